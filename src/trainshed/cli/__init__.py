@@ -1,0 +1,1 @@
+"""The trainshed command: commands over the public API, packaging of user code."""

@@ -1,0 +1,14 @@
+"""Makes the demo an ordinary source distribution, as any user's training package is.
+
+No requirements are named: NumPy, scikit-learn and google-cloud-storage come with the runtime.
+"""
+
+from setuptools import setup
+
+setup(
+    name="trainshed-demo",
+    version="1.0",
+    description="Distributed training of a small network on handwritten digits",
+    packages=["trainshed_demo"],
+    python_requires=">=3.10",
+)

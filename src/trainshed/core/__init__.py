@@ -1,0 +1,1 @@
+"""What a job, attempt, replica, trial, study, operation is and what may happen to it. Pure."""

@@ -1,0 +1,1 @@
+"""The public tables: machine types, tiers, accelerators, runtime and image names, regions."""

@@ -1,0 +1,33 @@
+"""The launch plan: a printable value that says everything about how one replica is started."""
+
+from dataclasses import dataclass
+
+from trainshed.core.names import JobUid, ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """How to start one incarnation of one replica.
+
+    `argv[0]` is looked up on the PATH of `environ`. `environ` is complete but for what only the slot knows
+    (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage endpoint), which the engine adds.
+    `hosts`: (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
+    environment that is copied into the slot, so that the program may install packages of its own ("" = none).
+    `memory_limit`: bytes, 0 = none. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
+    log begins with. `gcs_root`: directory whose sub-directories are the buckets, shown as /gcs ("" = none).
+    """
+
+    job_uid: JobUid
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    argv: tuple[str, ...]
+    environ: tuple[tuple[str, str], ...]
+    hostname: str
+    address: str
+    hosts: tuple[tuple[str, str], ...]
+    python_template: str = ""
+    memory_limit: int = 0
+    cpu_weight: int = 0
+    banner: tuple[str, ...] = ()
+    gcs_root: str = ""

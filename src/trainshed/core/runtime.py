@@ -1,0 +1,47 @@
+"""What the rest of the house knows of runtimes: which one a job gets, and whether that is what it asked for.
+
+The `runtimes` room builds them; here are only the values and the question that validation asks.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChoice:
+    """The runtime that a program will run in.
+
+    `family` names a folder of the runtimes room (`python`, `scikit-learn`); `version` the framework's
+    version within it ("" for plain Python); `python_version` `major.minor`.
+    `notices` say what was asked and what is given instead; they become the first lines of the job's
+    log and an entry on its timeline (SPEC §4). Empty when the job gets exactly what it asked for.
+    """
+
+    family: str
+    version: str
+    python_version: str
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeRefusal:
+    """Why no runtime can stand in, and which near ones can be had."""
+
+    reason: str
+
+
+class RuntimeCatalog(Protocol):
+    """Answers which runtime stands for an image or a runtime version. Pure, never blocks."""
+
+    def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
+        """The runtime that stands for a container image (facts §5.2, SPEC §4)."""
+        ...
+
+    def for_runtime_version(
+        self, runtime_version: str, python_version: str
+    ) -> RuntimeChoice | RuntimeRefusal:
+        """The runtime nearest to an `ml` runtimeVersion; "" means the service's default (SPEC §1.5).
+
+        Whether the pair itself is legal is `core.catalog`'s question, asked before.
+        """
+        ...

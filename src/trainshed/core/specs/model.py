@@ -1,0 +1,127 @@
+"""The validated specification of a job: one model for both public APIs.
+
+Built only by `core.specs.vertex` and `core.specs.ml`; whoever holds a `JobSpec` need not check it again.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from trainshed.core.names import Api, ReplicaId
+from trainshed.core.runtime import RuntimeChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerators:
+    """`count` devices of public type `type` (`NVIDIA_TESLA_T4`) on each replica."""
+
+    type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A public machine type with what it stands for.
+
+    `memory_bytes` is the type's nominal memory; what a replica may use is `memory_limit_bytes`
+    (SPEC §2.2). Zero vcpus or memory: the table does not say (TPU hosts).
+    """
+
+    type: str
+    vcpus: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    accelerators: Accelerators | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Boot disk of each replica of a pool: `pd-ssd`, 100 GB unless the job says otherwise (SPEC §1.5)."""
+
+    type: str = "pd-ssd"
+    size_gb: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a replica runs: a Python package (`module` set) or a container (`module` is None).
+
+    A package job installs `package_uris` in order and runs `python -m module args`.
+    A container job overrides the image's entry point with `command` and its arguments with `args`
+    (facts §3.5); `image_uri` names the image, or the executor image of a package job.
+    """
+
+    runtime: RuntimeChoice
+    image_uri: str = ""
+    package_uris: tuple[str, ...] = ()
+    module: str | None = None
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPool:
+    """One worker pool. `position` 0..3: primary, workers, parameter servers or reducers, evaluators."""
+
+    position: int
+    replica_count: int
+    machine: Machine
+    program: Program
+    disk: Disk = Disk()
+
+    def replicas(self) -> tuple[ReplicaId, ...]:
+        return tuple(ReplicaId(self.position, index) for index in range(self.replica_count))
+
+
+class Strategy(enum.StrEnum):
+    STANDARD = "STANDARD"
+    SPOT = "SPOT"
+    FLEX_START = "FLEX_START"
+
+
+DEFAULT_TIMEOUT = 7 * 24 * 3600 * 10**9
+"""Seven days in nanoseconds (SPEC §2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """Time limits and retry wishes. Durations are nanoseconds; None means no limit."""
+
+    timeout: int = DEFAULT_TIMEOUT
+    max_wait: int | None = None
+    priority: int = 0
+    restart_job_on_worker_restart: bool = False
+    disable_retries: bool = False
+    strategy: Strategy = Strategy.STANDARD
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """Everything needed to run a job.
+
+    `pools` holds only the pools that have replicas, ascending by position; pool 0 has exactly one.
+    `job_json` is the spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
+    `warnings` are notices for the timeline and the first lines of the log (SPEC §1.5, §1.6, §4).
+    """
+
+    api: Api
+    region: str
+    pools: tuple[WorkerPool, ...]
+    scheduling: Scheduling
+    job_json: str
+    service_account: str = ""
+    base_output_directory: str = ""
+    job_dir: str = ""
+    runtime_version: str = ""
+    use_chief_in_tf_config: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def replicas(self) -> tuple[ReplicaId, ...]:
+        return tuple(replica for pool in self.pools for replica in pool.replicas())
+
+    def pool(self, position: int) -> WorkerPool:
+        """The pool at `position`. Raises KeyError if the job has none there."""
+        for pool in self.pools:
+            if pool.position == position:
+                return pool
+        raise KeyError(f"the job has no worker pool {position}")

@@ -1,0 +1,1 @@
+"""Gives an admitted gang its slots and reports what it sees: port, one folder per engine."""

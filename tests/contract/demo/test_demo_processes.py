@@ -1,0 +1,158 @@
+"""The demo program as a job runs it: one process per replica, talking over loopback addresses."""
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trainshed_demo.allreduce import Leader
+from trainshed_demo.model import Network, load_digits
+from trainshed_demo.training import Settings, train_epoch
+
+from trainshed.cli.packaging import DEMO_MODULE, demo_program_directory
+
+PATIENCE = 60.0
+
+
+class Replica:
+    """A process of the demo program, whose lines can be waited for."""
+
+    def __init__(self, job: "Job", pool: int, index: int) -> None:
+        task = {"type": f"workerpool{pool}", "index": index}
+        spec = {"cluster": job.cluster, "environment": "cloud", "task": task}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", DEMO_MODULE, *job.arguments],
+            env=os.environ
+            | {"CLUSTER_SPEC": json.dumps(spec), "PYTHONPATH": str(demo_program_directory())},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._fresh: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._fresh.put(line.rstrip("\n"))
+        self._fresh.put(None)
+
+    def wait_for(self, text: str) -> None:
+        """Returns when a line with the text has been printed since the last call."""
+        while True:
+            line = self._fresh.get(timeout=PATIENCE)
+            assert line is not None, f"{text!r} never came: {self.lines}"
+            self.lines.append(line)
+            if text in line:
+                return
+
+    def end(self) -> int:
+        """Waits for the end; all lines are there then."""
+        status = self.process.wait(PATIENCE)
+        while (line := self._fresh.get(timeout=PATIENCE)) is not None:
+            self.lines.append(line)
+        return status
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Job:
+    """One primary, two workers, an evaluator; pool 2 skipped."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        # Only the primary listens, so the other hosts' addresses need not exist.
+        self.cluster = {
+            "workerpool0": [f"127.0.0.1:{port}"],
+            "workerpool1": [f"127.0.0.2:{port}", f"127.0.0.3:{port}"],
+            "workerpool3": [f"127.0.0.4:{port}"],
+        }
+        self.directory = directory
+        self.arguments = ["--job-dir", str(directory), "--epochs", "12", "--poll-seconds", "0.05"]
+        self._replicas: list[Replica] = []
+
+    def start(self, pool: int, index: int = 0) -> Replica:
+        replica = Replica(self, pool, index)
+        self._replicas.append(replica)
+        return replica
+
+    def clear(self) -> None:
+        for replica in self._replicas:
+            replica.stop()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    job.clear()
+
+
+def test_a_job_survives_the_loss_of_a_worker_and_of_the_primary(job: Job) -> None:
+    """SPEC §2.1: a lost replica is started again under its own address; the program goes on."""
+    job.arguments += ["--checkpoint-epochs", "1", "--epoch-seconds", "0.1"]
+    workers = [job.start(1, 0), job.start(1, 1)]
+    evaluator = job.start(3)
+    primary = job.start(0)
+
+    primary.wait_for("epoch 2/12")
+    workers[0].process.kill()
+    primary.wait_for("lost worker 1")
+    workers[0] = job.start(1, 0)
+    primary.wait_for("worker 1 joined")
+    primary.wait_for("epoch 5/12")
+
+    primary.process.kill()
+    workers[1].wait_for("lost the primary")
+    primary = job.start(0)
+    primary.wait_for("resuming from the checkpoint after epoch")
+    primary.wait_for("epoch 12/12")
+
+    assert primary.end() == 0
+    assert [worker.end() for worker in workers] == [0, 0]
+    assert "final accuracy 0.9" in primary.lines[-1]
+    assert "(3 replicas," in " ".join(primary.lines)
+
+    # The service shuts the evaluator down when the primary has succeeded.
+    evaluator.process.send_signal(signal.SIGTERM)
+    assert evaluator.end() == 0
+    assert "after epoch 12: accuracy 0.9" in evaluator.lines[-2]
+    assert "shut down by the service" in evaluator.lines[-1]
+
+    # The same seed, the same steps: nothing was lost, nothing was done twice.
+    settings, network = Settings(epochs=12), Network(Settings().hidden)
+    state = network.initial_state(settings.seed)
+    examples, _ = load_digits()
+    while state.epoch < settings.epochs:
+        state, _ = train_epoch(settings, examples, Leader(), state)
+    with np.load(job.directory / "model" / "model.npz") as model:
+        for name, expected in network.layers(state.parameters)._asdict().items():
+            np.testing.assert_allclose(model[name], expected, atol=1e-3)
+
+
+def test_a_primary_that_is_asked_to_end_saves_what_it_has(job: Job) -> None:
+    """SPEC §3: SIGTERM comes with a grace time, so that a program can checkpoint."""
+    job.cluster = {"workerpool0": job.cluster["workerpool0"]}
+    job.arguments += ["--checkpoint-epochs", "100", "--epoch-seconds", "0.2"]
+    primary = job.start(0)
+    primary.wait_for("epoch 3/12")
+    primary.process.send_signal(signal.SIGTERM)
+    assert primary.end() == -signal.SIGTERM
+    assert primary.lines[-1] == "primary: asked to end before the work was done"
+    assert list((job.directory / "checkpoints").iterdir())
