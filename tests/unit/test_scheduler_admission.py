@@ -11,7 +11,7 @@ def gang(size: int) -> tuple[ReplicaId, ...]:
     return (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(size - 1)))
 
 
-queued_jobs = st.lists(
+queues = st.lists(
     st.builds(
         QueuedJob,
         uid=st.integers(1, 10**6).map(JobUid),
@@ -21,23 +21,31 @@ queued_jobs = st.lists(
     ),
     max_size=30,
     unique_by=lambda job: job.uid,
-)
+).map(lambda jobs: sorted(jobs, key=lambda job: job.rank))
 
 
-@given(queued_jobs, st.integers(1, 5))
-def test_every_job_is_admitted_whole_by_priority_then_age(jobs: list[QueuedJob], n: int) -> None:
-    nodes = tuple(f"node-{i}" for i in range(n))
-    admitted = plan(Snapshot(tuple(jobs), nodes))
-    by_uid = {job.uid: job for job in jobs}
-    assert {admit.uid for admit in admitted} == set(by_uid)
-    keys = [(-by_uid[a.uid].priority, by_uid[a.uid].created, a.uid) for a in admitted]
-    assert keys == sorted(keys)
-    for admit in admitted:
-        assert tuple(replica for replica, _ in admit.nodes) == by_uid[admit.uid].replicas
-        shares = [sum(node == name for _, node in admit.nodes) for name in nodes]
+@given(queues, st.integers(1, 5), st.integers(0, 40), st.integers(1, 40))
+def test_gangs_are_placed_whole_in_order_and_within_the_limit(
+    queued: list[QueuedJob], nodes: int, running: int, limit: int
+) -> None:
+    names = tuple(f"node-{i}" for i in range(nodes))
+    admitted = plan(Snapshot(queued, names, running, limit))
+    assert [a.uid for a in admitted] == [job.uid for job in queued[: len(admitted)]]
+    for admit, job in zip(admitted, queued, strict=False):
+        assert tuple(replica for replica, _ in admit.nodes) == job.replicas
+        shares = [sum(node == name for _, node in admit.nodes) for name in names]
         assert max(shares) - min(shares) <= 1
+    placed = sum(len(admit.nodes) for admit in admitted)
+    alone = running == 0 and len(admitted) == 1
+    assert not admitted or alone or running + placed <= limit
+
+
+@given(queues.filter(bool))
+def test_an_idle_host_always_starts_the_first_job(queued: list[QueuedJob]) -> None:
+    """SPEC §2: any valid spec runs on what the host has, however large."""
+    assert plan(Snapshot(queued, ("node-0",), 0, 1))[0].uid == queued[0].uid
 
 
 def test_without_nodes_everything_waits() -> None:
     waiting = QueuedJob(JobUid(1), 0, 0, gang(1))
-    assert plan(Snapshot((waiting,), ())) == ()
+    assert plan(Snapshot((waiting,), (), 0, 8)) == ()

@@ -1,7 +1,7 @@
 """Which queued jobs start now, and on which nodes.
 
-Relaxed capacity mode (SPEC §2): any valid job runs on what the host has, so every queued job is admitted at
-once; order decides only who starts first, and replicas are dealt out over the nodes in turn.
+Relaxed capacity mode (SPEC §2): any valid job runs on what the host has. The one bound is on how many
+replicas run at once, so that a thousand jobs submitted together do not start a thousand programs together.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,24 @@ class QueuedJob:
     created: int
     replicas: tuple[ReplicaId, ...]
 
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Sorts jobs in the order in which they start: priority, then age (SPEC §2, "Queue")."""
+        return (-self.priority, self.created, self.uid)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the scheduler may look at. `nodes`: names of the nodes that take work."""
+    """What the scheduler may look at.
 
-    queued: tuple[QueuedJob, ...]
+    `queued` ascends by rank. `nodes`: names of the nodes that take work. `running`: replicas that have a
+    place now; `limit`: how many may.
+    """
+
+    queued: Sequence[QueuedJob]
     nodes: tuple[str, ...]
+    running: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +48,19 @@ class Admit:
 
 
 def plan(snapshot: Snapshot) -> tuple[Admit, ...]:
-    """Admissions in the order in which the jobs start: priority, then age (SPEC §2, "Queue").
-
-    No nodes: nothing is admitted.
-    """
+    """Admissions in the order in which the jobs start. A gang is placed whole or not at all; one larger
+    than the limit runs alone. The first that does not fit holds back those behind it, so none starves."""
     if not snapshot.nodes:
         return ()
-    ordered = sorted(snapshot.queued, key=lambda job: (-job.priority, job.created, job.uid))
-    return tuple(Admit(job.uid, _deal(job.replicas, snapshot.nodes)) for job in ordered)
+    admitted: list[Admit] = []
+    running = snapshot.running
+    for job in snapshot.queued:
+        if running and running + len(job.replicas) > snapshot.limit:
+            break
+        admitted.append(Admit(job.uid, _deal(job.replicas, snapshot.nodes)))
+        running += len(job.replicas)
+    return tuple(admitted)
 
 
-def _deal(
-    replicas: Sequence[ReplicaId], nodes: Sequence[str]
-) -> tuple[tuple[ReplicaId, str], ...]:
+def _deal(replicas: Sequence[ReplicaId], nodes: Sequence[str]) -> tuple[tuple[ReplicaId, str], ...]:
     return tuple((replica, nodes[i % len(nodes)]) for i, replica in enumerate(replicas))

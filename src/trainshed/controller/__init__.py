@@ -1,0 +1,1 @@
+"""The only writer of state: lease, core step, commit, carry out, report back as events."""

@@ -1,0 +1,71 @@
+"""Accelerators: which types there are, and how many of each go with which machine.
+
+Facts §4 and its GPU table. K80 counts exist for `ml` only: Vertex was seen to refuse them (facts §6.5).
+"""
+
+import functools
+from collections.abc import Mapping
+
+from trainshed.core.catalog.machines import MachineType
+from trainshed.core.catalog.tables import table
+from trainshed.core.names import Api
+
+K80 = "NVIDIA_TESLA_K80"
+_TPU_BOARD = 8
+_TPU_POD_STEP = 32
+_TPU_DEVICES: Mapping[str, str] = {"ct5lp": "TPU_V5_LITEPOD"}
+"""Accelerator type that a TPU machine family may be given besides its name."""
+FLEX_START_TYPES = frozenset(
+    {
+        "NVIDIA_L4",
+        "NVIDIA_TESLA_A100",
+        "NVIDIA_A100_80GB",
+        "NVIDIA_H100_80GB",
+        "NVIDIA_H100_MEGA_80GB",
+        "NVIDIA_H200_141GB",
+        "NVIDIA_B200",
+    }
+)
+"""What the FLEX_START strategy needs (facts §2.6)."""
+
+
+def accelerator_types(api: Api) -> tuple[str, ...]:
+    """The public enum names of `api`, without the unspecified one."""
+    return tuple(table("accelerators")["types"][api.value])
+
+
+def allowed(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
+    """Accelerator types that go with `machine`, each with its counts; a TPU's pod sizes are left out."""
+    return _allowed(machine.name, api)
+
+
+@functools.cache
+def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
+    data = table("accelerators")
+    if name in ("cloud-tpu", "cloud_tpu"):
+        return {"TPU_V2": (_TPU_BOARD,), "TPU_V3": (_TPU_BOARD,)}
+    if name in data["tpuChipsPerVm"]:
+        device = _TPU_DEVICES.get(name.split("-", maxsplit=1)[0])
+        return {device: (data["tpuChipsPerVm"][name],)} if device else {}
+    known = set(accelerator_types(api))
+    found = {
+        accelerator: tuple(counts)
+        for accelerator, counts in data["counts"].get(name, {}).items()
+        if accelerator in known
+    }
+    if api is Api.ML and name in data["k80Ml"]:
+        found[K80] = tuple(data["k80Ml"][name])
+    return found
+
+
+def count_is_allowed(machine: MachineType, accelerator: str, count: int, api: Api) -> bool:
+    """Whether `count` devices of `accelerator` go with `machine`, TPU pods of 32 and more included."""
+    if count in allowed(machine, api).get(accelerator, ()):
+        return True
+    is_pod = machine.name == "cloud-tpu" and accelerator in ("TPU_V2", "TPU_V3")
+    return is_pod and count >= _TPU_POD_STEP and count % _TPU_POD_STEP == 0
+
+
+def tpu_topologies(machine: MachineType) -> Mapping[str, int]:
+    """Topology -> number of hosts, for a TPU machine that is chosen by topology; else empty."""
+    return table("accelerators")["tpuTopologies"].get(machine.name, {})

@@ -1,0 +1,101 @@
+"""Prebuilt training images and the reduction-server image: what a URI says (facts §4, §5.2).
+
+Old names of both products are read too: `training-tf-cpu.2-1`, `pytorch-cpu.1-4`, and the `gcr.io`
+repositories they lived in.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+
+from trainshed.core.catalog.machines import closest
+from trainshed.core.catalog.tables import table
+
+_REPOSITORY = (
+    r"(?:(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai/training/"
+    r"|gcr\.io/cloud-aiplatform/training/"
+    r"|gcr\.io/cloud-ml-public/training/)"
+)
+_IMAGE = re.compile(
+    _REPOSITORY + r"(?:training-)?(?P<framework>[a-z][a-z-]*?)-(?P<device>cpu|gpu|tpu|xla)"
+    r"\.(?P<major>\d+)-(?P<minor>\d+)(?:\.(?:py|cp)(?P<python>3\d+))?(?::latest)?"
+)
+_REDUCTION_SERVER = re.compile(
+    r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai-restricted/training/reductionserver(?::[\w.-]+)?"
+)
+_FRAMEWORKS = {
+    "tf": "tensorflow",
+    "tensorflow": "tensorflow",
+    "pytorch": "pytorch",
+    "scikit-learn": "scikit-learn",
+    "sklearn": "scikit-learn",
+    "xgboost": "xgboost",
+    "ray": "ray",
+}
+_SHORTEST_REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PrebuiltImage:
+    """What a prebuilt image holds: `version` is `major.minor` of `framework`, `python` likewise."""
+
+    framework: str
+    device: str
+    version: str
+    python: str
+
+
+@functools.cache
+def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
+    """(framework, `major.minor`) -> Pythons of the listed images, in the order of the table."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for framework, version, python in table("images")["images"].values():
+        key = (framework, ".".join(version.split(".")[:2]))
+        found[key] = tuple(dict.fromkeys((*found.get(key, ()), python)))
+    return found
+
+
+@functools.cache
+def parse_prebuilt(uri: str) -> PrebuiltImage | None:
+    """Read the URI of a prebuilt training image; None if it is not one that the table knows.
+
+    A name without a Python suffix has the oldest Python that its version is listed with. The tag must
+    be `latest` or absent.
+    """
+    match = _IMAGE.fullmatch(uri)
+    if match is None or match["framework"] not in _FRAMEWORKS:
+        return None
+    framework = _FRAMEWORKS[match["framework"]]
+    version = f"{match['major']}.{match['minor']}"
+    pythons = _listed().get((framework, version))
+    if pythons is None:
+        return None
+    python = f"3.{match['python'][1:]}" if match["python"] else min(pythons, key=_order)
+    if python not in pythons:
+        return None
+    return PrebuiltImage(framework, match["device"], version, python)
+
+
+def listed_images() -> tuple[str, ...]:
+    """The image names of the public list, without repository and tag."""
+    return tuple(table("images")["images"])
+
+
+def nearest_prebuilt(uri: str) -> str:
+    """`" Did you mean …?"` with the listed image nearest to `uri`, or ""."""
+    name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
+    return closest(name, listed_images())
+
+
+def is_reduction_server(uri: str) -> bool:
+    """Whether the URI names the reduction-server image (facts §4)."""
+    return _REDUCTION_SERVER.fullmatch(uri) is not None
+
+
+def is_reference(uri: str) -> bool:
+    """Whether the text can be an image reference at all: no scheme, no space, not a bucket path."""
+    return "://" not in uri and _SHORTEST_REFERENCE.fullmatch(uri) is not None
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

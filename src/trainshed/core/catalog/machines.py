@@ -1,0 +1,108 @@
+"""Machine types: what each name stands for, and how much of its memory a replica may use.
+
+Facts §4. Published gigabytes are GiB. Figures for TPU hosts that the facts do not know are 0.
+"""
+
+import difflib
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainshed.core.catalog.tables import table
+from trainshed.core.names import Api
+
+GIB = 2**30
+EVICTION_RESERVE = 100 * 2**20
+"""Bytes kept free below the limit at which a host would start to evict (SPEC §2.2)."""
+
+_RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
+"""(GiB of this tier, per cent of it that the platform keeps); above all tiers 2 per cent."""
+_RESERVED_ABOVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MachineType:
+    """One row of the machine table.
+
+    `vcpus` and `memory_bytes` are 0 where the facts do not say (TPU hosts). `needs_accelerators`: a
+    request must name the machine's accelerators too. `apis`: where a request may name the type;
+    empty for a type that only a scale tier uses. `is_legacy`: a type of the older `ml` category, whose
+    accelerators, if any, come with the name (`accelerator_type`, `accelerator_count`).
+    `egress_gbps`: largest outgoing bandwidth, None where unknown.
+    """
+
+    name: str
+    vcpus: float
+    memory_bytes: int
+    needs_accelerators: bool
+    apis: frozenset[Api]
+    is_legacy: bool = False
+    accelerator_type: str = ""
+    accelerator_count: int = 0
+    egress_gbps: float | None = None
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """What a replica on this machine may use."""
+        return memory_limit(self.memory_bytes)
+
+    @property
+    def is_tpu(self) -> bool:
+        return self.name in ("cloud-tpu", "cloud_tpu") or self.name.startswith(("ct", "tpu"))
+
+
+def memory_limit(memory_bytes: int) -> int:
+    """Bytes that a replica gets of a machine's memory after the platform's tiered share (SPEC §2.2).
+
+    0 stays 0: a machine whose memory is not known has no limit of its own.
+    """
+    if memory_bytes <= 0:
+        return 0
+    left, reserved = memory_bytes, 0
+    for gib, percent in _RESERVED:
+        part = min(left, gib * GIB)
+        reserved += part * percent // 100
+        left -= part
+    reserved += left * _RESERVED_ABOVE // 100
+    return max(0, memory_bytes - reserved - EVICTION_RESERVE)
+
+
+@functools.cache
+def machine_types() -> dict[str, MachineType]:
+    """Every known type by name, in the order of the table."""
+    data = table("machines")
+    found: dict[str, MachineType] = {}
+    for section in ("computeEngine", "tierOnly"):
+        for name, (vcpus, gib, needs, in_ml, egress) in data[section].items():
+            apis = (Api.VERTEX, Api.ML) if in_ml else (Api.VERTEX,)
+            found[name] = MachineType(
+                name=name,
+                vcpus=vcpus or 0,
+                memory_bytes=round((gib or 0) * GIB),
+                needs_accelerators=needs,
+                apis=frozenset(apis if section == "computeEngine" else ()),
+                egress_gbps=egress,
+            )
+    for name, (_, vcpus, gib, accelerator, count) in data["legacy"].items():
+        found[name] = MachineType(
+            name=name,
+            vcpus=vcpus or 0,
+            memory_bytes=round((gib or 0) * GIB),
+            needs_accelerators=False,
+            apis=frozenset({Api.ML}),
+            is_legacy=True,
+            accelerator_type=accelerator or "",
+            accelerator_count=count,
+        )
+    return found
+
+
+def named_in(api: Api) -> tuple[MachineType, ...]:
+    """The types that a request to `api` may name."""
+    return tuple(machine for machine in machine_types().values() if api in machine.apis)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]}?" if near else ""

@@ -1,0 +1,54 @@
+"""Runtime versions of `ml` v1 and the Pythons that go with them (facts §5.1, SPEC §1.5)."""
+
+import functools
+
+from trainshed.core.catalog.tables import table
+
+
+@functools.cache
+def runtime_versions() -> dict[str, tuple[str, ...]]:
+    """Runtime version -> its Pythons, oldest first; both ascending."""
+    return {
+        version: tuple(found)
+        for version, found in table("runtime_versions")["pythonVersions"].items()
+    }
+
+
+def newest() -> str:
+    """The version that the default runtime counts as, where a rule depends on the version."""
+    return next(reversed(runtime_versions()))
+
+
+def default_python(runtime_version: str) -> str:
+    """The runtime's own Python: the newest that goes with it. Raises KeyError for an unknown version."""
+    return runtime_versions()[runtime_version][-1]
+
+
+def pair_fault(runtime_version: str, python_version: str) -> str:
+    """Why the two do not go together, in the public words (facts §6.5), or "" when they do.
+
+    "" as runtime version is the default runtime, "" as Python version the runtime's own.
+    """
+    known = runtime_versions()
+    pythons = known.get(runtime_version or newest())
+    if pythons is not None and (not python_version or python_version in pythons):
+        return ""
+    if pythons is None:
+        hint = f"Known versions: {', '.join(known)}."
+    else:
+        named = f"Runtime version {runtime_version}" if runtime_version else "The default runtime"
+        hint = f"{named} goes with Python {' or '.join(pythons)}."
+    return (
+        f"The specified runtime version '{runtime_version}' with the Python version "
+        f"'{python_version}' is not supported or is deprecated.  Please specify a different "
+        f"runtime version. {hint}"
+    )
+
+
+def names_chief(runtime_version: str) -> bool:
+    """Whether TF_CONFIG of this runtime says `chief` rather than `master` (facts §3.3)."""
+    return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

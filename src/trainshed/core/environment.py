@@ -1,0 +1,145 @@
+"""What a replica's program is given: its environment and its command line (SPEC §3, facts §3.4, §3.5).
+
+Pure: the same job and endpoints give the same values. What only the slot knows (HOME, PATH, storage
+endpoints) is added by the engine.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from trainshed.core.cluster import Endpoints, cluster_spec, rank, tf_config
+from trainshed.core.names import Api, JobName, ReplicaId, project_number
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.request import snake_case
+
+_REFERENCE = re.compile(r"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A job and where its replicas are. `project_id` is the job's project as its owner names it.
+
+    `master_port`: a port of the primary that no other replica sharing its network binds; not the
+    cluster port, which the program's own servers use.
+    """
+
+    name: JobName
+    spec: JobSpec
+    endpoints: Endpoints
+    master_port: int
+
+
+def environment(
+    gang: Gang, replica: ReplicaId, *, cuda_devices: str = ""
+) -> tuple[tuple[str, str], ...]:
+    """The variables of a replica: the service's, then the user's, whose word is last.
+
+    `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none,
+    whether none was asked for or the host has none to give.
+    """
+    program = gang.spec.pool(replica.pool).program
+    variables = {
+        "CUDA_VISIBLE_DEVICES": cuda_devices,
+        # A program's lines are to be seen when it prints them, not when a buffer is full.
+        "PYTHONUNBUFFERED": "1",
+        "GOOGLE_CLOUD_PROJECT": gang.name.project_id,
+        "CLOUD_ML_PROJECT_ID": str(project_number(gang.name.project_id)),
+        "CLOUD_ML_JOB_ID": gang.name.job_id,
+        "CLOUD_ML_REGION": gang.spec.region,
+        "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
+        "CLOUD_ML_JOB_SA": gang.spec.service_account or _service_agent(gang.name.project_id),
+        **_cluster_variables(gang, replica),
+    }
+    if gang.spec.api is Api.VERTEX:
+        variables.update(_output_directories(gang.spec))
+        if program.module is None:
+            variables["AIP_USE_CUSTOM_CONTAINER"] = "true"
+    for name, value in program.env:
+        variables[name] = expand(value, variables)
+    return tuple(variables.items())
+
+
+def arguments(spec: JobSpec, replica: ReplicaId, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The command line of a replica (facts §3.5): `python3 -m MODULE ARGS…`, or the container's own.
+
+    `environ` is what `environment` gave. On Vertex `$(VAR)` in commands and arguments is replaced; `ml`
+    arguments reach the program as given, followed by `--job-dir PATH` if the job has one.
+    """
+    program = spec.pool(replica.pool).program
+    given = (*program.command, *program.args)
+    if program.module is not None:
+        given = ("python3", "-m", program.module, *program.args)
+    if spec.api is Api.VERTEX:
+        return tuple(expand(item, environ) for item in given)
+    return (*given, "--job-dir", spec.job_dir) if spec.job_dir else given
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Replace `$(VAR)` by the variable's value; `$$(` stands for `$(`, unknown names stay as they are."""
+
+    def replacement(match: re.Match[str]) -> str:
+        return "$(" if match[1] else environ.get(match[2], match[0])
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
+    found: dict[str, str] = {}
+    cluster = cluster_spec(gang.spec, gang.endpoints, replica)
+    if cluster is not None:
+        found["CLUSTER_SPEC"] = _dump(cluster)
+    config = tf_config(gang.spec, gang.endpoints, replica, project_id=gang.name.project_id)
+    if config is not None:
+        found["TF_CONFIG"] = _dump(config)
+    place = rank(gang.spec, replica)
+    if place is not None:
+        found["MASTER_ADDR"] = gang.endpoints[ReplicaId(0, 0)].host
+        found["MASTER_PORT"] = str(gang.master_port)
+        found["RANK"] = str(place.rank)
+        found["WORLD_SIZE"] = str(place.world_size)
+    return found
+
+
+def _output_directories(spec: JobSpec) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if spec.base_output_directory:
+        base = spec.base_output_directory.rstrip("/")
+        found["AIP_MODEL_DIR"] = f"{base}/model/"
+        found["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
+        found["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
+    tensorboard = json.loads(spec.job_json).get("tensorboard")
+    if tensorboard:
+        found["AIP_TENSORBOARD_RESOURCE_NAME"] = str(tensorboard)
+    return found
+
+
+def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> object:
+    """CLOUD_ML_JOB as seen: Vertex names the replica's package, `ml` gives its training input."""
+    if spec.api is Api.ML:
+        return _snake_keys(json.loads(spec.job_json))
+    program = spec.pool(replica.pool).program
+    return {
+        "python_module": program.module or "",
+        "package_uris": list(program.package_uris),
+        "job_args": list(program.args) if program.module is not None else [],
+    }
+
+
+def _snake_keys(value: object) -> object:
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {snake_case(name): _snake_keys(item) for name, item in members.items()}
+    if isinstance(value, list):
+        return [_snake_keys(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _service_agent(project_id: str) -> str:
+    return f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,107 @@
+"""The machine, accelerators and disk of one pool: what goes together, for both public APIs."""
+
+from collections.abc import Iterable
+
+from trainshed.core.catalog import accelerators, machines
+from trainshed.core.catalog.machines import MachineType
+from trainshed.core.names import Api
+from trainshed.core.specs.model import Accelerators, Disk, Machine
+from trainshed.core.specs.request import Section
+
+DISK_TYPES = {
+    Api.VERTEX: ("pd-ssd", "pd-standard", "hyperdisk-balanced"),
+    Api.ML: ("pd-ssd", "pd-standard"),
+}
+HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
+"""Machines whose disk is hyperdisk-balanced unless the job says otherwise (facts §4)."""
+MIN_DISK_GB = 100
+MAX_DISK_GB = 64_000
+MAX_REPLICAS = 10_000
+"""Of one pool: bounds what a mistyped count can cost."""
+
+
+def unknown_machine(name: str, api: Api) -> str:
+    """The public words for a machine type that `api` does not have (facts §6.5)."""
+    names = (machine.name for machine in machines.named_in(api))
+    return f"Machine type {name} is not supported.{machines.closest(name, names)}"
+
+
+def machine_named(name: str, api: Api) -> MachineType | None:
+    """The type if a request to `api` may name it."""
+    found = machines.machine_types().get(name)
+    return found if found is not None and api in found.apis else None
+
+
+def resolve(machine: MachineType, devices: Accelerators | None = None) -> Machine:
+    """The machine with what it stands for. A legacy type brings its own accelerators."""
+    if devices is None and machine.accelerator_type:
+        devices = Accelerators(machine.accelerator_type, machine.accelerator_count)
+    return Machine(
+        type=machine.name,
+        vcpus=machine.vcpus,
+        memory_bytes=machine.memory_bytes,
+        memory_limit_bytes=machine.memory_limit_bytes,
+        accelerators=devices,
+    )
+
+
+def accelerator_faults(
+    machine: MachineType, accelerator: str, count: int, api: Api
+) -> tuple[str, str]:
+    """What is wrong with (the accelerator's type, its count) on `machine`; "" where nothing is."""
+    if not accelerator:
+        return _missing(machine, count, api)
+    allowed = accelerators.allowed(machine, api)
+    pod = accelerators.count_is_allowed(machine, accelerator, count, api)
+    if accelerator not in allowed and not pod:
+        others = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
+        hint = f" It goes with {others}." if others else " It takes no accelerators."
+        return (
+            f'Accelerator "{accelerator}" is not supported for machine type "{machine.name}".{hint}',
+            "",
+        )
+    if pod:
+        return "", ""
+    wanted = f"use {_either(allowed.get(accelerator, ()))}"
+    if count <= 0:
+        return "", f"The number of {accelerator} accelerators must be given; {wanted}."
+    return "", (
+        f'Accelerator count {count} of "{accelerator}" is not supported for machine type '
+        f'"{machine.name}"; {wanted}.'
+    )
+
+
+def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
+    """As `accelerator_faults`, for a request that names no accelerator type."""
+    if count != 0:
+        return "An accelerator count is given without an accelerator type; give both.", ""
+    if machine.needs_accelerators and not accelerators.tpu_topologies(machine):
+        choices = "; ".join(
+            f"{name} x {_either(counts)}"
+            for name, counts in accelerators.allowed(machine, api).items()
+        )
+        return f"Machine type {machine.name} needs its accelerators named: {choices}.", ""
+    return "", ""
+
+
+def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
+    """`bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (SPEC §1.5, facts §4)."""
+    default = "hyperdisk-balanced" if machine_type in HYPERDISK_MACHINES else Disk().type
+    disk_type = section.text("bootDiskType") or default
+    size = section.integer("bootDiskSizeGb") or Disk().size_gb
+    if disk_type not in DISK_TYPES[api]:
+        section.fault(
+            "bootDiskType",
+            f"{disk_type!r} is not a disk type; choose {' or '.join(DISK_TYPES[api])}.",
+        )
+    if not MIN_DISK_GB <= size <= MAX_DISK_GB:
+        section.fault(
+            "bootDiskSizeGb",
+            f"A boot disk of {size} GB is not supported; choose {MIN_DISK_GB} to {MAX_DISK_GB} GB.",
+        )
+    return Disk(disk_type, size)
+
+
+def _either(counts: Iterable[int]) -> str:
+    *most, last = (str(count) for count in counts)
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,0 +1,140 @@
+"""An `ml` v1 training job in public JSON becomes a `JobSpec`, or a list of everything wrong with it.
+
+Rules: SPEC §1.1, §1.4-§1.6, facts §1.1, §2.6, §5.1, §6. Field paths are those the public service was
+seen to use: snake_case from `trainingInput` down (`runtime_version`), the job's own fields likewise.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainshed.core.catalog import machines
+from trainshed.core.catalog.regions import regions
+from trainshed.core.names import Api
+from trainshed.core.runtime import RuntimeCatalog
+from trainshed.core.specs import syntax, warnings
+from trainshed.core.specs.ml_pools import read_hardware
+from trainshed.core.specs.ml_programs import read_programs
+from trainshed.core.specs.model import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
+from trainshed.core.specs.request import Faults, Section
+
+MIN_WAIT = 1800 * 10**9
+"""Nanoseconds; the shortest maxWaitTime (facts §2.6)."""
+MAX_PRIORITY = 1000
+
+_UNSERVED = {
+    "hyperparameters": "Hyperparameter tuning is not served yet; leave hyperparameters out and give the "
+    "values in args.",
+}
+_IGNORED = {
+    "network": "the job runs in the network of its host",
+    "enableWebAccess": "there is no shell into replicas",
+    "encryptionConfig": "the job's files are stored without that key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedMlJob:
+    """A valid training job; `labels` in the order given."""
+
+    spec: JobSpec
+    job_id: str
+    labels: tuple[tuple[str, str], ...]
+
+
+def parse_job(public: Mapping[str, Any], *, runtimes: RuntimeCatalog) -> ParsedMlJob:
+    """Read a Job.
+
+    `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the wire
+    room hands it on. Raises InvalidRequest with every violation.
+    """
+    faults = Faults()
+    job = Section(public, "", faults)
+    if fault := syntax.job_id_fault(job.text("jobId")):
+        job.fault("jobId", fault)
+    labels = syntax.read_labels(job)
+    if job.has("predictionInput"):
+        job.fault("predictionInput", "Batch prediction is not served; give training_input.")
+    if not job.has("trainingInput"):
+        job.fault("trainingInput", "The training input must be set.")
+        faults.refuse()
+    # The service names a training job's fields without the message they are in (facts §6.5).
+    training = Section(job.section("trainingInput").values, "", faults)
+    hardware = read_hardware(training)
+    programs = read_programs(training, [hw.role for hw in hardware], runtimes)
+    scheduling = _read_scheduling(training.section("scheduling"))
+    _check_rest(training)
+    faults.refuse()
+    pools = tuple(
+        WorkerPool(
+            position=hw.role.position,
+            replica_count=hw.count,
+            machine=hw.machine,
+            program=programs.by_position[hw.role.position],
+            disk=hw.disk,
+        )
+        for hw in hardware
+    )
+    return ParsedMlJob(
+        spec=JobSpec(
+            api=Api.ML,
+            region=training.text("region"),
+            pools=pools,
+            scheduling=scheduling,
+            job_json=json.dumps(training.values, ensure_ascii=False, separators=(",", ":")),
+            service_account=training.text("serviceAccount"),
+            job_dir=training.text("jobDir"),
+            runtime_version=programs.runtime_version,
+            use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
+            warnings=(*_ignored(training), *warnings.pool_warnings(pools)),
+        ),
+        job_id=job.text("jobId"),
+        labels=labels,
+    )
+
+
+def _read_scheduling(section: Section) -> Scheduling:
+    wait = section.duration("maxWaitTime")
+    if wait is not None and not MIN_WAIT <= wait <= syntax.MAX_DURATION:
+        section.fault(
+            "maxWaitTime", "The longest wait must be at least 1800s; leave it out for no limit."
+        )
+    running = section.duration("maxRunningTime")
+    if running is None:
+        running = DEFAULT_TIMEOUT
+    elif not 0 < running <= syntax.MAX_DURATION:
+        section.fault("maxRunningTime", "The running time must be positive and at most 100 years.")
+    priority = section.integer("priority")
+    if not 0 <= priority <= MAX_PRIORITY:
+        section.fault("priority", f"The priority must be 0 to {MAX_PRIORITY}, not {priority}.")
+    return Scheduling(timeout=running, max_wait=wait, priority=priority)
+
+
+def _check_rest(training: Section) -> None:
+    region = training.text("region")
+    known = regions(Api.ML)
+    if not region:
+        training.fault("region", "The region must be set, for example us-central1.")
+    elif region not in known:
+        training.fault(
+            "region",
+            f"{region!r} is not a region of AI Platform Training.{machines.closest(region, known)} "
+            f"Choose one of {', '.join(known)}.",
+        )
+    job_dir = training.text("jobDir")
+    if job_dir and (fault := syntax.bucket_path_fault(job_dir)):
+        training.fault("jobDir", fault)
+    if fault := syntax.service_account_fault(training.text("serviceAccount")):
+        training.fault("serviceAccount", fault)
+    for name, reason in _UNSERVED.items():
+        if training.has(name):
+            training.fault(name, reason)
+
+
+def _ignored(training: Section) -> tuple[str, ...]:
+    return tuple(
+        f"{training.at(name)} is not served here: {instead}."
+        for name, instead in _IGNORED.items()
+        if training.is_set(name)
+    )

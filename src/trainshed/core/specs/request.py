@@ -1,0 +1,120 @@
+"""A request as it came: typed reading of its fields, and the list of everything wrong with it.
+
+Owns the field paths; knows no rule about any field. The wire room has already refused unknown fields
+and wrong types, so a value is read as what the public message says it is.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
+
+
+def snake_case(name: str) -> str:
+    """`workerPoolSpecs` -> `worker_pool_specs`."""
+    return _HUMP.sub("_", name).lower()
+
+
+class Faults:
+    """Everything wrong with one request, in the order in which it was found."""
+
+    def __init__(self) -> None:
+        self._found: dict[Violation, None] = {}
+
+    def add(self, field: str, description: str) -> None:
+        self._found[Violation(field, description)] = None
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def refuse(self) -> None:
+        """Raise InvalidRequest if anything was found."""
+        if self._found:
+            raise InvalidRequest(tuple(self._found))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One message of a request: `values` in public JSON, at `path` (snake_case, "" at the top)."""
+
+    values: Mapping[str, Any]
+    path: str
+    faults: Faults
+
+    def at(self, name: str) -> str:
+        """Path of the field `name` (camelCase)."""
+        own = snake_case(name)
+        return f"{self.path}.{own}" if self.path else own
+
+    def fault(self, name: str, description: str) -> None:
+        """Report the field `name`; "" reports the section itself."""
+        self.faults.add(self.at(name) if name else self.path, description)
+
+    def has(self, name: str) -> bool:
+        """Whether the field was given, be it with its default value."""
+        return name in self.values
+
+    def is_set(self, name: str) -> bool:
+        """Whether the field differs from its default value."""
+        return not is_blank(self.values.get(name))
+
+    def text(self, name: str) -> str:
+        return str(self.values.get(name) or "")
+
+    def enum(self, name: str) -> str:
+        """The value's name; "" for the unspecified one."""
+        value = self.text(name)
+        return "" if value.endswith("_UNSPECIFIED") else value
+
+    def integer(self, name: str) -> int:
+        """An int32 or int64 (a string in proto3 JSON); 0 when unset."""
+        return int(self.values.get(name) or 0)
+
+    def flag(self, name: str) -> bool:
+        return bool(self.values.get(name, False))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        given = cast("Sequence[Any]", self.values.get(name) or ())
+        return tuple(str(item) for item in given)
+
+    def duration(self, name: str) -> int | None:
+        """Nanoseconds, or None when unset."""
+        value = self.values.get(name)
+        return None if value is None else nanoseconds(str(value))
+
+    def section(self, name: str) -> "Section":
+        """The message `name`; an unset one reads as empty."""
+        return Section(_mapping(self.values.get(name)), self.at(name), self.faults)
+
+    def sections(self, name: str) -> Iterator["Section"]:
+        """The messages of the repeated field `name`, each with its index in its path."""
+        given = cast("Sequence[Any]", self.values.get(name) or ())
+        for index, item in enumerate(given):
+            yield Section(_mapping(item), f"{self.at(name)}[{index}]", self.faults)
+
+
+def is_blank(value: object) -> bool:
+    """Whether a JSON value says nothing: null, empty, zero, or made of such."""
+    if isinstance(value, Mapping):
+        return all(is_blank(item) for item in cast("Mapping[str, object]", value).values())
+    if isinstance(value, list):
+        return not value
+    return value in (None, "", 0, "0", False)
+
+
+def nanoseconds(duration: str) -> int:
+    """A proto3 JSON duration (`"7200s"`, `"-1.5s"`). Raises ValueError for anything else."""
+    match = _DURATION.fullmatch(duration)
+    if match is None:
+        raise ValueError(f"{duration!r} is not a duration such as 7200s")
+    total = int(match[2]) * 10**9 + int((match[3] or "").ljust(9, "0"))
+    return -total if match[1] else total
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

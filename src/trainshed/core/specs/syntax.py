@@ -1,0 +1,166 @@
+"""How the texts of a request must look: labels, bucket paths, names, variables.
+
+Every check answers with what is wrong and what would be right, or "" when nothing is.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from trainshed.core.specs.request import Section
+
+MAX_LABELS = 64
+MAX_LABEL_CHARS = 63
+MAX_LABEL_BYTES = 127
+MAX_DISPLAY_NAME = 128
+MAX_JOB_ID = 128
+MAX_ENV = 100
+MAX_ARGS_CHARS = 100_000
+MAX_PACKAGES = 100
+MAX_OBJECT_BYTES = 1024
+MAX_DURATION = 100 * 366 * 24 * 3600 * 10**9
+"""Nanoseconds; keeps every deadline within 63 bits."""
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_MODULE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_ACCOUNT = re.compile(r"[^@\s/]+@[^@\s/]+\.[A-Za-z][A-Za-z0-9-]*")
+_ACCOUNT_NUMBER = re.compile(r"\d+")
+
+
+def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
+    """What is wrong with `gs://BUCKET/OBJECT`; without `needs_object` the bucket alone will do."""
+    if not uri.startswith("gs://"):
+        return f"{uri!r} is not a Cloud Storage path; it must look like gs://BUCKET/PATH."
+    bucket, _, name = uri[5:].partition("/")
+    if not _BUCKET.fullmatch(bucket) or any(len(part) > 63 for part in bucket.split(".")):
+        return (
+            f"{bucket!r} in {uri!r} is not a bucket name; it has 3 to 63 lowercase letters, digits, "
+            "dashes, underscores and dots, and begins and ends with a letter or digit."
+        )
+    if needs_object and not name.strip("/"):
+        return f"{uri!r} names a bucket only; give the object too: gs://{bucket}/PATH."
+    if "\n" in name or "\r" in name or len(name.encode()) > MAX_OBJECT_BYTES:
+        return f"the object name in {uri!r} must have at most {MAX_OBJECT_BYTES} bytes and no line break."
+    return ""
+
+
+def job_id_fault(job_id: str) -> str:
+    """SPEC §1.1, facts §6.1."""
+    if not job_id:
+        return "The job needs an id: letters, digits and underscores, beginning with a letter."
+    if not _JOB_ID.fullmatch(job_id) or len(job_id) > MAX_JOB_ID:
+        return (
+            f"{job_id!r} is not a job id; it has at most {MAX_JOB_ID} letters (a-z, A-Z), digits and "
+            "underscores, and begins with a letter."
+        )
+    return ""
+
+
+def module_fault(module: str) -> str:
+    if not module:
+        return "The Python module to run must be set, for example trainer.task."
+    if not _MODULE.fullmatch(module):
+        return f"{module!r} is not a module name; give it with dots and no .py, as in trainer.task."
+    return ""
+
+
+def service_account_fault(account: str) -> str:
+    if not account or _ACCOUNT.fullmatch(account) or _ACCOUNT_NUMBER.fullmatch(account):
+        return ""
+    return (
+        f"{account!r} is not a service account; it must look like "
+        "NAME@PROJECT.iam.gserviceaccount.com."
+    )
+
+
+def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
+    """The request's labels, each faulty one reported under its own key (facts §6.2)."""
+    given = cast("Mapping[str, Any]", request.values.get("labels") or {})
+    labels = tuple((key, str(value)) for key, value in given.items())
+    if len(labels) > MAX_LABELS:
+        request.fault(
+            "labels", f"{len(labels)} labels are given; at most {MAX_LABELS} are allowed."
+        )
+    for key, value in labels:
+        if fault := _label_fault(key, "key") or _label_fault(value, "value"):
+            request.faults.add(f"{request.at('labels')}.{key}", fault)
+    return labels
+
+
+def _label_fault(text: str, part: str) -> str:
+    if part == "key" and not (text and _begins_well(text)):
+        return f"The label key {text!r} must begin with a lowercase letter or digit."
+    if len(text) > MAX_LABEL_CHARS or len(text.encode()) > MAX_LABEL_BYTES:
+        return (
+            f"The label {part} {text!r} is too long; at most {MAX_LABEL_CHARS} characters and "
+            f"{MAX_LABEL_BYTES} bytes are allowed."
+        )
+    if not all(_is_label_letter(letter) or letter in "_-" for letter in text):
+        return (
+            f"The label {part} {text!r} may hold only lowercase letters, digits, underscores and "
+            "dashes."
+        )
+    return ""
+
+
+def _begins_well(text: str) -> bool:
+    return _is_label_letter(text[0])
+
+
+def _is_label_letter(letter: str) -> bool:
+    """Letters of every script that are not upper case, and decimal digits."""
+    return letter.isdecimal() or (letter.isalpha() and letter == letter.lower())
+
+
+def read_env(section: Section) -> tuple[tuple[str, str], ...]:
+    """The `env` of a program, in its order; a later variable of the same name wins (facts §3.4)."""
+    variables: list[tuple[str, str]] = []
+    for variable in section.sections("env"):
+        name = variable.text("name")
+        if not _VARIABLE.fullmatch(name):
+            variable.fault(
+                "name",
+                f"{name!r} is not a variable name; it has letters, digits and underscores and does "
+                "not begin with a digit.",
+            )
+        if "\0" in variable.text("value"):
+            variable.fault("value", "The value holds a zero byte; a variable cannot.")
+        variables.append((name, variable.text("value")))
+    if len(variables) > MAX_ENV:
+        section.fault(
+            "env", f"{len(variables)} variables are given; at most {MAX_ENV} are allowed."
+        )
+    return tuple(variables)
+
+
+def read_arguments(section: Section, name: str) -> tuple[str, ...]:
+    """A list of program arguments: no zero byte, at most 100,000 characters in all (facts §6.3)."""
+    given = section.texts(name)
+    if sum(map(len, given)) > MAX_ARGS_CHARS:
+        section.fault(
+            name,
+            f"The arguments have {sum(map(len, given))} characters in all; at most {MAX_ARGS_CHARS} "
+            "are allowed. Put long values into a file of the bucket.",
+        )
+    if any("\0" in item for item in given):
+        section.fault(name, "An argument holds a zero byte; a program cannot be given one.")
+    return given
+
+
+def read_packages(section: Section) -> tuple[str, ...]:
+    """`packageUris`: at least one, at most 100, each a gs:// object (facts §5.3)."""
+    uris = section.texts("packageUris")
+    if not uris:
+        section.fault(
+            "packageUris", "At least one Python package must be given as gs://BUCKET/PATH."
+        )
+    if len(uris) > MAX_PACKAGES:
+        section.fault(
+            "packageUris", f"{len(uris)} packages are given; at most {MAX_PACKAGES} are allowed."
+        )
+    for index, uri in enumerate(uris):
+        if fault := bucket_path_fault(uri, needs_object=True):
+            section.faults.add(f"{section.at('packageUris')}[{index}]", fault)
+    return uris

@@ -1,0 +1,203 @@
+"""The worker pools of a Vertex CustomJob: positions, machines, programs (SPEC §1.3-§1.6, facts §3, §5)."""
+
+from trainshed.core.catalog import accelerators, images
+from trainshed.core.catalog.machines import MachineType
+from trainshed.core.names import Api
+from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
+from trainshed.core.specs import machines, syntax
+from trainshed.core.specs.model import Accelerators, Machine, Program, WorkerPool
+from trainshed.core.specs.request import Section, is_blank
+
+MAX_POOLS = 4
+REDUCER_POOL = 2
+
+_UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
+_NO_MACHINE = Machine("", 0, 0, 0)
+_UNSERVED = {
+    "nfsMounts": "NFS mounts are not served; put the files into a bucket and read them at /gcs/BUCKET.",
+    "lustreMounts": "Lustre mounts are not served; put the files into a bucket and read them at "
+    "/gcs/BUCKET.",
+}
+
+
+def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool, ...]:
+    """The pools that have replicas. What is wrong is reported to the section's faults; the pools of a
+    faulty request are of no use."""
+    given = list(job_spec.sections("workerPoolSpecs"))
+    if not given:
+        job_spec.fault("workerPoolSpecs", "At least one worker pool must be given.")
+    if len(given) > MAX_POOLS:
+        job_spec.fault(
+            "workerPoolSpecs",
+            f"{len(given)} worker pools are given; at most {MAX_POOLS} are allowed: primary, workers, "
+            "parameter servers or reducers, evaluators.",
+        )
+    pools: list[WorkerPool] = []
+    for position, pool in enumerate(given[:MAX_POOLS]):
+        if is_blank(pool.values):
+            if position == 0:
+                pool.fault(
+                    "", "The first worker pool is the primary replica; it cannot be skipped."
+                )
+            continue
+        pools.append(_PoolReader(pool, position, runtimes).read())
+    return tuple(pools)
+
+
+class _PoolReader:
+    """Reads one pool. Exists to give the steps their three common parameters."""
+
+    def __init__(self, pool: Section, position: int, runtimes: RuntimeCatalog) -> None:
+        self._pool = pool
+        self._position = position
+        self._runtimes = runtimes
+
+    def read(self) -> WorkerPool:
+        for name, reason in _UNSERVED.items():
+            if self._pool.is_set(name):
+                self._pool.fault(name, reason)
+        program = self._program()
+        machine = self._machine(is_reducer=images.is_reduction_server(program.image_uri))
+        disk = machines.read_disk(self._pool.section("diskSpec"), Api.VERTEX, machine.type)
+        return WorkerPool(self._position, self._replica_count(), machine, program, disk)
+
+    def _replica_count(self) -> int:
+        count = self._pool.integer("replicaCount")
+        if self._position == 0 and count != 1:
+            self._pool.fault(
+                "replicaCount",
+                f"The first worker pool is the primary replica and must have exactly 1, not {count}; "
+                "put further replicas into the second pool.",
+            )
+        elif not 1 <= count <= machines.MAX_REPLICAS:
+            self._pool.fault(
+                "replicaCount",
+                f"A worker pool needs 1 to {machines.MAX_REPLICAS} replicas, not {count}; skip a "
+                "position with an empty pool {}.",
+            )
+            return 1
+        return count
+
+    def _machine(self, *, is_reducer: bool) -> Machine:
+        spec = self._pool.section("machineSpec")
+        name = spec.text("machineType")
+        if not name:
+            spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
+            return _NO_MACHINE
+        found = machines.machine_named(name, Api.VERTEX)
+        if found is None:
+            spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
+            return _NO_MACHINE
+        self._check_topology(spec, found)
+        kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
+        if is_reducer and (kind or count or found.needs_accelerators):
+            spec.fault(
+                "acceleratorType" if kind or not count else "acceleratorCount",
+                "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
+                "for example n1-highcpu-16.",
+            )
+            return machines.resolve(found)
+        type_fault, count_fault = machines.accelerator_faults(found, kind, count, Api.VERTEX)
+        if type_fault:
+            # A count without a type is the count's fault.
+            spec.fault("acceleratorCount" if count and not kind else "acceleratorType", type_fault)
+        if count_fault:
+            spec.fault("acceleratorCount", count_fault)
+        return machines.resolve(found, Accelerators(kind, count) if kind else None)
+
+    @staticmethod
+    def _check_topology(spec: Section, machine: MachineType) -> None:
+        topologies = accelerators.tpu_topologies(machine)
+        given = spec.text("tpuTopology")
+        if given and not topologies:
+            spec.fault(
+                "tpuTopology", f"Machine type {machine.name} has no TPU topology; leave it out."
+            )
+        elif topologies and given not in topologies:
+            asked = (
+                f"TPU topology {given!r} is not supported for"
+                if given
+                else "A TPU topology is needed for"
+            )
+            spec.fault(
+                "tpuTopology",
+                f"{asked} machine type {machine.name}; choose {', '.join(topologies)}.",
+            )
+
+    def _program(self) -> Program:
+        has_container = self._pool.has("containerSpec")
+        has_package = self._pool.has("pythonPackageSpec")
+        if has_container == has_package:
+            said = "both are" if has_container else "neither is"
+            self._pool.fault(
+                "containerSpec",
+                f"Exactly one of container_spec and python_package_spec must be set; {said}.",
+            )
+        if has_package:
+            return self._package(self._pool.section("pythonPackageSpec"))
+        if has_container:
+            return self._container(self._pool.section("containerSpec"))
+        return Program(_UNKNOWN_RUNTIME)
+
+    def _package(self, spec: Section) -> Program:
+        uri = spec.text("executorImageUri")
+        runtime = _UNKNOWN_RUNTIME
+        if not uri:
+            spec.fault(
+                "executorImageUri", "The executor image must be set to a prebuilt training image."
+            )
+        elif images.parse_prebuilt(uri) is None:
+            spec.fault(
+                "executorImageUri",
+                f"{uri!r} is not a prebuilt training image, and only those run Python packages."
+                f"{images.nearest_prebuilt(uri)} An image of your own goes into container_spec.",
+            )
+        else:
+            runtime = self._runtime(spec, "executorImageUri", uri)
+        module = spec.text("pythonModule")
+        if fault := syntax.module_fault(module):
+            spec.fault("pythonModule", fault)
+        return Program(
+            runtime=runtime,
+            image_uri=uri,
+            package_uris=syntax.read_packages(spec),
+            module=module,
+            args=syntax.read_arguments(spec, "args"),
+            env=syntax.read_env(spec),
+        )
+
+    def _container(self, spec: Section) -> Program:
+        uri = spec.text("imageUri")
+        command = syntax.read_arguments(spec, "command")
+        runtime = _UNKNOWN_RUNTIME
+        if not uri:
+            spec.fault("imageUri", "The container image must be set.")
+        elif not images.is_reference(uri):
+            spec.fault("imageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG.")
+        else:
+            if images.is_reduction_server(uri) and self._position != REDUCER_POOL:
+                spec.fault(
+                    "imageUri",
+                    "The reduction server runs in the third worker pool only (worker_pool_specs[2]).",
+                )
+            runtime = self._runtime(spec, "imageUri", uri)
+        if images.parse_prebuilt(uri) is not None and not command:
+            spec.fault(
+                "command",
+                "A prebuilt image needs a command here, because its own entry point is not known; give "
+                "one, for example python3 -m trainer.task, or use python_package_spec.",
+            )
+        return Program(
+            runtime=runtime,
+            image_uri=uri,
+            command=command,
+            args=syntax.read_arguments(spec, "args"),
+            env=syntax.read_env(spec),
+        )
+
+    def _runtime(self, spec: Section, field: str, uri: str) -> RuntimeChoice:
+        answer = self._runtimes.for_image(uri)
+        if isinstance(answer, RuntimeRefusal):
+            spec.fault(field, answer.reason)
+            return _UNKNOWN_RUNTIME
+        return answer

@@ -1,0 +1,49 @@
+"""What is said about a valid job that may not do what its author expects (SPEC §1.6)."""
+
+from trainshed.core.specs.model import WorkerPool
+
+_TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch"})
+"""Runtime families whose framework makes use of workers."""
+
+
+def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
+    """Warnings about the pools of a job, in the order of the pools."""
+    found: list[str] = []
+    for pool in pools:
+        family = pool.program.runtime.family
+        if pool.position == 1 and family not in _TRAINS_ACROSS_REPLICAS:
+            found.append(_idle("workers", family))
+        if pool.position == 2 and family != "tensorflow":
+            found.append(_idle("parameter servers", family))
+        if pool.position == 3 and pool.replica_count > 1:
+            found.append(
+                f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
+                "repeat its work."
+            )
+    tpus = [pool for pool in pools if _asks_for_tpu(pool)]
+    if tpus:
+        asked = ", ".join(sorted({_tpu(pool) for pool in tpus}))
+        found.append(
+            f"The job asks for TPUs ({asked}); this service has none, so its programs run on the CPUs of "
+            "the host."
+        )
+    return tuple(found)
+
+
+def _idle(role: str, family: str) -> str:
+    return (
+        f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
+        "their place by CLUSTER_SPEC and TF_CONFIG, and share no work unless the program does so itself."
+    )
+
+
+def _asks_for_tpu(pool: WorkerPool) -> bool:
+    devices = pool.machine.accelerators
+    return pool.machine.type.startswith(("ct", "cloud", "tpu")) or (
+        devices is not None and devices.type.startswith("TPU")
+    )
+
+
+def _tpu(pool: WorkerPool) -> str:
+    devices = pool.machine.accelerators
+    return devices.type if devices else pool.machine.type

@@ -1,0 +1,179 @@
+"""The store's doors: intake for requests, ledger for the controller, reader for everyone.
+
+Contract suite: tests/contract/store. Every write is durable when its call returns. No call holds a
+transaction open across anything but its own statements.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName, JobUid
+
+
+class StaleCommit(Exception):
+    """The job changed since it was loaded, or another leader owns it: load again."""
+
+
+class StoreInUse(Exception):
+    """Another service has this data directory open. The message names its process."""
+
+
+class StoreTooNew(Exception):
+    """The database was written by a newer version of the service. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A job that is not over, with the generation that guards its next commit and the intents that
+    requests appended and no commit has consumed yet (ascending by `seq`)."""
+
+    job: Job
+    generation: int
+    intents: tuple["Intent", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    seq: int
+    cancel: CancelRequested
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One guarded step: the new state, the story, and the intents it consumed (all with seq <= the given).
+
+    `job.labels` is ignored: labels belong to requests (`Intake.replace_labels`).
+    """
+
+    job: Job
+    expected_generation: int
+    timeline: tuple[TimelineEntry, ...] = ()
+    consumed_intents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A finished long-running operation (deletes are done when they are answered)."""
+
+    name: str
+    kind: str
+    target: str
+    created: int
+    updated: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """One page of a job list, newest first.
+
+    `location` None: all. `after`: the uid that the previous page ended with, 0 for the first page.
+    `api` None: jobs of both APIs.
+    """
+
+    project_id: str
+    api: Api | None
+    location: str | None
+    after: int = 0
+    limit: int = 100
+
+
+class Intake(Protocol):
+    """Where requests write. Nothing is half stored: a raised error means nothing happened."""
+
+    async def create_job(self, job: Job, timeline: Sequence[TimelineEntry]) -> None:
+        """Store a new QUEUED job, generation 1. Raises AlreadyExists if the name was ever used in the
+        project, by a job that was deleted since included; Unavailable if only the uid is taken."""
+        ...
+
+    async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
+        """Append a cancel intent. Again is fine: while one waits, the earlier one stands.
+        Raises NotFound, FailedPrecondition (already over)."""
+        ...
+
+    async def replace_labels(
+        self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
+    ) -> Job:
+        """Set the labels of a job in any state; `etag` "" skips the check; `now` becomes the job's `updated`.
+        Returns the job as it is then. Raises NotFound, Aborted (etag differs)."""
+        ...
+
+    async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
+        """Remove a job that is over and record the finished operation, in one transaction.
+        Raises NotFound, FailedPrecondition (still running)."""
+        ...
+
+
+class Ledger(Protocol):
+    """Where the controller, and nobody else, writes state."""
+
+    async def acquire(self, owner: str) -> int:
+        """Become the leader: returns a new epoch higher than any before; earlier epochs can no longer commit."""
+        ...
+
+    async def load(self, uid: JobUid) -> LiveJob | None:
+        """The job if it is not over, with its unconsumed intents."""
+        ...
+
+    async def load_live(self) -> tuple[LiveJob, ...]:
+        """Every job that is not over, oldest first; cost does not depend on how many are over."""
+        ...
+
+    async def commit(self, epoch: int, commit: Commit) -> int:
+        """Apply one step; returns the new generation. Raises StaleCommit, and then nothing is written:
+        the generation is not the expected one, a newer epoch was acquired, the job is gone, a final state
+        would be left, or the step ends the job while an intent that it did not consume waits (so that an
+        accepted cancel is never lost: load again, step it, commit)."""
+        ...
+
+
+class Reader(Protocol):
+    """Read-only and cheap; sees every acknowledged write."""
+
+    async def job(self, name: JobName) -> tuple[Job, str]:
+        """The job and its etag. Raises NotFound."""
+        ...
+
+    async def job_by_uid(self, uid: JobUid) -> tuple[Job, str]:
+        """The job and its etag. Raises NotFound."""
+        ...
+
+    async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
+        """At most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
+        ...
+
+    async def find(self, job_id: str) -> tuple[Job, str]:
+        """The newest job whose job_id (any project, any API) is this. Raises NotFound."""
+        ...
+
+    async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
+        """The job's story in the order in which it was written; empty if there is no such job."""
+        ...
+
+    async def operation(self, name: str) -> Operation:
+        """Raises NotFound."""
+        ...
+
+    async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
+        """Operations whose name begins with `parent` + "/operations/", ascending by name, after `after`."""
+        ...
+
+
+class Store(Protocol):
+    """An open store: its three doors. Used from one event loop; every door raises Unavailable when the
+    disk or database does not take part, and then nothing of that call is known to be stored."""
+
+    @property
+    def intake(self) -> Intake: ...
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    def close(self) -> None:
+        """Finish what is queued and let go of the data directory. Blocks; twice is fine."""
+        ...

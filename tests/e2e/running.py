@@ -1,0 +1,158 @@
+"""A real service for end-to-end tests: started as a user would, on free ports, in a directory of its own."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / "build" / "test-cache"
+"""Runtimes built once for all test runs of a checkout; never the user's own cache."""
+
+SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
+PROJECT, REGION = "demo-project", "us-central1"
+
+
+@dataclass
+class Service:
+    """A running service. `rest` is its URL; `kill` and `terminate` end the service process alone."""
+
+    data: Path
+    process: subprocess.Popen[bytes]
+    rest: str
+    token: str
+    pid: int
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def call(self, verb: str, path: str, body: Any = None, *, expect: int = 200) -> Any:
+        """One JSON request with the service's token; asserts the HTTP status."""
+        request = urllib.request.Request(
+            self.rest + path,
+            method=verb,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                status, text = response.status, response.read()
+        except urllib.error.HTTPError as failure:
+            status, text = failure.code, failure.read()
+        assert status == expect, f"{verb} {path}: {status} {text.decode(errors='replace')}"
+        return json.loads(text) if text else None
+
+    def watch(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Views of a job at each change, until its end; sleeps on the service's stream, never polls."""
+        request = urllib.request.Request(
+            f"{self.rest}/trainshed/v1/jobs/{job_id}/watch",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=180) as response:
+            for line in response:
+                if line.strip():
+                    yield json.loads(line)
+
+    def finish(self, job_id: str) -> dict[str, Any]:
+        """Wait for the end of a job; the last view."""
+        view: dict[str, Any] = {}
+        for view in self.watch(job_id):
+            pass
+        return view
+
+    def lines(self, job_id: str, replica: str | None = None) -> list[str]:
+        """All log messages of a job that is over, oldest first."""
+        query = f"?replica={replica}" if replica else ""
+        request = urllib.request.Request(
+            f"{self.rest}/trainshed/v1/jobs/{job_id}/logs{query}",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return [json.loads(line)["message"] for line in response if line.strip()]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "trainshed", *args]
+
+
+def environment(data: Path) -> dict[str, str]:
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("CLOUDSDK_", "GOOGLE_"))},
+        "TRAINSHED_DATA": str(data),
+        "TRAINSHED_CACHE": str(CACHE),
+    }
+
+
+def start(data: Path, *args: str) -> Service:
+    """`trainshed up` on a free port; returns once it serves requests."""
+    reader, writer = os.pipe()
+    data.mkdir(parents=True, exist_ok=True)
+    log = (data / "service.log").open("ab")
+    process = subprocess.Popen(
+        command("up", "--port", "0", "--data", str(data), "--ready-fd", str(writer), *args),
+        env=environment(data),
+        pass_fds=(writer,),
+        stdout=log,
+        stderr=log,
+    )
+    os.close(writer)
+    with os.fdopen(reader) as ready:
+        line = ready.readline()
+    if not line:
+        process.wait()
+        raise AssertionError(f"the service did not start:\n{(data / 'service.log').read_text()}")
+    said = json.loads(line)
+    return Service(data, process, said["rest"], said["token"], said["pid"], said)
+
+
+@contextlib.contextmanager
+def running(data: Path, *args: str) -> Generator[Service]:
+    """A service that is gone with its jobs when the block ends."""
+    service = start(data, *args)
+    try:
+        yield service
+    finally:
+        if service.process.poll() is None:
+            subprocess.run(
+                command("down", "--data", str(data)), env=environment(data), timeout=90, check=False
+            )
+        if service.process.poll() is None:
+            service.kill()
+
+
+def container_job(script: str, *, pools: Sequence[int] = (1,), name: str = "job") -> dict[str, Any]:
+    """A CustomJob that runs a Python script in the scikit-learn image; 0 replicas skip a pool."""
+    specs: list[dict[str, Any]] = []
+    for count in pools:
+        if not count:
+            specs.append({})
+            continue
+        specs.append(
+            {
+                "machineSpec": {"machineType": "n1-standard-4"},
+                "replicaCount": str(count),
+                "containerSpec": {"imageUri": SKLEARN, "command": ["python3", "-c", script]},
+            }
+        )
+    return {"displayName": name, "jobSpec": {"workerPoolSpecs": specs}}
+
+
+CUSTOM_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
+
+
+def submit(service: Service, body: dict[str, Any]) -> str:
+    """Create a CustomJob; returns its id."""
+    return service.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]

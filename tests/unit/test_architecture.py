@@ -1,0 +1,35 @@
+"""The map in docs/architecture.md is the territory."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = sorted(p.parent for p in (ROOT / "src/trainshed").glob("*/__init__.py"))
+
+
+def charter(room: Path) -> str:
+    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+    assert docstring, f"{room.name} has no charter"
+    return docstring.splitlines()[0]
+
+
+def test_the_table_of_rooms_repeats_the_charters() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
+    assert table == {room.name: charter(room) for room in ROOMS}
+
+
+def test_rooms_reexport_nothing() -> None:
+    for room in ROOMS:
+        body = ast.parse((room / "__init__.py").read_text()).body
+        assert len(body) == 1, f"{room.name}/__init__.py holds more than its charter"
+
+
+def test_every_decision_is_numbered_and_accepted_or_replaced() -> None:
+    pages = sorted((ROOT / "docs/adr").glob("*.md"))
+    for number, page in enumerate(pages, start=1):
+        assert page.name.startswith(f"{number:04d}-")
+        text = page.read_text()
+        assert text.startswith(f"# {number}. ")
+        assert "Status: " in text
