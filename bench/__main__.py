@@ -1,0 +1,174 @@
+"""`./dev bench`: start-up, throughput, submit cost and memory, as ratios to floors of the same run.
+
+Prints a table and writes it to build/bench/main.md; exits 1 if a target is missed.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.running import ROOT, Service, container_job, running
+
+from bench import measures
+from bench.measures import Connection, Row, median, percentile
+
+FORGIVEN = 2
+"""Rounds at the start whose times do not count: caches and imports get warm."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each start-up row")
+    parser.add_argument("--jobs", type=int, default=120, help="jobs of the throughput row")
+    parser.add_argument("--seconds", type=int, default=5, help="length of the submit load")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        with running(Path(directory, "main")) as service:
+            warm(service)
+            rows.append(idle_memory(service))
+            rows += start_up(service, options.rounds)
+            rows.append(throughput(service, options.jobs))
+        with running(Path(directory, "queued"), "--max-replicas", "1") as service:
+            rows += submit_cost(service, options.seconds)
+    report = table(rows)
+    print(report)
+    target = ROOT / "build" / "bench" / "main.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(report + "\n")
+    return 1 if any(row.held is False for row in rows) else 0
+
+
+def warm(service: Service) -> None:
+    """Build the runtime and run a job through everything once."""
+    connection = Connection(service)
+    for _ in range(3):
+        measures.first_line(connection, service)
+
+
+def bounded(name: str, value: float, floor: float, target: float, unit: str = "ms") -> Row:
+    ratio = value / floor
+    return Row(
+        name, f"{value:.1f} {unit}", f"{floor:.1f} {unit}", ratio, f"≤ {target:g}×", ratio <= target
+    )
+
+
+def start_up(service: Service, rounds: int) -> list[Row]:
+    connection = Connection(service)
+    ours: list[float] = []
+    seen: list[float] = []
+
+    def submit() -> float:
+        executed, followed = measures.first_line(connection, service)
+        ours.append(executed)
+        seen.append(followed)
+        return executed
+
+    bare, _, bare8, ours8 = measures.interleaved(
+        rounds + FORGIVEN,
+        measures.bare_first_line,
+        submit,
+        lambda: measures.bare_together(8),
+        lambda: measures.together(connection, 8),
+    )
+    bare, bare8, ours8 = bare[FORGIVEN:], bare8[FORGIVEN:], ours8[FORGIVEN:]
+    first, followed = ours[FORGIVEN:], seen[FORGIVEN:]
+    rows = [
+        bounded("submit → first line, p50", median(first), median(bare), 3),
+        Row(
+            "submit → first line, p95",
+            f"{percentile(first, 0.95):.1f} ms",
+            f"{percentile(bare, 0.95):.1f} ms",
+            percentile(first, 0.95) / percentile(bare, 0.95),
+        ),
+        Row(
+            "submit → line seen by a follower, p50",
+            f"{median(followed):.1f} ms",
+            f"{median(bare):.1f} ms",
+            median(followed) / median(bare),
+        ),
+        bounded("8 replicas all started, p50", median(ours8), median(bare8), 1.5),
+    ]
+    if shutil.which("gcloud") is None:
+        print("NOTE: gcloud is not installed here; its row is SKIPPED.", file=sys.stderr)
+        return rows
+    (local,) = measures.interleaved(3, measures.gcloud_local_train)
+    rows.append(
+        Row(
+            "gcloud ai-platform local train → first line, p50",
+            f"{median(local):.1f} ms",
+            f"{median(bare):.1f} ms",
+            median(local) / median(bare),
+        )
+    )
+    return rows
+
+
+def throughput(service: Service, jobs: int) -> Row:
+    measures.jobs_per_second(service, jobs // 4, 4)
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(3):
+        bare.append(measures.bare_per_second(jobs // 3))
+        ours.append(measures.jobs_per_second(service, jobs, 6))
+    ratio = median(ours) / median(bare)
+    return Row(
+        "trivial jobs end to end per second",
+        f"{median(ours):.1f}/s",
+        f"{median(bare):.1f}/s",
+        ratio,
+        "≥ 0.5×",
+        ratio >= 0.5,
+    )
+
+
+def submit_cost(service: Service, seconds: int) -> list[Row]:
+    connection = Connection(service)
+    warm(service)
+    connection.submit(container_job("import signal; signal.pause()"))
+    measured = measures.submit_cpu(service, seconds)
+    if measured is None:
+        print("NOTE: wrk is not installed here; the submit row is SKIPPED.", file=sys.stderr)
+        return []
+    cpu, rate = measured
+    return [
+        Row("CPU of the service per submit", f"{cpu:.2f} ms", "–", None, "≤ 1 ms", cpu <= 1),
+        Row("durable submits per second, 16 connections", f"{rate:.0f}/s", "–"),
+    ]
+
+
+def idle_memory(service: Service) -> Row:
+    megabytes = measures.pss_megabytes(measures.family(service.pid))
+    return Row(
+        "service, buckets and zygote, idle (PSS)",
+        f"{megabytes:.0f} MB",
+        "–",
+        None,
+        "≤ 80 MB",
+        megabytes <= 80,
+    )
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}, "
+        f"load {os.getloadavg()[0]:.1f}",
+        "",
+        "| what | Trainshed | bare interpreter, same run | ratio | target |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ratio = "–" if row.ratio is None else f"{row.ratio:.2f}×"
+        verdict = "" if row.held is None else (" held" if row.held else " MISSED")
+        lines.append(
+            f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

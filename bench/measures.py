@@ -1,0 +1,253 @@
+"""What is measured, one function per row. Each returns a `Row`; times are milliseconds."""
+
+import http.client
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job
+
+STAMP = "import time; print(time.time_ns(), flush=True)"
+"""The program of every start-up row: says when its first statement ran."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report. `ratio` compares with the floor of the same run; `target` bounds it."""
+
+    name: str
+    value: str
+    floor: str
+    ratio: float | None = None
+    target: str = ""
+    held: bool | None = None
+
+
+class Connection:
+    """A kept-alive connection: what a submit costs, not what a connect costs."""
+
+    def __init__(self, service: Service) -> None:
+        split = urlsplit(service.rest)
+        self._connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=120)
+        self._headers = {
+            "Authorization": f"Bearer {service.token}",
+            "Content-Type": "application/json",
+        }
+
+    def call(self, verb: str, path: str, body: Any = None) -> Any:
+        text = None if body is None else json.dumps(body)
+        self._connection.request(verb, path, text, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{verb} {path}: {response.status} {answer.decode()}")
+        return json.loads(answer) if answer else None
+
+    def submit(self, body: Any) -> str:
+        return self.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]
+
+    def stream(self, path: str) -> http.client.HTTPResponse:
+        self._connection.request("GET", path, None, self._headers)
+        return self._connection.getresponse()
+
+
+def bare_interpreter() -> str:
+    return sys.executable
+
+
+def bare_first_line() -> float:
+    """From spawn to the program's first statement."""
+    begun = time.time_ns()
+    process = subprocess.run([bare_interpreter(), "-c", STAMP], stdout=subprocess.PIPE, check=True)
+    return (int(process.stdout) - begun) / 1e6
+
+
+def bare_together(count: int) -> float:
+    """From the first spawn until the last of `count` interpreters ran its first statement."""
+    begun = time.time_ns()
+    processes = [
+        subprocess.Popen([bare_interpreter(), "-c", STAMP], stdout=subprocess.PIPE)
+        for _ in range(count)
+    ]
+    stamps = [int(process.communicate()[0]) for process in processes]
+    return (max(stamps) - begun) / 1e6
+
+
+def gcloud_local_train() -> float:
+    """From spawn to the program's first statement, through `gcloud ai-platform local train`."""
+    with tempfile.TemporaryDirectory() as directory:
+        package = Path(directory, "trainer")
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "task.py").write_text(STAMP)
+        begun = time.time_ns()
+        process = subprocess.run(
+            ["gcloud", "ai-platform", "local", "train", "--module-name=trainer.task",
+             f"--package-path={package}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=True,
+            env={**os.environ, "CLOUDSDK_CONFIG": directory, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+        )  # fmt: skip
+    stamp = next(
+        line for line in process.stdout.decode().split() if line.isdigit() and len(line) > 15
+    )
+    return (int(stamp) - begun) / 1e6
+
+
+def first_line(connection: Connection, service: Service) -> tuple[float, float]:
+    """From submit to the program's first statement, and to a follower's sight of its first line."""
+    begun = time.time_ns()
+    job = connection.submit(container_job(STAMP))
+    response = connection.stream(f"/trainshed/v1/jobs/{job}/logs?follow=true")
+    stamp, seen = 0, 0
+    for line in response:
+        message = json.loads(line)["message"] if line.strip() else ""
+        if message.isdigit() and not stamp:
+            stamp, seen = int(message), time.time_ns()
+    return (stamp - begun) / 1e6, (seen - begun) / 1e6
+
+
+def together(connection: Connection, count: int) -> float:
+    """From submit until the last of `count` replicas ran its first statement."""
+    begun = time.time_ns()
+    job = connection.submit(container_job(f"{STAMP}\n{HOLD}", pools=(1, count - 1)))
+    response = connection.stream(f"/trainshed/v1/jobs/{job}/logs?follow=true")
+    stamps: list[int] = []
+    for line in response:
+        message = json.loads(line)["message"] if line.strip() else ""
+        if message.isdigit():
+            stamps.append(int(message))
+            if len(stamps) == count:
+                break
+    response.close()
+    return (max(stamps) - begun) / 1e6
+
+
+HOLD = """
+import json, os, socket
+cluster = json.loads(os.environ["CLUSTER_SPEC"])
+peers = sum(map(len, cluster["cluster"].values())) - 1
+host, port = cluster["cluster"]["workerpool0"][0].rsplit(":", 1)
+if cluster["task"]["type"] == "workerpool0":
+    with socket.create_server((host, int(port))) as server:
+        for _ in range(peers):
+            server.accept()
+else:
+    import time
+    while True:
+        try:
+            socket.create_connection((host, int(port))).close()
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+"""
+"""Keeps the primary up until every worker has started, so that none is shut down before its line."""
+
+
+def jobs_per_second(service: Service, count: int, callers: int) -> float:
+    """Trivial jobs end to end: submitted by `callers` at once, each waited for."""
+    body = container_job("pass")
+
+    def one(connection: Connection) -> None:
+        job = connection.submit(body)
+        for _ in connection.stream(f"/trainshed/v1/jobs/{job}/watch"):
+            pass
+
+    def many(_: int) -> None:
+        connection = Connection(service)
+        for _ in range(count // callers):
+            one(connection)
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(callers) as pool:
+        list(pool.map(many, range(callers)))
+    return count / (time.perf_counter() - begun)
+
+
+def bare_per_second(count: int) -> float:
+    """Interpreters started one after another, each waited for."""
+    begun = time.perf_counter()
+    for _ in range(count):
+        subprocess.run([bare_interpreter(), "-c", "pass"], check=True)
+    return count / (time.perf_counter() - begun)
+
+
+def submit_cpu(service: Service, seconds: int) -> tuple[float, float] | None:
+    """(CPU milliseconds of the service per submit, submits per second) under wrk; None without wrk.
+
+    The jobs wait behind a running one, so that nothing but the submit is paid for.
+    """
+    if shutil.which("wrk") is None:
+        return None
+    body = json.dumps(container_job("pass"))
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory, "post.lua")
+        script.write_text(
+            'wrk.method = "POST"\n'
+            f"wrk.body = [==[{body}]==]\n"
+            f'wrk.headers["Authorization"] = "Bearer {service.token}"\n'
+            'wrk.headers["Content-Type"] = "application/json"\n'
+        )
+        before = cpu_seconds(service.pid)
+        output = subprocess.run(
+            ["wrk", "-t1", "-c16", f"-d{seconds}s", "-s", str(script), service.rest + CUSTOM_JOBS],
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout.decode()
+        used = cpu_seconds(service.pid) - before
+    if "Non-2xx" in output:
+        raise RuntimeError(f"some submits were refused:\n{output}")
+    requests = int(output.split(" requests in")[0].split()[-1])
+    return used * 1000 / requests, requests / seconds
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(p for child in children for p in family(int(child)))]
+
+
+def pss_megabytes(pids: list[int]) -> float:
+    """Proportional set size of some processes: shared pages counted once in all."""
+    total = 0
+    for pid in pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += int(
+            next(line for line in rollup.splitlines() if line.startswith("Pss:")).split()[1]
+        )
+    return total / 1024
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
+
+
+def interleaved(rounds: int, *functions: Callable[[], float]) -> list[list[float]]:
+    """Each function once per round, in turn, so that a slow moment of the machine hits all of them."""
+    results: list[list[float]] = [[] for _ in functions]
+    for _ in range(rounds):
+        for values, function in zip(results, functions, strict=True):
+            values.append(function())
+    return results
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)

@@ -1,0 +1,165 @@
+"""A REST request line, query and body put together into the RPC's request message.
+
+Owns the rules of google.api.http transcoding: path variables, query parameters, the body field.
+Knows no server and no handler. Over gRPC the message comes ready; see `json.clear_output_only`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from google.protobuf.message import Message
+
+from trainshed.wire import plans, pool
+from trainshed.wire.decode import Walk
+from trainshed.wire.json import decode_text
+from trainshed.wire.plans import Plan, Shape, Special
+from trainshed.wire.routes import Route
+from trainshed.wire.status import Violation, WireError
+
+# Parameters of the protocol, not of a method; `$`-prefixed spellings are the same.
+_SYSTEM: Final = frozenset(
+    {
+        "access_token",
+        "alt",
+        "callback",
+        "fields",
+        "key",
+        "oauth_token",
+        "prettyPrint",
+        "pp",
+        "quotaUser",
+        "trace",
+        "upload_protocol",
+        "uploadType",
+        "userProject",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A request as the handler gets it, and how the client wants the answer written."""
+
+    message: Message
+    value_texts: Mapping[str, str]
+    """As `json.Parsed.value_texts`, with the body field's name in front."""
+    enums_as_ints: bool
+    pretty: bool
+
+
+def bind(
+    route: Route, variables: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes
+) -> Bound:
+    """Build the route's request message. Raises WireError with every violation of body and query.
+
+    `variables` are those of `RouteTable.match`, `query` the decoded pairs in their order. Output-only
+    fields of the body are passed over; path variables win over the same field in the body. A body
+    sent to a route without one is not read.
+    """
+    message = pool.message_class(route.rpc.request)()
+    plan = plans.plan_for(message)
+    walk = Walk(keep_output_only=False)
+    system, own = _split(query)
+    violations: list[Violation] = []
+    if route.body:
+        raw = decode_text(body)
+        walk.message(plan, raw if route.body == "*" else {route.body: raw}, message, "")
+    parameters = _tree(plan, own, route.body, violations)
+    if parameters:
+        walk.message(plan, parameters, message, "")
+    if violations or walk.violations:
+        raise WireError((*walk.violations, *violations))
+    for name, text in variables.items():
+        _set_variable(message, name, text)
+    alt = system.get("alt", "")
+    return Bound(
+        message,
+        walk.value_texts,
+        enums_as_ints="enum-encoding=int" in alt,
+        pretty=(system.get("prettyPrint") or system.get("pp") or "") in ("true", "1"),
+    )
+
+
+def _split(query: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """System parameters (without their `$`) and the method's own."""
+    system: dict[str, str] = {}
+    own: list[tuple[str, str]] = []
+    for key, text in query:
+        bare = key.removeprefix("$")
+        # `$.xgafv` chooses between two public error forms; there is one here.
+        if bare in _SYSTEM or key == "$.xgafv":
+            system[bare] = text
+        else:
+            own.append((key, text))
+    return system, own
+
+
+def _tree(
+    plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]
+) -> dict[str, Any]:
+    """Dotted parameters as the JSON object that says the same; fields of the body are not there."""
+    root: dict[str, Any] = {}
+    for key, text in query:
+        node, at = root, plan
+        names = key.split(".")
+        for depth, name in enumerate(names):
+            field = at.by_key.get(name)
+            last = depth == len(names) - 1
+            if (
+                field is None
+                or body == "*"
+                or (depth == 0 and field.name == body)
+                or field.shape is Shape.MAP
+                or (not last and not _is_plain_message(field))
+                or (last and field.value.is_message and field.value.special is None)
+            ):
+                violations.append(_unbound(key, name))
+                break
+            if not last:
+                node = cast(dict[str, Any], node.setdefault(field.name, {}))
+                at = field.value.plan
+            else:
+                value = _typed(text) if _is_bool(field) else text
+                if field.shape is Shape.LIST:
+                    node.setdefault(field.name, []).append(value)
+                else:
+                    node[field.name] = value
+    return root
+
+
+def _is_plain_message(field: plans.Field) -> bool:
+    value = field.value
+    return field.shape is Shape.ONE and value.is_message and value.special is None
+
+
+def _is_bool(field: plans.Field) -> bool:
+    if field.value.special is Special.WRAPPER:
+        return field.value.plan.by_key["value"].value.is_bool
+    return field.value.is_bool
+
+
+def _typed(text: str) -> str | bool:
+    """A query has no types: `true` and `false` are given theirs, the rest is left to the walk."""
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _unbound(key: str, name: str) -> Violation:
+    return Violation(
+        key,
+        f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
+        f"Field '{name}' could not be found in request message.",
+    )
+
+
+def _set_variable(message: Message, name: str, text: str) -> None:
+    *parents, last = name.split(".")
+    target: Any = message
+    for parent in parents:
+        target = getattr(target, parent)
+    try:
+        setattr(target, last, text)
+    except ValueError:
+        raise WireError(
+            (Violation(name, f"Invalid value at '{name}' (TYPE_STRING), the path is not UTF-8"),)
+        ) from None

@@ -1,0 +1,262 @@
+"""Decoded JSON into a message, collecting every violation on the way.
+
+Owns the walk and the public texts (facts/service_facts.md section 6.5); reads no bytes and decides
+no rule beyond the types. The order of violations is the order of the JSON text.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal, assert_never, cast
+
+from google.protobuf.message import Message
+
+from trainshed.wire import plans, pool, scalars
+from trainshed.wire.plans import Field, Plan, Shape, Special
+from trainshed.wire.status import Violation
+
+MAX_DEPTH: Final = 100
+"""Objects and lists inside one another; json_format's limit, and the public services'."""
+
+_SHOWN: Final = 200  # characters of an offending value that a text repeats
+_PAYLOAD: Final = "Invalid JSON payload received. "
+
+
+class Walk:
+    """One walk over one body; `violations` and `value_texts` grow while it goes.
+
+    With `keep_output_only` false, output-only fields are passed over, whatever they hold.
+    `value_texts` has, for every field of type google.protobuf.Value that was set, its path and its
+    JSON as the client wrote it, numbers included (a Value only holds doubles; STACK section 1).
+    """
+
+    def __init__(self, *, keep_output_only: bool) -> None:
+        self.violations: list[Violation] = []
+        self.value_texts: dict[str, str] = {}
+        self._keep_output_only = keep_output_only
+        self._depth = 0
+
+    def message(self, plan: Plan, raw: Any, message: Message, path: str) -> None:
+        """Read `raw` into `message`; `path` is where it stands, empty for the body itself."""
+        if self._depth >= MAX_DEPTH:
+            self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
+            return
+        self._depth += 1
+        if plan.special is not None:
+            self._special(plan.special, plan, raw, message, path)
+        elif isinstance(raw, dict):
+            self._fields(plan, cast(dict[str, Any], raw), message, path)
+        elif not path:
+            self._refuse("", f"{_PAYLOAD}Root element must be a message.")
+        else:
+            self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw)
+        self._depth -= 1
+
+    def _fields(self, plan: Plan, raw: Mapping[str, Any], message: Message, path: str) -> None:
+        taken: set[str] = set()
+        prefix = f"{path}." if path else ""
+        for key, value in raw.items():
+            field = plan.by_key.get(key)
+            if field is None:
+                self._unknown(key, path, "Cannot find field.")
+                continue
+            if field.output_only and not self._keep_output_only:
+                continue
+            if value is None and not field.takes_null:
+                continue
+            if field.name in taken:
+                self._unknown(key, path, "Proto field is given twice, under two spellings.")
+            elif field.oneof is not None and f"{field.oneof}|" in taken:
+                self._refuse(
+                    f"{prefix}{field.name}",
+                    f"Invalid value at '{path}' (oneof), oneof field '{field.oneof}' is already set."
+                    f" Cannot set '{field.json_name}'",
+                )
+            else:
+                taken.add(field.name)
+                if field.oneof is not None:
+                    taken.add(f"{field.oneof}|")
+                self._field(field, value, message, key, prefix)
+
+    def _field(self, field: Field, raw: Any, message: Message, key: str, prefix: str) -> None:
+        value = field.value
+        if field.shape is Shape.ONE:
+            if value.read is not None:
+                try:
+                    setattr(message, field.name, value.read(raw))
+                except scalars.Unreadable as error:
+                    self._bad_one(field, raw, key, prefix, error)
+                return
+            if isinstance(raw, list) and value.special not in _TAKES_LISTS:
+                self._bad_one(field, raw, key, prefix, None)
+                return
+            child: Message = getattr(message, field.name)
+            child.SetInParent()
+            self.message(value.plan, raw, child, prefix + field.name)
+        elif field.shape is Shape.LIST:
+            if isinstance(raw, list):
+                elements = cast(list[Any], raw)
+                self._list(field, elements, getattr(message, field.name), prefix + field.name)
+            else:
+                self._invalid(prefix + field.name, f"repeated {value.label}", raw)
+        elif isinstance(raw, dict):
+            entries = cast(dict[str, Any], raw)
+            self._map(field, entries, getattr(message, field.name), prefix + field.name)
+        else:
+            self._invalid(prefix + field.name, f"map of {value.label}", raw)
+
+    def _bad_one(
+        self, field: Field, raw: Any, key: str, prefix: str, error: scalars.Unreadable | None
+    ) -> None:
+        if isinstance(raw, list):
+            self._unknown(key, prefix[:-1], "Proto field is not repeating, cannot start list.")
+        elif isinstance(raw, dict) and not field.value.is_message:
+            self._unknown(key, prefix[:-1], "Proto field is not a message, cannot start object.")
+        else:
+            self._invalid(prefix + field.name, field.value.label, raw, str(error or ""))
+
+    def _list(self, field: Field, raw: list[Any], target: Any, path: str) -> None:
+        value = field.value
+        for index, element in enumerate(raw):
+            where = f"{path}[{index}]"
+            if element is None and value.special is not Special.VALUE:
+                self._invalid(where, value.label, element)
+            elif value.read is None:
+                self.message(value.plan, element, target.add(), where)
+            else:
+                try:
+                    target.append(value.read(element))
+                except scalars.Unreadable as error:
+                    self._invalid(where, value.label, element, str(error))
+
+    def _map(self, field: Field, raw: Mapping[str, Any], target: Any, path: str) -> None:
+        value, key_type = field.value, field.key
+        assert key_type is not None
+        assert key_type.read is not None
+        for text, element in raw.items():
+            where = f"{path}[{json.dumps(text)}]"
+            try:
+                if key_type.is_bool:
+                    key = {"true": True, "false": False}[text]
+                else:
+                    key = key_type.read(text)
+            except (scalars.Unreadable, KeyError):
+                self._invalid(where, key_type.label, text)
+                continue
+            if element is None and value.special is not Special.VALUE:
+                self._invalid(where, value.label, element)
+            elif value.read is None:
+                self.message(value.plan, element, target[key], where)
+            else:
+                try:
+                    target[key] = value.read(element)
+                except scalars.Unreadable as error:
+                    self._invalid(where, value.label, element, str(error))
+
+    def _special(self, special: Special, plan: Plan, raw: Any, message: Any, path: str) -> None:
+        depth = self._depth
+        try:
+            match special:
+                case Special.TIMESTAMP:
+                    message.seconds, message.nanos = scalars.read_timestamp(raw)
+                case Special.DURATION:
+                    message.seconds, message.nanos = scalars.read_duration(raw)
+                case Special.FIELD_MASK:
+                    message.paths.extend(scalars.read_mask(raw))
+                case Special.WRAPPER:
+                    read = plan.by_key["value"].value.read
+                    assert read is not None
+                    message.value = read(raw)
+                case Special.STRUCT | Special.LIST_VALUE | Special.VALUE | Special.ANY:
+                    self._open(special, raw, message, path)
+                case _:
+                    assert_never(special)
+        except scalars.Unreadable as error:
+            self._depth = depth
+            self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw, str(error))
+
+    def _open(
+        self,
+        special: Literal[Special.STRUCT, Special.LIST_VALUE, Special.VALUE, Special.ANY],
+        raw: Any,
+        message: Any,
+        path: str,
+    ) -> None:
+        """The messages that hold any JSON; raises Unreadable for the whole of it."""
+        if special is Special.STRUCT:
+            if not isinstance(raw, dict):
+                raise scalars.Unreadable
+            self._struct(cast(dict[str, Any], raw), message, path)
+        elif special is Special.LIST_VALUE:
+            if not isinstance(raw, list):
+                raise scalars.Unreadable
+            for element in cast(list[Any], raw):
+                self._value(element, message.values.add(), path)
+        elif special is Special.VALUE:
+            self.value_texts[path] = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+            self._value(raw, message, path)
+        else:
+            self._any(raw, message, path)
+
+    def _value(self, raw: Any, message: Any, path: str) -> None:
+        if self._depth >= MAX_DEPTH:
+            self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
+            return
+        self._depth += 1
+        if raw is None:
+            message.null_value = 0
+        elif isinstance(raw, bool):
+            message.bool_value = raw
+        elif isinstance(raw, str):
+            message.string_value = scalars.read_text(raw)
+        elif isinstance(raw, list):
+            message.list_value.SetInParent()
+            for element in cast(list[Any], raw):
+                self._value(element, message.list_value.values.add(), path)
+        elif isinstance(raw, dict):
+            message.struct_value.SetInParent()
+            self._struct(cast(dict[str, Any], raw), message.struct_value, path)
+        else:
+            message.number_value = scalars.read_double(raw)
+        self._depth -= 1
+
+    def _struct(self, raw: Mapping[str, Any], message: Any, path: str) -> None:
+        for key, value in raw.items():
+            self._value(value, message.fields[scalars.read_text(key)], path)
+
+    def _any(self, raw: Any, message: Any, path: str) -> None:
+        if not isinstance(raw, dict):
+            raise scalars.Unreadable
+        members = dict(cast(dict[str, Any], raw))
+        if not members:
+            return
+        url = members.pop("@type", None)
+        if not isinstance(url, str) or "/" not in url:
+            raise scalars.Unreadable("Missing @type for an any field")
+        try:
+            inner = pool.message_class(url.rpartition("/")[2])()
+        except KeyError:
+            raise scalars.Unreadable(f"Cannot find type '{url[:_SHOWN]}'") from None
+        plan = plans.plan_for(inner)
+        self.message(plan, members.get("value") if plan.special else members, inner, path)
+        message.type_url = url
+        message.value = inner.SerializeToString(deterministic=True)
+
+    def _refuse(self, field: str, text: str) -> None:
+        self.violations.append(Violation(field, text))
+
+    def _unknown(self, key: str, path: str, reason: str) -> None:
+        where = f" at '{path}'" if path else ""
+        # A key may hold anything; the text has to be fit for UTF-8.
+        name = key[:_SHOWN].encode(errors="replace").decode()
+        self._refuse(
+            f"{path}.{name}" if path else name, f'{_PAYLOAD}Unknown name "{name}"{where}: {reason}'
+        )
+
+    def _invalid(self, path: str, label: str, raw: Any, reason: str = "") -> None:
+        shown = json.dumps(raw, default=str)
+        shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
+        tail = f"Field '{path.rpartition('.')[2]}', {reason}" if reason else shown
+        self._refuse(path, f"Invalid value at '{path}' ({label}), {tail}")
+
+
+_TAKES_LISTS: Final = frozenset({Special.VALUE, Special.LIST_VALUE})

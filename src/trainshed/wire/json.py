@@ -1,0 +1,163 @@
+"""Strict JSON of the public messages, both ways.
+
+Owns the entry points: `parse` and `render` for bodies, `from_public` and `to_public` for the plain
+dictionaries that the other rooms keep. Refuses what the public services refuse, all violations at
+once, and takes every spelling that their clients use (CLIENTS section 3, SPEC section 1.4).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from google.protobuf.message import Message
+
+from trainshed.wire import encode, plans, pool
+from trainshed.wire.decode import Walk
+from trainshed.wire.encode import Form
+from trainshed.wire.status import Violation, WireError
+
+MessageType = str | type[Message]
+"""A full name (`google.cloud.aiplatform.v1.CustomJob`) or a class of the private pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A message, and the clients' own JSON of its google.protobuf.Value fields.
+
+    `value_texts` maps a proto path (`training_pipeline.training_task_inputs`) to compact JSON in
+    which integers above 2^53, and 1 beside 1.0, are as they were sent.
+    """
+
+    message: Message
+    value_texts: Mapping[str, str]
+
+
+def parse(
+    message_type: MessageType,
+    data: bytes | Mapping[str, Any],
+    *,
+    path: str = "",
+    keep_output_only: bool = False,
+) -> Message:
+    """Read a body into a new message; raises WireError with every violation.
+
+    `path` is where the body stands in the request (`job`, the route's body field): the texts name
+    it. Output-only fields are passed over unread unless they are to be kept. An empty body is an
+    empty message.
+    """
+    return parse_exact(message_type, data, path=path, keep_output_only=keep_output_only).message
+
+
+def parse_exact(
+    message_type: MessageType,
+    data: bytes | Mapping[str, Any],
+    *,
+    path: str = "",
+    keep_output_only: bool = False,
+) -> Parsed:
+    """`parse`, with the original JSON of the Value fields alongside."""
+    kind = pool.message_class(message_type) if isinstance(message_type, str) else message_type
+    raw = decode_text(data) if isinstance(data, bytes | bytearray) else data
+    message = kind()
+    walk = Walk(keep_output_only=keep_output_only)
+    walk.message(plans.plan_for(kind), raw, message, path)
+    if walk.violations:
+        raise WireError(tuple(walk.violations))
+    return Parsed(message, walk.value_texts)
+
+
+def render(
+    message: Message,
+    *,
+    enums_as_ints: bool = False,
+    nine_digits: bool = False,
+    pretty: bool = False,
+) -> bytes:
+    """The message as UTF-8 JSON; `nine_digits` gives all timestamps one width (`encode.Form`)."""
+    form = Form(enums_as_ints=enums_as_ints, nine_digits=nine_digits)
+    return encode_text(encode.to_json(message, form), pretty=pretty)
+
+
+def to_public(message: Message) -> dict[str, Any]:
+    """The message as a dictionary in the public form: camelCase, enum names, int64 as strings."""
+    return cast(dict[str, Any], encode.to_json(message))
+
+
+def from_public(message_type: MessageType, value: Mapping[str, Any]) -> Message:
+    """The opposite of `to_public`: output-only fields are kept. Raises WireError."""
+    return parse(message_type, value, keep_output_only=True)
+
+
+def clear_output_only(message: Message) -> None:
+    """Clear every field that only the service writes, however deep; for requests over gRPC."""
+    _clear(plans.plan_for(message), message)
+
+
+def _clear(plan: plans.Plan, message: Message) -> None:
+    if plan.special is not None:
+        return
+    for descriptor, content in message.ListFields():
+        field = plan.by_number[descriptor.number]
+        if field.output_only:
+            message.ClearField(field.name)
+        elif field.value.is_message:
+            for child in _children(field.shape, content):
+                _clear(field.value.plan, child)
+
+
+def _children(shape: plans.Shape, content: Any) -> tuple[Message, ...]:
+    if shape is plans.Shape.ONE:
+        return (content,)
+    return tuple(content.values() if shape is plans.Shape.MAP else content)
+
+
+def decode_text(data: bytes | bytearray) -> Any:
+    """JSON text to values; raises WireError for what is not UTF-8, not JSON, or ambiguous.
+
+    Duplicate keys, NaN and Infinity are refused; blank text is an empty object.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"The text is not UTF-8 (byte {error.start}).") from None
+    if not text or text.isspace():
+        return {}
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise _malformed(f"{error.msg}: line {error.lineno} column {error.colno}.") from None
+    except WireError:
+        raise
+    except RecursionError:
+        raise _malformed("Message too deep. Max recursion depth reached.") from None
+    except ValueError:
+        # The interpreter refuses to convert integers of thousands of digits.
+        raise _malformed("A number has too many digits.") from None
+
+
+def encode_text(value: Any, *, pretty: bool = False) -> bytes:
+    """JSON values to UTF-8 text: compact, or indented by two with a final line end."""
+    if pretty:
+        return json.dumps(value, ensure_ascii=False, indent=2).encode() + b"\n"
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _malformed(f'Duplicate name "{key[:200]}" in an object.')
+            seen.add(key)
+    return members
+
+
+def _no_constant(name: str) -> Any:
+    raise _malformed(f'{name} is not a JSON value: use "{name}" in quotes.')
+
+
+def _malformed(reason: str) -> WireError:
+    text = f"Invalid JSON payload received. {reason}"
+    return WireError((Violation("", text.encode(errors="replace").decode()),))

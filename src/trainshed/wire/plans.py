@@ -1,0 +1,177 @@
+"""How each message type is read and written: descriptors compiled once into flat tables.
+
+Owns the reading of descriptors for `decode` and `encode`. A plan is built on first use, never
+changes, and is shared by all threads (building one twice at once is harmless).
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from google.protobuf.message import Message
+
+from trainshed.wire import pool, scalars
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+OUTPUT_ONLY: Final = 3  # google.api.FieldBehavior
+
+
+class Shape(Enum):
+    """What surrounds the values of a field."""
+
+    ONE = auto()
+    LIST = auto()
+    MAP = auto()
+
+
+class Special(Enum):
+    """Messages whose JSON is not an object of their fields."""
+
+    TIMESTAMP = "google.protobuf.Timestamp"
+    DURATION = "google.protobuf.Duration"
+    FIELD_MASK = "google.protobuf.FieldMask"
+    STRUCT = "google.protobuf.Struct"
+    LIST_VALUE = "google.protobuf.ListValue"
+    VALUE = "google.protobuf.Value"
+    ANY = "google.protobuf.Any"
+    WRAPPER = "wrapper"
+
+
+_SPECIALS: Final = {special.value: special for special in Special}
+
+# FieldDescriptor.TYPE_* -> (public label, reader, writer)
+_INT32 = scalars.integer_reader(-(2**31), 2**31 - 1)
+_INT64 = scalars.integer_reader(-(2**63), 2**63 - 1)
+_UINT32 = scalars.integer_reader(0, 2**32 - 1)
+_UINT64 = scalars.integer_reader(0, 2**64 - 1)
+Writer = Callable[[Any], Any]
+_SCALARS: Final[dict[int, tuple[str, scalars.Reader, Writer | None]]] = {
+    1: ("TYPE_DOUBLE", scalars.read_double, scalars.double_json),
+    2: ("TYPE_FLOAT", scalars.read_float, scalars.float_json),
+    3: ("TYPE_INT64", _INT64, str),
+    4: ("TYPE_UINT64", _UINT64, str),
+    5: ("TYPE_INT32", _INT32, None),
+    6: ("TYPE_FIXED64", _UINT64, str),
+    7: ("TYPE_FIXED32", _UINT32, None),
+    8: ("TYPE_BOOL", scalars.read_bool, None),
+    9: ("TYPE_STRING", scalars.read_text, None),
+    12: ("TYPE_BYTES", scalars.read_bytes, scalars.bytes_json),
+    13: ("TYPE_UINT32", _UINT32, None),
+    15: ("TYPE_SFIXED32", _INT32, None),
+    16: ("TYPE_SFIXED64", _INT64, str),
+    17: ("TYPE_SINT32", _INT32, None),
+    18: ("TYPE_SINT64", _INT64, str),
+}
+_BOOL: Final = 8
+
+
+class Value:
+    """The type of one value: of a field, of a list's elements or of a map's values."""
+
+    __slots__ = ("_message", "_plan", "enum_names", "is_bool", "label", "read", "special", "write")
+
+    def __init__(self, field: "FieldDescriptor") -> None:
+        self._message: Descriptor | None = field.message_type
+        self._plan: Plan | None = None
+        self.special: Special | None = None
+        self.enum_names: dict[int, str] | None = None
+        self.read: scalars.Reader | None = None
+        self.write: Writer | None = None
+        self.is_bool = field.type == _BOOL
+        if field.message_type is not None:
+            self.label = f"type.googleapis.com/{field.message_type.full_name}"
+            self.special = special_of(field.message_type)
+        elif field.enum_type is not None:
+            enum: EnumDescriptor = field.enum_type
+            self.label = f"type.googleapis.com/{enum.full_name}"
+            numbers = {value.name: value.number for value in enum.values}
+            self.read = scalars.enum_reader(numbers)
+            self.enum_names = {value.number: value.name for value in reversed(enum.values)}
+        else:
+            self.label, self.read, self.write = _SCALARS[field.type]
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the value is a message, special ones included."""
+        return self._message is not None
+
+    @property
+    def plan(self) -> "Plan":
+        """The plan of a message value; compiled late, because types refer to themselves."""
+        if self._plan is None:
+            assert self._message is not None
+            self._plan = plan_of(self._message)
+        return self._plan
+
+
+class Field:
+    """One field of a message."""
+
+    __slots__ = ("json_name", "key", "name", "oneof", "output_only", "shape", "takes_null", "value")
+
+    def __init__(self, field: "FieldDescriptor") -> None:
+        self.name = field.name
+        self.json_name = field.json_name
+        self.output_only = OUTPUT_ONLY in _behaviours(field)
+        oneof = field.containing_oneof
+        synthetic = oneof is not None and len(oneof.fields) == 1
+        self.oneof: str | None = None if oneof is None or synthetic else oneof.name
+        self.shape = Shape.LIST if field.is_repeated else Shape.ONE
+        self.key: Value | None = None
+        target = field
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            self.shape = Shape.MAP
+            self.key = Value(entry.fields_by_name["key"])
+            target = entry.fields_by_name["value"]
+        self.value = Value(target)
+        # For these two, null is a value of its own; everywhere else it means "not given".
+        self.takes_null = self.shape is Shape.ONE and (
+            self.value.special is Special.VALUE or self.value.label.endswith(".NullValue")
+        )
+
+
+class Plan:
+    """A message type: its fields by every accepted JSON key, and by number."""
+
+    __slots__ = ("by_key", "by_number", "full_name", "special")
+
+    def __init__(self, message: "Descriptor") -> None:
+        self.full_name = message.full_name
+        self.special = special_of(message)
+        fields = {field.number: Field(field) for field in message.fields}
+        self.by_number = fields
+        self.by_key = {field.json_name: field for field in fields.values()}
+        self.by_key |= {field.name: field for field in fields.values()}
+
+
+_plans: "dict[Descriptor, Plan]" = {}
+
+
+def plan_of(message: "Descriptor") -> Plan:
+    """The plan of a descriptor; built once for each."""
+    plan = _plans.get(message)
+    if plan is None:
+        plan = _plans[message] = Plan(message)
+    return plan
+
+
+def plan_for(message: Message | type[Message]) -> Plan:
+    """The plan of a message or a class."""
+    # The stubs name two classes for what is one object in this implementation of protobuf.
+    return plan_of(cast("Descriptor", message.DESCRIPTOR))
+
+
+def special_of(message: "Descriptor") -> Special | None:
+    """Which special JSON form the type has, if any."""
+    if message.file.name == "google/protobuf/wrappers.proto":
+        return Special.WRAPPER
+    return _SPECIALS.get(message.full_name)
+
+
+def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
+    """The google.api.field_behavior numbers of a field."""
+    options = field.GetOptions()
+    return frozenset(options.Extensions[pool.annotations().field_behavior])

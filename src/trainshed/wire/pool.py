@@ -1,0 +1,153 @@
+"""The message classes, in one private descriptor pool that is filled API by API on first use.
+
+Owns the pool and the data files (made by `tools/build_descriptors.py`). Must not touch protobuf's
+default pool: the SDK of the clients registers the same file names there (STACK section 1).
+Protobuf itself (some 60 ms) is imported with the first message, not with this module.
+"""
+
+import gzip
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from google.protobuf.message import Message
+
+if TYPE_CHECKING:
+    from google.protobuf import descriptor, descriptor_pool
+
+Api = Literal["aiplatform_v1", "ml_v1", "logging_v2"]
+"""The sets that ship. Shared messages (operations, statuses, policies) come with any of them."""
+
+APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2")
+
+_PREFIXES: Final[Mapping[str, Api]] = {
+    "google.cloud.ml.v1.": "ml_v1",
+    "google.logging.v2.": "logging_v2",
+}
+_DOCUMENTS: Final[frozenset[str]] = frozenset({"ml_v1", "logging_v2"})
+
+_lock = threading.RLock()
+_pools: "list[descriptor_pool.DescriptorPool]" = []
+_loaded: dict[Api, tuple[str, ...]] = {}
+_classes: dict[str, type[Message]] = {}
+
+
+def message_class(full_name: str) -> type[Message]:
+    """The class of a public message, for example `google.cloud.aiplatform.v1.CustomJob`.
+
+    Loads the set that defines it when it is the first of that set; any thread may call it.
+    Raises KeyError, saying what to check, for a name that no set defines.
+    """
+    found = _classes.get(full_name)
+    return found if found is not None else class_of(message_descriptor(full_name))
+
+
+def class_of(message: "descriptor.Descriptor") -> type[Message]:
+    """The class of a descriptor that came out of this pool (nested and imported ones too)."""
+    from google.protobuf import message_factory
+
+    found = message_factory.GetMessageClass(message)
+    _classes[message.full_name] = found
+    return found
+
+
+def message_descriptor(full_name: str) -> "descriptor.Descriptor":
+    """The descriptor of a public message. Raises KeyError like `message_class`."""
+    load(_home(full_name))
+    try:
+        return pool().FindMessageTypeByName(full_name)
+    except KeyError:
+        raise KeyError(
+            f"no public message is called {full_name!r}: check the name against the packages "
+            f"served ({', '.join(APIS)})"
+        ) from None
+
+
+def service_descriptors(api: Api) -> "tuple[descriptor.ServiceDescriptor, ...]":
+    """The services that the API's own files define, shared ones included, in file order."""
+    return tuple(
+        service
+        for name in load(api)
+        for service in pool().FindFileByName(name).services_by_name.values()
+    )
+
+
+def load(api: Api) -> tuple[str, ...]:
+    """Add an API's files to the pool once; returns their names. Blocks while another thread does."""
+    names = _loaded.get(api)
+    if names is not None:
+        return names
+    with _lock:
+        if api not in _loaded:
+            # Options are parsed once, with the extensions known by then: these have to be.
+            annotations()
+            from google.protobuf import descriptor_pb2
+
+            files = descriptor_pb2.FileDescriptorSet.FromString(_read(f"{api}.binpb.gz")).file
+            for file in files:
+                # A file that two sets hold has the same bytes in both, and the pool accepts that.
+                pool().AddSerializedFile(file.SerializeToString(deterministic=True))
+            _loaded[api] = tuple(file.name for file in files)
+        return _loaded[api]
+
+
+def pool() -> "descriptor_pool.DescriptorPool":
+    """The private pool itself, for protobuf functions that ask for one; one per process."""
+    with _lock:
+        if not _pools:
+            from google.protobuf import descriptor_pool
+
+            _pools.append(descriptor_pool.DescriptorPool())
+        return _pools[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """The extensions of google.api that the sets carry, for `options.Extensions[...]`."""
+
+    http: Any
+    field_behavior: Any
+
+
+@cache
+def annotations() -> Annotations:
+    """The two extensions; protobuf and their modules are imported with the first call."""
+    from google.api import (  # pyright: ignore[reportMissingTypeStubs]  the distribution ships none
+        annotations_pb2,
+        field_behavior_pb2,
+    )
+
+    return Annotations(annotations_pb2.http, field_behavior_pb2.field_behavior)
+
+
+def discovery_document(api: str, root_url: str) -> bytes:
+    """The discovery document of `ml_v1` or `logging_v2` as JSON, for a service at `root_url`.
+
+    `root_url` is scheme and authority (`http://127.0.0.1:8080`, a trailing slash is allowed).
+    The document names the served methods only and holds no descriptions. Raises KeyError for an
+    API that has none.
+    """
+    if api not in _DOCUMENTS:
+        raise KeyError(
+            f"no discovery document for {api!r}: ask for one of {', '.join(sorted(_DOCUMENTS))}"
+        )
+    document: dict[str, Any] = json.loads(_read(f"{api}.discovery.json.gz"))
+    root = root_url.rstrip("/") + "/"
+    document |= {"rootUrl": root, "baseUrl": root + document["servicePath"], "basePath": ""}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _home(full_name: str) -> Api:
+    for prefix, api in _PREFIXES.items():
+        if full_name.startswith(prefix):
+            return api
+    return "aiplatform_v1"
+
+
+def _read(name: str) -> bytes:
+    from importlib import resources
+
+    return gzip.decompress((resources.files("trainshed.wire") / "data" / name).read_bytes())

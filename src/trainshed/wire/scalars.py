@@ -1,0 +1,246 @@
+"""Single JSON values to protobuf values and back: numbers, texts, times, masks.
+
+Pure functions. A reader takes the decoded JSON value and gives the Python value of the field; it
+raises `Unreadable`, whose text (possibly empty) becomes the tail of the public error text. What is
+accepted follows proto3 JSON with the leniency that the public clients need (CLIENTS section 3).
+"""
+
+import base64
+import binascii
+import math
+import re
+import struct
+from collections.abc import Callable
+from datetime import date
+from typing import Any, Final
+
+Reader = Callable[[Any], Any]
+
+_INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NUMERIC = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))",
+    re.ASCII,
+)
+_DURATION = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s", re.ASCII)
+_BASE64_URLSAFE = str.maketrans("-_", "+/")
+_DAY: Final = 86_400
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_FIRST_SECOND: Final = -62_135_596_800  # 0001-01-01T00:00:00Z
+_LAST_SECOND: Final = 253_402_300_799  # 9999-12-31T23:59:59Z
+_LONGEST_DURATION: Final = 315_576_000_000  # seconds, google.protobuf.Duration
+_FLOAT_MAX: Final = 3.4028234663852886e38
+_NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class Unreadable(ValueError):
+    """The JSON value is no value of the field's type."""
+
+
+def read_text(value: Any) -> str:
+    """A string without lone surrogates."""
+    if not isinstance(value, str):
+        raise Unreadable
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Unreadable("Unpaired surrogate in a string") from None
+    return value
+
+
+def read_bool(value: Any) -> bool:
+    """`true` or `false`, unquoted."""
+    if value is True or value is False:
+        return value
+    raise Unreadable
+
+
+def read_bytes(value: Any) -> bytes:
+    """Base64, standard or URL-safe, padded or not."""
+    if not isinstance(value, str):
+        raise Unreadable
+    text = value.translate(_BASE64_URLSAFE).rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise Unreadable("Base64 decoding failed") from None
+
+
+def integer_reader(low: int, high: int) -> Reader:
+    """Integers of a range: numbers, decimal strings, and floats without a fraction (`100.0`)."""
+
+    def read(value: Any) -> int:
+        if type(value) is int:
+            number = value
+        elif isinstance(value, float):
+            if not value.is_integer():
+                raise Unreadable
+            number = int(value)
+        elif isinstance(value, str):
+            number = _integer_text(value)
+        else:
+            raise Unreadable
+        if low <= number <= high:
+            return number
+        raise Unreadable
+
+    return read
+
+
+def _integer_text(text: str) -> int:
+    """Exact for plain digits; a fraction of zeros or an exponent goes through float."""
+    # 40 characters hold every 64-bit integer; longer texts would cost time for nothing.
+    found = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
+    if found is None:
+        raise Unreadable
+    if found.group(1) is None and found.group(2) is None:
+        return int(text)
+    number = float(text)
+    if not number.is_integer():
+        raise Unreadable
+    return int(number)
+
+
+def read_double(value: Any) -> float:
+    """Numbers, numeric strings, and the three names `NaN`, `Infinity`, `-Infinity`."""
+    if isinstance(value, str):
+        if value in _NAMED_FLOATS:
+            return _NAMED_FLOATS[value]
+        if _NUMERIC.fullmatch(value) is None:
+            raise Unreadable
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise Unreadable from None
+    if not math.isfinite(number):
+        raise Unreadable
+    return number
+
+
+def read_float(value: Any) -> float:
+    """Like `read_double`, within the range of 32 bits."""
+    number = read_double(value)
+    if math.isfinite(number) and abs(number) > _FLOAT_MAX:
+        raise Unreadable
+    return number
+
+
+def enum_reader(numbers: dict[str, int]) -> Reader:
+    """Names of the enum, or known numbers (the SDK sends numbers), also as strings or `1.0`."""
+    known = frozenset(numbers.values())
+    read_number = integer_reader(-(2**31), 2**31 - 1)
+
+    def read(value: Any) -> int:
+        if isinstance(value, str) and value in numbers:
+            return numbers[value]
+        number: int = read_number(value)
+        if number not in known:
+            raise Unreadable
+        return number
+
+    return read
+
+
+def read_timestamp(value: Any) -> tuple[int, int]:
+    """RFC 3339 with any offset and up to nine decimals -> (seconds since the epoch, nanos)."""
+    found = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise Unreadable("Illegal timestamp format; timestamps must be RFC 3339 with a time zone")
+    year, month, day, hour, minute, second = (int(found.group(i)) for i in range(1, 7))
+    try:
+        days = date(year, month, day).toordinal() - _EPOCH_DAY
+    except ValueError:
+        raise Unreadable("Illegal timestamp; there is no such day") from None
+    offset_hours, offset_minutes = int(found.group(9) or 0), int(found.group(10) or 0)
+    if hour > 23 or minute > 59 or second > 59 or offset_hours > 23 or offset_minutes > 59:
+        raise Unreadable("Illegal timestamp; there is no such time of day")
+    offset = (offset_hours * 60 + offset_minutes) * 60
+    seconds = days * _DAY + hour * 3600 + minute * 60 + second
+    seconds += offset if found.group(8) == "-" else -offset
+    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
+        raise Unreadable("Illegal timestamp; it must lie in the years 0001 to 9999")
+    return seconds, int((found.group(7) or "").ljust(9, "0"))
+
+
+def read_duration(value: Any) -> tuple[int, int]:
+    """`"3.5s"` -> (seconds, nanos), both of the same sign."""
+    if not isinstance(value, str) or not value.endswith("s"):
+        raise Unreadable("Illegal duration format; duration must end with 's'")
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise Unreadable("Illegal duration format; decimal seconds are needed before the 's'")
+    sign = -1 if found.group(1) else 1
+    seconds, nanos = int(found.group(2)), int((found.group(3) or "").ljust(9, "0"))
+    if seconds * 10**9 + nanos > _LONGEST_DURATION * 10**9:
+        raise Unreadable("Duration value exceeds limits")
+    return sign * seconds, sign * nanos
+
+
+def read_mask(value: Any) -> list[str]:
+    """`"labels,jobSpec.network"`, camel or snake -> proto paths."""
+    if not isinstance(value, str):
+        raise Unreadable
+    paths = [path.strip() for path in value.split(",")] if value.strip() else []
+    if any(not path or " " in path for path in paths):
+        raise Unreadable("Illegal field mask; paths must be separated by single commas")
+    return [re.sub("[A-Z]", lambda found: "_" + found.group().lower(), path) for path in paths]
+
+
+def timestamp_text(seconds: int, nanos: int, *, nine: bool) -> str:
+    """RFC 3339 in UTC; 0, 3, 6 or 9 decimals as needed, always nine when `nine`."""
+    days, rest = divmod(seconds, _DAY)
+    day = date.fromordinal(days + _EPOCH_DAY)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{day.year:04}-{day.month:02}-{day.day:02}T{clock}{_fraction(nanos, nine=nine)}Z"
+
+
+def duration_text(seconds: int, nanos: int) -> str:
+    """Decimal seconds with 0, 3, 6 or 9 decimals and an `s`."""
+    sign = "-" if seconds < 0 or nanos < 0 else ""
+    return f"{sign}{abs(seconds)}{_fraction(abs(nanos), nine=False)}s"
+
+
+def _fraction(nanos: int, *, nine: bool) -> str:
+    if not nanos and not nine:
+        return ""
+    digits = f"{nanos:09}"
+    if nine or nanos % 1000:
+        return "." + digits
+    return "." + (digits[:6] if nanos % 1_000_000 else digits[:3])
+
+
+def mask_text(paths: list[str]) -> str:
+    """Proto paths as one camelCase text."""
+    return ",".join(
+        re.sub("_([a-z0-9])", lambda found: found.group(1).upper(), path) for path in paths
+    )
+
+
+def double_json(value: float) -> float | int | str:
+    """A JSON number, without a fraction where there is none, or one of the three names."""
+    if value.is_integer() and abs(value) < 1e15 and (value or math.copysign(1, value) > 0):
+        return int(value)
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def float_json(value: float) -> float | int | str:
+    """The shortest number that gives the same 32 bits."""
+    if not math.isfinite(value):
+        return double_json(value)
+    packed = struct.pack("<f", value)
+    short = next(
+        number
+        for number in (float(f"{value:.{digits}g}") for digits in range(6, 18))
+        if abs(number) <= _FLOAT_MAX and struct.pack("<f", number) == packed
+    )
+    return double_json(short)
+
+
+def bytes_json(value: bytes) -> str:
+    """Standard base64."""
+    return base64.b64encode(value).decode()

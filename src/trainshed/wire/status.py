@@ -1,0 +1,126 @@
+"""google.rpc statuses and the error body of the REST surfaces.
+
+Owns the code table and the JSON shape; decides nothing about which error is meant. A violation is
+the pair that BadRequest carries. Sources: facts/service_facts.md section 6.5; google.rpc.Code.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from google.protobuf.message import Message
+
+from trainshed.wire import pool
+
+
+class StatusCode(Enum):
+    """google.rpc.Code: the name, the number on the wire and the HTTP status of each code."""
+
+    OK = (0, 200)
+    CANCELLED = (1, 499)
+    UNKNOWN = (2, 500)
+    INVALID_ARGUMENT = (3, 400)
+    DEADLINE_EXCEEDED = (4, 504)
+    NOT_FOUND = (5, 404)
+    ALREADY_EXISTS = (6, 409)
+    PERMISSION_DENIED = (7, 403)
+    RESOURCE_EXHAUSTED = (8, 429)
+    FAILED_PRECONDITION = (9, 400)
+    ABORTED = (10, 409)
+    OUT_OF_RANGE = (11, 400)
+    UNIMPLEMENTED = (12, 501)
+    INTERNAL = (13, 500)
+    UNAVAILABLE = (14, 503)
+    DATA_LOSS = (15, 500)
+    UNAUTHENTICATED = (16, 401)
+
+    @property
+    def number(self) -> int:
+        """The google.rpc.Code number, also gRPC's."""
+        return self.value[0]
+
+    @property
+    def http(self) -> int:
+        """The HTTP status that the public services answer with."""
+        return self.value[1]
+
+    @classmethod
+    def of(cls, number: int) -> "StatusCode":
+        """The code with this number; an unknown number is UNKNOWN, as gRPC treats it."""
+        return _BY_NUMBER.get(number, cls.UNKNOWN)
+
+
+_BY_NUMBER = {code.number: code for code in StatusCode}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One offending field of a request: its path in proto names, and the public text."""
+
+    field: str
+    description: str
+
+
+class WireError(ValueError):
+    """A body or a query that is not the message it should be; carries every violation found.
+
+    The message is what the public services put into `error.message`: the texts, one per line.
+    """
+
+    def __init__(self, violations: tuple[Violation, ...]) -> None:
+        super().__init__("\n".join(violation.description for violation in violations))
+        self.violations = violations
+
+
+def error_body(
+    code: StatusCode,
+    message: str,
+    violations: Iterable[Violation] = (),
+    *,
+    reason: str | None = None,
+    domain: str = "googleapis.com",
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """The REST error object: `{"error": {code, message, status, details}}` as UTF-8 JSON.
+
+    `violations` become a google.rpc.BadRequest; `reason` (with `domain` and `metadata`) a
+    google.rpc.ErrorInfo. `details` is omitted when there is neither.
+    """
+    error: dict[str, Any] = {"code": code.http, "message": message, "status": code.name}
+    details: list[dict[str, Any]] = []
+    if reason is not None:
+        info: dict[str, Any] = {"@type": _url("ErrorInfo"), "reason": reason, "domain": domain}
+        if metadata:
+            info["metadata"] = dict(metadata)
+        details.append(info)
+    listed = [{"field": v.field, "description": v.description} for v in violations]
+    if listed:
+        details.append({"@type": _url("BadRequest"), "fieldViolations": listed})
+    if details:
+        error["details"] = details
+    return json.dumps({"error": error}, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def status_message(
+    code: StatusCode, message: str, violations: Iterable[Violation] = (), *, reason: str = ""
+) -> Message:
+    """The same as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
+    status = pool.message_class("google.rpc.Status")(code=code.number, message=message)
+    details: list[Message] = []
+    if reason:
+        details.append(
+            pool.message_class("google.rpc.ErrorInfo")(reason=reason, domain="googleapis.com")
+        )
+    listed = [{"field": v.field, "description": v.description} for v in violations]
+    if listed:
+        details.append(pool.message_class("google.rpc.BadRequest")(field_violations=listed))
+    packed: Any = getattr(status, "details")  # noqa: B009  a field of a dynamic message
+    for detail in details:
+        packed.add().Pack(detail)
+    return status
+
+
+def _url(name: str) -> str:
+    return f"type.googleapis.com/google.rpc.{name}"

@@ -1,0 +1,137 @@
+"""A scripted engine and runtimes for tests of the controller: no processes, every fault on request.
+
+Not a stand-in for the engines' own behaviour (tests/contract/engines holds them to the port): it lets a
+test say what an engine sees, and when.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.engines.port import (
+    Capabilities,
+    EngineEvent,
+    EngineUnavailable,
+    Node,
+    Slot,
+    SlotExited,
+    SlotLost,
+    SlotRequest,
+    SlotStarted,
+)
+from trainshed.runtimes.port import PreparedRuntime
+
+Key = tuple[JobUid, int, ReplicaId]
+
+
+class ScriptedEngine:
+    """Starts what it is told and ends it when the test says so. Survives a controller, as a real one does:
+    give the same instance to the next controller and `start` reports everything again."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self.alive: dict[Key, int] = {}
+        self.ended: dict[Key, tuple[int, ExitRecord]] = {}
+        self.slots: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
+        self.stopped: set[tuple[JobUid, int]] = set()
+        self.launches: list[Key] = []
+        self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
+        self.unavailable = 0
+        self.ignore_stop = False
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(False, False, False, True, "loopback", True)
+
+    async def start(self) -> None:
+        for (uid, attempt, replica), incarnation in self.alive.items():
+            self.events.put_nowait(SlotStarted(uid, attempt, replica, incarnation, 1))
+        for (uid, attempt, replica), (incarnation, record) in self.ended.items():
+            self.events.put_nowait(SlotExited(uid, attempt, replica, incarnation, record))
+
+    async def close(self) -> None:
+        """Nothing of a scripted engine dies with the service."""
+
+    async def capacity(self) -> tuple[Node, ...]:
+        return (Node("node-0", 2, 2**30),)
+
+    async def allocate(
+        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        if self.unavailable:
+            self.unavailable -= 1
+            raise EngineUnavailable("scripted")
+        slots = tuple(
+            Slot(r.replica, r.node, r.hostname, r.hostname, f"127.64.0.{i}", 2222)
+            for i, r in enumerate(requests, start=1)
+        )
+        return self.slots.setdefault((job_uid, attempt), slots)
+
+    async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        for plan in plans:
+            key = (plan.job_uid, plan.attempt, plan.replica)
+            if key in self.alive or key in self.ended or key[:2] in self.stopped:
+                continue
+            self.launches.append(key)
+            self.alive[key] = plan.incarnation
+            self.events.put_nowait(SlotStarted(*key, plan.incarnation, 1))
+
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        self.stopped.add((job_uid, attempt))
+        if self.ignore_stop:
+            return
+        for slot in self.slots[job_uid, attempt]:
+            key = (job_uid, attempt, slot.replica)
+            if key in self.alive:
+                self.exit(*key, signal=15)
+            elif key not in self.ended:
+                self.events.put_nowait(SlotLost(*key, 1, "never started"))
+
+    async def release(self, job_uid: JobUid, attempt: int) -> None:
+        self.released.put_nowait((job_uid, attempt))
+        self.slots.pop((job_uid, attempt), None)
+        self.ended = {k: v for k, v in self.ended.items() if k[:2] != (job_uid, attempt)}
+
+    async def watch(self) -> AsyncIterator[EngineEvent]:
+        while True:
+            yield await self.events.get()
+
+    def exit(
+        self,
+        uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        code: int | None = None,
+        signal: int | None = None,
+    ) -> None:
+        """The replica's program ends."""
+        key = (uid, attempt, replica)
+        incarnation = self.alive.pop(key)
+        record = ExitRecord(code, signal, oom=False, started=1, ended=2)
+        self.ended[key] = (incarnation, record)
+        self.events.put_nowait(SlotExited(*key, incarnation, record))
+
+
+class ScriptedRuntimes:
+    """Ready at once, unless `gate` is closed; fails with `failure` if that is set."""
+
+    def __init__(self, *, warm: bool = True) -> None:
+        self.warm = warm
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.prepared = 0
+
+    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+        return PreparedRuntime("") if self.warm else None
+
+    async def prepare(
+        self, choice: RuntimeChoice, package_uris: tuple[str, ...]
+    ) -> PreparedRuntime:
+        await self.gate.wait()
+        self.prepared += 1
+        if self.failure is not None:
+            raise self.failure
+        return PreparedRuntime("")

@@ -1,0 +1,275 @@
+"""The controller over the real store and a scripted engine: stories, faults, restarts."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
+from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.controller.carrier import Hands
+from trainshed.controller.controller import Controller
+from trainshed.controller.launching import Launching
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.specs.model import Scheduling
+from trainshed.engines.port import SlotRequest
+from trainshed.runtimes.port import BuildFailed
+from trainshed.store.notices import Notices
+from trainshed.store.port import Store
+from trainshed.store.registry import open_store
+
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+
+
+class NoProbe:
+    def write_probe(self, uri: str) -> None:
+        """Every job directory can be written."""
+
+
+class World:
+    """One store, one engine, and the controllers that come and go."""
+
+    def __init__(self, directory: Path, *, warm: bool = True, limit: int = 100) -> None:
+        self.directory = directory
+        self.engine = ScriptedEngine()
+        self.runtimes = ScriptedRuntimes(warm=warm)
+        self.limit = limit
+        self.time = CREATED + SECOND
+        self.store: Store = open_store("sqlite", directory)
+        self.notices = Notices()
+        self.controller = self._controller()
+
+    def _controller(self) -> Controller:
+        return Controller(
+            ledger=self.store.ledger,
+            hands=lambda report: Hands(
+                self.engine, self.runtimes, NoProbe(), Launching(), report, grace=SECOND
+            ),
+            notices=self.notices,
+            now=lambda: self.time,
+            owner="test",
+            max_replicas=self.limit,
+        )
+
+    async def create(self, subject: Job) -> JobUid:
+        await self.store.intake.create_job(subject, ())
+        self.controller.wake(subject.uid)
+        return subject.uid
+
+    async def cancel(self, subject: Job, at: int | None = None) -> None:
+        request = CancelRequested(CancelCause.USER, at or self.time)
+        await self.store.intake.request_cancel(subject.name, request)
+        self.controller.wake(subject.uid)
+
+    async def until(self, uid: JobUid, holds: Callable[[Job], bool]) -> Job:
+        """Wait on notices until the stored job is as asked."""
+        async with asyncio.timeout(10):
+            while True:
+                seen = self.notices.count(uid)
+                found, _ = await self.store.reader.job_by_uid(uid)
+                if holds(found):
+                    return found
+                await self.notices.wait_beyond(uid, seen, 10)
+
+    async def state(self, uid: JobUid, *states: JobState) -> Job:
+        return await self.until(uid, lambda found: found.state in states)
+
+    async def crash(self) -> None:
+        """The controller is gone in the middle of whatever it did; a new one takes over."""
+        old = self.controller
+        self.controller = self._controller()
+        await old.close()
+        self.engine.events = asyncio.Queue()
+        await self.controller.start()
+
+
+@contextlib.asynccontextmanager
+async def world(directory: Path, *, warm: bool = True, limit: int = 100) -> AsyncGenerator[World]:
+    made = World(directory, warm=warm, limit=limit)
+    await made.controller.start()
+    try:
+        yield made
+    finally:
+        await made.controller.close()
+        made.store.close()
+
+
+def numbered(number: int, *counts: int, scheduling: Scheduling | None = None) -> Job:
+    made = job(*counts, scheduling=scheduling)
+    name = replace(made.name, job_id=str(number))
+    return replace(made, uid=JobUid(number), name=name, created=made.created + number)
+
+
+def test_a_job_runs_to_its_end_and_its_slots_are_released(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 1))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            done = await w.state(uid, JobState.SUCCEEDED)
+            assert {str(r.id): r.exit.signal for r in done.replicas if r.exit} == {
+                "workerpool0-0": None,
+                "workerpool1-0": 15,
+            }
+            kinds = [entry.kind for entry in await w.store.reader.timeline(uid)]
+            assert kinds.index("admitted") < kinds.index("launching") < kinds.index("succeeded")
+            assert await w.engine.released.get() == (uid, 1)
+
+    asyncio.run(story())
+
+
+def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, warm=False) as w:
+            w.runtimes.failure = BuildFailed("no interpreter 3.7")
+            done = await w.state(await w.create(job(1)), JobState.FAILED)
+            assert done.error is not None
+            assert done.error.message == "Internal error occurred for the current attempt"
+            assert w.engine.launches == []
+
+    asyncio.run(story())
+
+
+def test_cancel_while_the_runtime_is_built_starts_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, warm=False) as w:
+            w.runtimes.gate.clear()
+            subject = job(1)
+            uid = await w.create(subject)
+            await w.state(uid, JobState.PREPARING)
+            await w.cancel(subject)
+            await w.state(uid, JobState.CANCELLED)
+            w.runtimes.gate.set()
+        assert w.engine.launches == []
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_cannot_answer_is_asked_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.engine.unavailable = 2
+            uid = await w.create(job(1))
+            await w.state(uid, JobState.RUNNING)
+
+    asyncio.run(story())
+
+
+def test_a_cancel_is_not_lost_when_the_controller_dies_before_it_is_carried_out(
+    tmp_path: Path,
+) -> None:
+    """DESIGN §3: an acknowledged intent survives."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            subject = job(1, 1)
+            uid = await w.create(subject)
+            await w.state(uid, JobState.RUNNING)
+            w.engine.ignore_stop = True
+            await w.cancel(subject)
+            await w.state(uid, JobState.CANCELLING)
+            w.engine.ignore_stop = False
+            await w.crash()
+            await w.state(uid, JobState.CANCELLED)
+            assert not w.engine.alive
+
+    asyncio.run(story())
+
+
+def test_running_replicas_are_adopted_and_none_is_started_twice(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 2))
+            await w.state(uid, JobState.RUNNING)
+            await w.crash()
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            await w.state(uid, JobState.SUCCEEDED)
+            assert len(w.engine.launches) == len(set(w.engine.launches)) == 3
+
+    asyncio.run(story())
+
+
+def test_an_exit_while_no_controller_was_there_is_found(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1))
+            await w.state(uid, JobState.RUNNING)
+            await w.controller.close()
+            w.engine.exit(uid, 1, PRIMARY, 3)
+            await w.crash()
+            done = await w.state(uid, JobState.FAILED)
+            assert done.error is not None
+            assert "non-zero status of 3" in done.error.message
+
+    asyncio.run(story())
+
+
+def test_jobs_beyond_the_limit_wait_and_start_as_room_appears(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, limit=2) as w:
+            first, second, third = [await w.create(numbered(n, 1, 1)) for n in (1, 2, 3)]
+            await w.state(first, JobState.RUNNING)
+            for waiting in (second, third):
+                found, _ = await w.store.reader.job_by_uid(waiting)
+                assert found.state is JobState.QUEUED
+            w.engine.exit(first, 1, PRIMARY, 0)
+            await w.state(second, JobState.RUNNING)
+            w.engine.exit(second, 1, PRIMARY, 0)
+            await w.state(third, JobState.RUNNING)
+
+    asyncio.run(story())
+
+
+def test_a_job_that_waited_too_long_is_cancelled(tmp_path: Path) -> None:
+    """SPEC §2, maxWaitTime: counted from creation."""
+
+    async def story() -> None:
+        async with world(tmp_path, limit=1) as w:
+            blocker = await w.create(numbered(1, 1))
+            await w.state(blocker, JobState.RUNNING)
+            limit = Scheduling(max_wait=SECOND // 10)
+            w.time = CREATED + 3
+            late = await w.create(numbered(2, 1, scheduling=limit))
+            w.time = CREATED + SECOND
+            done = await w.state(late, JobState.CANCELLED)
+            assert done.error is not None
+            assert "maximum wait time" in done.error.message
+
+    asyncio.run(story())
+
+
+def test_a_job_that_runs_too_long_is_cancelled_and_its_replicas_are_stopped(tmp_path: Path) -> None:
+    """SPEC §2, running limit."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 1, scheduling=Scheduling(timeout=5)))
+            done = await w.state(uid, JobState.CANCELLED)
+            assert done.error is not None
+            assert "maximum running time" in done.error.message
+            assert not w.engine.alive
+
+    asyncio.run(story())
+
+
+def test_what_still_runs_of_a_job_that_is_over_is_stopped_and_released(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            await w.state(uid, JobState.SUCCEEDED)
+            assert await w.engine.released.get() == (uid, 1)
+            request = SlotRequest(WORKER, "host", "node-0")
+            await w.engine.allocate(uid, 1, (request,))
+            w.engine.alive[uid, 1, WORKER] = 1
+            w.engine.stopped.clear()
+            await w.crash()
+            assert await w.engine.released.get() == (uid, 1)
+            assert not w.engine.alive
+
+    asyncio.run(story())

@@ -1,0 +1,615 @@
+"""Strict JSON: what is taken, what is refused and with which words (SPEC section 1.4, CLIENTS 3)."""
+
+import json
+import subprocess
+import sys
+from typing import Any, cast
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainshed.wire import json as wire
+from trainshed.wire import pool, scalars
+from trainshed.wire.status import WireError
+
+AI = "google.cloud.aiplatform.v1."
+ML = "google.cloud.ml.v1."
+
+
+def public(kind: str, body: Any) -> Any:
+    return wire.to_public(wire.parse(kind, body))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        # spelling of keys, alone and mixed (CLIENTS 3.3)
+        (AI + "CustomJob", {"display_name": "a"}, {"displayName": "a"}),
+        (
+            AI + "WorkerPoolSpec",
+            {"containerSpec": {"image_uri": "i"}, "disk_spec": {"boot_disk_size_gb": 100.0}},
+            {"containerSpec": {"imageUri": "i"}, "diskSpec": {"bootDiskSizeGb": 100}},
+        ),
+        # enums by name, number, number as text, integral float (CLIENTS 3.4)
+        (AI + "MachineSpec", {"acceleratorType": 2}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
+        (AI + "MachineSpec", {"acceleratorType": "2"}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
+        (AI + "MachineSpec", {"acceleratorType": 2.0}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
+        (
+            AI + "MachineSpec",
+            {"acceleratorType": "NVIDIA_TESLA_T4"},
+            {"acceleratorType": "NVIDIA_TESLA_T4"},
+        ),
+        # integers
+        (AI + "WorkerPoolSpec", {"replicaCount": 3}, {"replicaCount": "3"}),
+        (AI + "WorkerPoolSpec", {"replicaCount": "3"}, {"replicaCount": "3"}),
+        (AI + "WorkerPoolSpec", {"replicaCount": "1.0"}, {"replicaCount": "1"}),
+        (AI + "WorkerPoolSpec", {"replicaCount": 1.0}, {"replicaCount": "1"}),
+        (AI + "WorkerPoolSpec", {"replicaCount": "1e2"}, {"replicaCount": "100"}),
+        (
+            AI + "WorkerPoolSpec",
+            {"replicaCount": "9007199254740993"},
+            {"replicaCount": "9007199254740993"},
+        ),
+        (AI + "DiskSpec", {"bootDiskSizeGb": "2"}, {"bootDiskSizeGb": 2}),
+        (ML + "TrainingInput", {"workerCount": 9}, {"workerCount": "9"}),
+        # null is "not given" (CLIENTS 3.3), zero is left out
+        (AI + "Scheduling", {"timeout": None, "restartJobOnWorkerRestart": None}, {}),
+        (AI + "CustomJob", {"labels": None, "jobSpec": None}, {}),
+        (
+            AI + "WorkerPoolSpec",
+            {"containerSpec": None, "pythonPackageSpec": {}},
+            {"pythonPackageSpec": {}},
+        ),
+        (AI + "WorkerPoolSpec", {"replicaCount": 0}, {}),
+        # doubles
+        (AI + "Measurement.Metric", {"value": 1}, {"value": 1}),
+        (AI + "Measurement.Metric", {"value": "1.5e3"}, {"value": 1500}),
+        (AI + "Measurement.Metric", {"value": "NaN"}, {"value": "NaN"}),
+        (AI + "Measurement.Metric", {"value": "-Infinity"}, {"value": "-Infinity"}),
+        (AI + "Measurement.Metric", {"value": 0.1}, {"value": 0.1}),
+        # durations
+        (AI + "Scheduling", {"timeout": "7200s"}, {"timeout": "7200s"}),
+        (AI + "Scheduling", {"timeout": "0.000000001s"}, {"timeout": "0.000000001s"}),
+        (AI + "Scheduling", {"timeout": "-1.5s"}, {"timeout": "-1.500s"}),
+        # bytes, both alphabets, with and without padding
+        (ML + "Job", {"etag": "-_8="}, {"etag": "+/8="}),
+        (ML + "Job", {"etag": "+/8"}, {"etag": "+/8="}),
+        # output-only fields are passed over, whatever they hold (CLIENTS 3.4: webAccessUris: {})
+        (AI + "CustomJob", {"webAccessUris": {}, "displayName": "a"}, {"displayName": "a"}),
+        (AI + "CustomJob", {"state": "NO_SUCH", "error": {"nope": [1]}, "createTime": 5}, {}),
+        (
+            ML + "Job",
+            {"state": "RUNNING", "trainingOutput": {"x": 1}, "jobId": "j"},
+            {"jobId": "j"},
+        ),
+    ],
+)
+def test_what_the_clients_send_is_taken(kind: str, given: Any, expected: Any) -> None:
+    assert public(kind, given) == expected
+    assert public(kind, json.dumps(given).encode()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2020-09-15T19:09:54Z", "2020-09-15T19:09:54Z"),
+        ("2020-09-15T19:09:54.342080Z", "2020-09-15T19:09:54.342080Z"),
+        ("2020-09-15T19:09:54.3+02:00", "2020-09-15T17:09:54.300Z"),
+        ("2020-01-01T00:00:00.123456789-00:30", "2020-01-01T00:30:00.123456789Z"),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
+        ("9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999999Z"),
+        ("1969-12-31T23:59:59.5Z", "1969-12-31T23:59:59.500Z"),
+    ],
+)
+def test_timestamps_keep_nanoseconds_and_offsets(text: str, expected: str) -> None:
+    job = wire.from_public(AI + "CustomJob", {"createTime": text})
+    assert wire.to_public(job) == {"createTime": expected}
+
+
+def test_field_masks_are_taken_in_both_spellings() -> None:
+    kind = ML + "UpdateJobRequest"
+    for text in ("jobId,trainingInput.scaleTier", "job_id,training_input.scale_tier"):
+        request = cast(Any, wire.parse(kind, {"updateMask": text}))
+        assert list(request.update_mask.paths) == ["job_id", "training_input.scale_tier"]
+        assert wire.to_public(request) == {"updateMask": "jobId,trainingInput.scaleTier"}
+
+
+INVALID = "Invalid JSON payload received. "
+SCALE_TIER = "(type.googleapis.com/google.cloud.ml.v1.TrainingInput.ScaleTier)"
+DURATION = "(type.googleapis.com/google.protobuf.Duration)"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        (
+            {"parameter_server_type": "x"},
+            "job.parameter_server_type",
+            f"{INVALID}Unknown name \"parameter_server_type\" at 'job': Cannot find field.",
+        ),
+        (
+            {"trainingInput": {"x": 1}},
+            "job.training_input.x",
+            f"{INVALID}Unknown name \"x\" at 'job.training_input': Cannot find field.",
+        ),
+        (
+            {"trainingInput": {"scaleTier": "XYZ"}},
+            "job.training_input.scale_tier",
+            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, \"XYZ\"",
+        ),
+        (
+            {"trainingInput": {"scaleTier": 99}},
+            "job.training_input.scale_tier",
+            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, 99",
+        ),
+        (
+            {"trainingInput": {"workerCount": "abc"}},
+            "job.training_input.worker_count",
+            "Invalid value at 'job.training_input.worker_count' (TYPE_INT64), \"abc\"",
+        ),
+        ({"jobId": 5}, "job.job_id", "Invalid value at 'job.job_id' (TYPE_STRING), 5"),
+        (
+            {"jobId": ["a"]},
+            "job.jobId",
+            f"{INVALID}Unknown name \"jobId\" at 'job': Proto field is not repeating, "
+            "cannot start list.",
+        ),
+        (
+            {"jobId": {}},
+            "job.jobId",
+            f"{INVALID}Unknown name \"jobId\" at 'job': Proto field is not a message, "
+            "cannot start object.",
+        ),
+        (
+            {"trainingInput": {"args": "--x"}},
+            "job.training_input.args",
+            "Invalid value at 'job.training_input.args' (repeated TYPE_STRING), \"--x\"",
+        ),
+        (
+            {"trainingInput": {"args": ["a", None, "c"]}},
+            "job.training_input.args[1]",
+            "Invalid value at 'job.training_input.args[1]' (TYPE_STRING), null",
+        ),
+        (
+            {"trainingInput": "x"},
+            "job.training_input",
+            "Invalid value at 'job.training_input' "
+            '(type.googleapis.com/google.cloud.ml.v1.TrainingInput), "x"',
+        ),
+        (
+            {"labels": {"a": 1}},
+            'job.labels["a"]',
+            "Invalid value at 'job.labels[\"a\"]' (TYPE_STRING), 1",
+        ),
+        ({"labels": []}, "job.labels", "Invalid value at 'job.labels' (map of TYPE_STRING), []"),
+        (
+            {"trainingInput": {"useChiefInTfConfig": "true"}},
+            "job.training_input.use_chief_in_tf_config",
+            "Invalid value at 'job.training_input.use_chief_in_tf_config' (TYPE_BOOL), \"true\"",
+        ),
+        (
+            {"trainingInput": {"scheduling": {"maxWaitTime": "1h"}}},
+            "job.training_input.scheduling.max_wait_time",
+            f"Invalid value at 'job.training_input.scheduling.max_wait_time' {DURATION}, "
+            "Field 'max_wait_time', Illegal duration format; duration must end with 's'",
+        ),
+        (
+            {"jobId": "a", "job_id": "b"},
+            "job.job_id",
+            f"{INVALID}Unknown name \"job_id\" at 'job': "
+            "Proto field is given twice, under two spellings.",
+        ),
+    ],
+)
+def test_refusals_have_the_public_words(body: Any, field: str, text: str) -> None:
+    """SPEC section 1.4; the templates of facts section 6.5."""
+    with pytest.raises(WireError) as caught:
+        wire.parse(ML + "Job", body, path="job")
+    (violation,) = caught.value.violations
+    assert (violation.field, violation.description) == (field, text)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1.5",
+        1.5,
+        "",
+        " 1",
+        "1_0",
+        "0x1",
+        "9223372036854775808",
+        2**63,
+        1e30,
+        True,
+        "9" * 5000,
+        "nan",
+    ],
+)
+def test_bad_integers_are_refused(value: Any) -> None:
+    with pytest.raises(WireError, match="TYPE_INT64"):
+        wire.parse(AI + "WorkerPoolSpec", {"replicaCount": value})
+
+
+@pytest.mark.parametrize(
+    "value", ["nan", "inf", "1_0", " 1", "", "1e999", 10**400, True, "infinity"]
+)
+def test_bad_doubles_are_refused(value: Any) -> None:
+    with pytest.raises(WireError, match="TYPE_DOUBLE"):
+        wire.parse(AI + "Measurement.Metric", {"value": value})
+
+
+@pytest.mark.parametrize("value", ["1", "s", "1 s", "1.1234567891s", "315576000001s", 5, "1e3s"])
+def test_bad_durations_are_refused(value: Any) -> None:
+    with pytest.raises(WireError, match="Duration"):
+        wire.parse(AI + "Scheduling", {"timeout": value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2020-09-15",
+        "2020-09-15T19:09:54",
+        "2020-02-30T00:00:00Z",
+        "2020-01-01T24:00:00Z",
+        "2020-01-01T00:00:60Z",
+        "2020-01-01T00:00:00.1234567890Z",
+        "0001-01-01T00:00:00+01:00",
+        "0000-01-01T00:00:00Z",
+        "2020-01-01T00:00:00+25:00",
+        5,
+    ],
+)
+def test_bad_timestamps_are_refused(value: Any) -> None:
+    with pytest.raises(WireError, match="Timestamp"):
+        wire.from_public(AI + "CustomJob", {"createTime": value})
+
+
+@pytest.mark.parametrize("value", ["a b", "a,,b", ",", 5, ["a"]])
+def test_bad_field_masks_are_refused(value: Any) -> None:
+    with pytest.raises(WireError):
+        wire.parse(ML + "UpdateJobRequest", {"updateMask": value})
+
+
+@pytest.mark.parametrize("value", ["a", "a*==", 5, "é"])
+def test_bad_bytes_are_refused(value: Any) -> None:
+    with pytest.raises(WireError, match="TYPE_BYTES"):
+        wire.parse(ML + "Job", {"etag": value})
+
+
+def test_two_members_of_a_oneof_are_refused() -> None:
+    with pytest.raises(WireError) as caught:
+        wire.parse(
+            AI + "CustomJobSpec",
+            {"workerPoolSpecs": [{"containerSpec": {}, "pythonPackageSpec": {}}]},
+        )
+    (violation,) = caught.value.violations
+    assert violation.field == "worker_pool_specs[0].python_package_spec"
+    assert violation.description == (
+        "Invalid value at 'worker_pool_specs[0]' (oneof), oneof field 'task' is already set. "
+        "Cannot set 'pythonPackageSpec'"
+    )
+
+
+def test_all_violations_are_found_at_once() -> None:
+    """SPEC section 1.4: fieldViolations names all the offending fields."""
+    with pytest.raises(WireError) as caught:
+        wire.parse(
+            AI + "CustomJob",
+            {
+                "nope": 1,
+                "displayName": 5,
+                "jobSpec": {
+                    "workerPoolSpecs": [
+                        {"replicaCount": "x", "machineSpec": {"acceleratorType": "GPU"}},
+                        {"diskSpec": {"bootDiskSizeGb": 1.5}, "wrong": None},
+                    ],
+                    "scheduling": {"timeout": "1h", "restartJobOnWorkerRestart": 1},
+                },
+                "labels": {"a": 1, "b": "fine"},
+            },
+        )
+    assert [violation.field for violation in caught.value.violations] == [
+        "nope",
+        "display_name",
+        "job_spec.worker_pool_specs[0].replica_count",
+        "job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
+        "job_spec.worker_pool_specs[1].disk_spec.boot_disk_size_gb",
+        "job_spec.worker_pool_specs[1].wrong",
+        "job_spec.scheduling.timeout",
+        "job_spec.scheduling.restart_job_on_worker_restart",
+        'labels["a"]',
+    ]
+    assert str(caught.value).count("\n") == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{", "line 1 column 2"),
+        (b'{\n "a": 1,}', "line 2"),
+        (b"nope", "line 1 column 1"),
+        (b'{"a":1,"a":2}', 'Duplicate name "a"'),
+        (b'{"labels":{"a":"1","a":"2"}}', 'Duplicate name "a"'),
+        (b"\xff", "not UTF-8"),
+        ('{"displayName":"x"}'.encode("utf-16"), "not UTF-8"),
+        (b"[]", "Root element must be a message"),
+        (b"5", "Root element must be a message"),
+        (b"null", "Root element must be a message"),
+        (b'{"a":NaN}', "NaN is not a JSON value"),
+        (b'{"displayName":"\\ud800"}', "Unpaired surrogate"),
+        (b'{"labels":{"\\udc00":"x"}}', "labels"),
+        (b'{"\\ud800":1}', 'Unknown name "?"'),
+        (b'{"a":' + b"9" * 5000 + b"}", "too many digits"),
+        (b"[" * 100_000, "too deep"),
+    ],
+)
+def test_malformed_text_is_refused(text: bytes, said: str) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.parse(AI + "CustomJob", text)
+    (violation,) = caught.value.violations
+    assert said in violation.description
+    violation.description.encode()
+    violation.field.encode()
+
+
+@pytest.mark.parametrize("text", [b"", b" \r\n", b"{}"])
+def test_an_empty_body_is_an_empty_message(text: bytes) -> None:
+    assert public(AI + "CustomJob", text) == {}
+
+
+def test_a_deep_value_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(WireError, match="too deep"):
+        wire.parse(AI + "TrainingPipeline", {"trainingTaskInputs": deep})
+    parsed = wire.parse_exact(AI + "TrainingPipeline", {"trainingTaskInputs": [[1]]})
+    assert parsed.value_texts == {"training_task_inputs": "[[1]]"}
+
+
+def test_value_fields_keep_the_clients_numbers() -> None:
+    """STACK section 1, trap 3: Struct loses integers above 2^53 and tells 1 from 1.0 no more."""
+    text = b'{"trainingTaskInputs": {"n": 9007199254740993, "a": 1, "b": 1.0, "c": null}}'
+    parsed = wire.parse_exact(AI + "TrainingPipeline", text)
+    assert parsed.value_texts == {
+        "training_task_inputs": '{"n":9007199254740993,"a":1,"b":1.0,"c":null}'
+    }
+    inputs = wire.to_public(parsed.message)["trainingTaskInputs"]
+    assert inputs == {"n": 9007199254740992, "a": 1, "b": 1, "c": None}
+
+
+def test_null_is_a_value_where_any_value_is() -> None:
+    message = cast(Any, wire.parse(AI + "TrainingPipeline", {"trainingTaskInputs": None}))
+    assert message.training_task_inputs.WhichOneof("kind") == "null_value"
+    assert wire.to_public(message) == {"trainingTaskInputs": None}
+
+
+def test_a_number_beyond_double_in_a_value_is_refused() -> None:
+    with pytest.raises(WireError, match=r"google\.protobuf\.Value"):
+        wire.parse(AI + "TrainingPipeline", {"trainingTaskInputs": {"n": 10**400}, "x": 1})
+
+
+def test_structs_of_log_entries_round_trip() -> None:
+    entry = {"jsonPayload": {"b": [1, {"c": None}], "a": "x"}, "severity": "ERROR"}
+    rendered = wire.render(wire.parse("google.logging.v2.LogEntry", entry))
+    assert json.loads(rendered) == entry
+
+
+def test_any_is_packed_with_the_private_pool() -> None:
+    """STACK section 1, trap 2."""
+    operation = {
+        "name": "projects/p/locations/l/operations/1",
+        "metadata": {
+            "@type": "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata",
+            "genericMetadata": {"createTime": "2020-01-01T00:00:00Z"},
+        },
+        "done": True,
+        "response": {"@type": "type.googleapis.com/google.protobuf.Empty"},
+    }
+    message = wire.from_public("google.longrunning.Operation", operation)
+    assert wire.to_public(message) == operation
+    packed = {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "1s"}
+    message = wire.from_public("google.longrunning.Operation", {"response": packed})
+    assert wire.to_public(message) == {"response": packed}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": 1}, {"@type": "nope"}, {"@type": "type.googleapis.com/no.Such"}, {"@type": 5}, "x"],
+)
+def test_bad_any_is_refused(value: Any) -> None:
+    with pytest.raises(WireError, match=r"google\.protobuf\.Any"):
+        wire.from_public("google.longrunning.Operation", {"metadata": value})
+
+
+def test_an_any_of_a_type_that_is_not_served_is_still_rendered() -> None:
+    message = cast(Any, pool.message_class("google.longrunning.Operation")())
+    message.metadata.type_url, message.metadata.value = "type.googleapis.com/no.Such", b"\x01"
+    assert wire.to_public(message)["metadata"] == {
+        "@type": "type.googleapis.com/no.Such",
+        "value": "AQ==",
+    }
+
+
+def test_render_forms() -> None:
+    job = wire.from_public(
+        AI + "CustomJob",
+        {"displayName": "é", "state": "JOB_STATE_RUNNING", "labels": {"b": "2", "a": "1"}},
+    )
+    assert wire.render(job) == (
+        '{"displayName":"é","state":"JOB_STATE_RUNNING","labels":{"a":"1","b":"2"}}'.encode()
+    )
+    assert b'"state":3' in wire.render(job, enums_as_ints=True)
+    assert wire.render(job, pretty=True).startswith(b'{\n  "displayName"')
+    entry = wire.parse("google.logging.v2.LogEntry", {"timestamp": "2020-01-01T00:00:00.5Z"})
+    assert b"00:00:00.500000000Z" in wire.render(entry, nine_digits=True)
+
+
+def test_an_enum_number_nobody_knows_is_rendered_as_a_number() -> None:
+    job = cast(Any, pool.message_class(AI + "CustomJob"))(state=77)
+    assert wire.to_public(job) == {"state": 77}
+
+
+def test_output_only_fields_are_cleared_however_deep() -> None:
+    message = wire.from_public(
+        AI + "HyperparameterTuningJob",
+        {
+            "name": "n",
+            "displayName": "d",
+            "trials": [{"id": "1"}],
+            "labels": {"a": "b"},
+            "trialJobSpec": {"workerPoolSpecs": [{"replicaCount": "1"}]},
+        },
+    )
+    wire.clear_output_only(message)
+    assert wire.to_public(message) == {
+        "displayName": "d",
+        "labels": {"a": "b"},
+        "trialJobSpec": {"workerPoolSpecs": [{"replicaCount": "1"}]},
+    }
+    nested = wire.from_public(
+        AI + "CreateCustomJobRequest",
+        {"customJob": {"name": "x", "state": 3, "displayName": "d"}},
+    )
+    wire.clear_output_only(nested)
+    assert wire.to_public(nested) == {"customJob": {"displayName": "d"}}
+
+
+def test_the_first_annotated_field_of_a_process_is_known_too() -> None:
+    """Protobuf parses a field's options once, with the extensions that are imported by then."""
+    script = (
+        "from trainshed.wire import json\n"
+        f"print(json.to_public(json.parse({AI + 'CustomJob'!r}, {{'name': 'x', 'state': 3}})))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "{}"
+
+
+def test_measurements_and_own_trials_are_input() -> None:
+    """The protos mark them output only, but clients send them (VizierService, CLIENTS section 1)."""
+    measured = {
+        "measurement": {
+            "elapsedDuration": "5s",
+            "stepCount": "3",
+            "metrics": [{"metricId": "loss", "value": 0.5}],
+        }
+    }
+    assert public(AI + "AddTrialMeasurementRequest", measured) == measured
+    created = {
+        "trial": {"parameters": [{"parameterId": "x", "value": 2}], "state": "SUCCEEDED"},
+    }
+    assert public(AI + "CreateTrialRequest", created) == created
+    assert public(AI + "CreateTrialRequest", {"trial": {"id": "7"}}) == {"trial": {}}
+
+
+def test_float32_is_written_shortest() -> None:
+    assert scalars.float_json(0.10000000149011612) == 0.1
+    assert scalars.float_json(16777216.0) == 16777216
+    assert scalars.float_json(float("inf")) == "Infinity"
+    assert scalars.float_json(3.4028234663852886e38) == pytest.approx(3.4028235e38)
+
+
+def test_negative_zero_keeps_its_sign() -> None:
+    assert str(scalars.double_json(-0.0)) == "-0.0"
+
+
+Strategy = st.SearchStrategy[Any]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NAMES = st.text("abcdefghij-_0123456789", min_size=1, max_size=8)
+ENV: Strategy = st.fixed_dictionaries({}, optional={"name": NAMES, "value": TEXT.filter(bool)})
+INT64 = st.integers(1, 2**63 - 1)
+POOL: Strategy = st.fixed_dictionaries(
+    {},
+    optional={
+        "machineSpec": st.fixed_dictionaries(
+            {},
+            optional={
+                "machineType": NAMES,
+                "acceleratorType": st.sampled_from(["NVIDIA_TESLA_T4", "NVIDIA_A100_80GB"]),
+                "acceleratorCount": st.integers(1, 16),
+            },
+        ),
+        "replicaCount": INT64.map(str),
+        "containerSpec": st.fixed_dictionaries(
+            {
+                "imageUri": NAMES,
+                "args": st.lists(TEXT, min_size=1),
+                "env": st.lists(ENV, min_size=1),
+            }
+        ),
+        "diskSpec": st.fixed_dictionaries({"bootDiskSizeGb": st.integers(1, 2**31 - 1)}),
+    },
+)
+JOBS: Strategy = st.fixed_dictionaries(
+    {},
+    optional={
+        "displayName": TEXT.filter(bool),
+        "labels": st.dictionaries(NAMES, TEXT, min_size=1, max_size=4),
+        "jobSpec": st.fixed_dictionaries(
+            {"workerPoolSpecs": st.lists(POOL, min_size=1, max_size=3)}
+        ),
+        "state": st.sampled_from(["JOB_STATE_RUNNING", "JOB_STATE_FAILED"]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS)
+def test_public_dictionaries_round_trip(job: dict[str, Any]) -> None:
+    message = wire.from_public(AI + "CustomJob", job)
+    assert wire.to_public(message) == job
+    assert wire.from_public(AI + "CustomJob", json.loads(wire.render(message))) == message
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS)
+def test_our_reading_and_writing_agree_with_protobufs(job: dict[str, Any]) -> None:
+    theirs = json_format.ParseDict(
+        job, pool.message_class(AI + "CustomJob")(), descriptor_pool=pool.pool()
+    )
+    assert wire.from_public(AI + "CustomJob", job) == theirs
+    assert wire.to_public(theirs) == json_format.MessageToDict(theirs, descriptor_pool=pool.pool())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    ["displayName", "job_spec", "jobSpec", "labels", "state", "workerPoolSpecs", "env", "timeout"]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.recursive(JSON, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=12))
+def test_any_json_is_read_or_refused_in_words(value: Any) -> None:
+    try:
+        wire.parse(AI + "CustomJob", value)
+    except WireError as error:
+        assert error.violations
+        assert all(violation.description for violation in error.violations)
+        str(error).encode()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
+def test_timestamps_round_trip(seconds: int, nanos: int) -> None:
+    for nine in (False, True):
+        text = scalars.timestamp_text(seconds, nanos, nine=nine)
+        assert scalars.read_timestamp(text) == (seconds, nanos)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 315_575_999_999), st.integers(0, 999_999_999), st.sampled_from([1, -1]))
+def test_durations_round_trip(seconds: int, nanos: int, sign: int) -> None:
+    text = scalars.duration_text(sign * seconds, sign * nanos)
+    assert scalars.read_duration(text) == (sign * seconds, sign * nanos)

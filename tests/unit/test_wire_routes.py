@@ -1,0 +1,268 @@
+"""Routes from the http annotations, and the binding of requests (CLIENTS section 1, 3)."""
+
+from typing import Any
+
+import pytest
+
+from trainshed.wire import pool, routes
+from trainshed.wire.binding import bind
+from trainshed.wire.json import to_public
+from trainshed.wire.status import WireError
+
+PLACE = "/v1/projects/p/locations/l"
+AI = "/google.cloud.aiplatform.v1."
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "rpc", "variables"),
+    [
+        ("POST", f"{PLACE}/customJobs", f"{AI}JobService/CreateCustomJob", {"parent": PLACE[4:]}),
+        (
+            "GET",
+            f"{PLACE}/customJobs/1",
+            f"{AI}JobService/GetCustomJob",
+            {"name": f"{PLACE[4:]}/customJobs/1"},
+        ),
+        (
+            "POST",
+            f"{PLACE}/customJobs/1:cancel",
+            f"{AI}JobService/CancelCustomJob",
+            {"name": f"{PLACE[4:]}/customJobs/1"},
+        ),
+        (
+            "DELETE",
+            f"{PLACE}/hyperparameterTuningJobs/1",
+            f"{AI}JobService/DeleteHyperparameterTuningJob",
+            {"name": f"{PLACE[4:]}/hyperparameterTuningJobs/1"},
+        ),
+        (
+            "POST",
+            f"{PLACE}/trainingPipelines/7:cancel",
+            f"{AI}PipelineService/CancelTrainingPipeline",
+            {"name": f"{PLACE[4:]}/trainingPipelines/7"},
+        ),
+        (
+            "GET",
+            f"{PLACE}/models/ID%401",
+            f"{AI}ModelService/GetModel",
+            {"name": f"{PLACE[4:]}/models/ID@1"},
+        ),
+        (
+            "PATCH",
+            f"{PLACE}/models/m",
+            f"{AI}ModelService/UpdateModel",
+            {"model.name": f"{PLACE[4:]}/models/m"},
+        ),
+        (
+            "POST",
+            f"{PLACE}/studies/s/trials:suggest",
+            f"{AI}VizierService/SuggestTrials",
+            {"parent": f"{PLACE[4:]}/studies/s"},
+        ),
+        (
+            "POST",
+            f"{PLACE}/studies/s/trials/2:addTrialMeasurement",
+            f"{AI}VizierService/AddTrialMeasurement",
+            {"trial_name": f"{PLACE[4:]}/studies/s/trials/2"},
+        ),
+        (
+            "POST",
+            f"{PLACE}/studies:lookup",
+            f"{AI}VizierService/LookupStudy",
+            {"parent": PLACE[4:]},
+        ),
+        (
+            "GET",
+            f"{PLACE}/operations/9",
+            "/google.longrunning.Operations/GetOperation",
+            {"name": f"{PLACE[4:]}/operations/9"},
+        ),
+        (
+            "GET",
+            f"{PLACE}/studies/s/trials/t/operations/9",
+            "/google.longrunning.Operations/GetOperation",
+            {"name": f"{PLACE[4:]}/studies/s/trials/t/operations/9"},
+        ),
+        ("GET", "/v1/projects/p/locations", "/google.cloud.location.Locations/ListLocations", None),
+        (
+            "POST",
+            "/v1/projects/p/jobs",
+            "/google.cloud.ml.v1.JobService/CreateJob",
+            {"parent": "projects/p"},
+        ),
+        (
+            "POST",
+            "/v1/projects/p/jobs/j:cancel",
+            "/google.cloud.ml.v1.JobService/CancelJob",
+            {"name": "projects/p/jobs/j"},
+        ),
+        (
+            "GET",
+            "/v1/projects/p:getConfig",
+            "/google.cloud.ml.v1.ProjectManagementService/GetConfig",
+            {"name": "projects/p"},
+        ),
+        (
+            "PATCH",
+            "/v1/projects/p/jobs/j",
+            "/google.cloud.ml.v1.JobService/UpdateJob",
+            {"name": "projects/p/jobs/j"},
+        ),
+        ("POST", "/v2/entries:list", "/google.logging.v2.LoggingServiceV2/ListLogEntries", {}),
+    ],
+)
+def test_request_lines_find_their_rpc(
+    verb: str, path: str, rpc: str, variables: dict[str, str] | None
+) -> None:
+    found = routes.match(verb, path)
+    assert found is not None
+    assert found[0].rpc.path == rpc
+    assert variables is None or found[1] == variables
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", "/"),
+        ("GET", ""),
+        ("GET", "v1/projects/p/jobs"),
+        ("GET", "/v1/projects//jobs"),
+        ("GET", "/v1/projects/p/jobs/"),
+        ("DELETE", "/v1/projects/p/jobs/j"),
+        ("GET", "/v1/projects/p/jobs/j/more"),
+        ("GET", "/v2/entries:list"),
+        ("POST", "/v1/projects/p/jobs/:cancel"),
+    ],
+)
+def test_what_is_not_served_matches_nothing(verb: str, path: str) -> None:
+    assert routes.match(verb, path) is None
+
+
+def test_an_encoded_slash_stays_inside_its_variable() -> None:
+    found = routes.match("GET", "/v1/projects/a%2Fb/jobs/j%3Acancel")
+    assert found is not None
+    assert found[1] == {"name": "projects/a/b/jobs/j:cancel"}
+
+
+def test_a_colon_that_is_no_verb_belongs_to_the_name() -> None:
+    found = routes.match("GET", "/v1/projects/p/jobs/x:y")
+    assert found is not None
+    assert found[1] == {"name": "projects/p/jobs/x:y"}
+
+
+def test_the_first_api_wins_a_shared_path() -> None:
+    ml = routes.route_table("ml_v1", "aiplatform_v1").match("GET", "/v1/projects/p/locations")
+    ai = routes.route_table("aiplatform_v1", "ml_v1").match("GET", "/v1/projects/p/locations")
+    assert ml is not None
+    assert ai is not None
+    assert (ml[0].api, ai[0].api) == ("ml_v1", "aiplatform_v1")
+
+
+def test_a_double_wildcard_takes_what_is_left() -> None:
+    rpc = next(iter(routes.rpcs("logging_v2").values()))
+    route = routes.Route(
+        "t", rpc, "GET", "/v1/{n=a/**}:go", "", ("v1", "a", "**"), "go", (("n", 1, 0),)
+    )
+    table = routes.RouteTable([route])
+    assert table.match("GET", "/v1/a/b/c:go") == (route, {"n": "a/b/c"})
+    assert table.match("GET", "/v1/b/b/c:go") is None
+
+
+def test_every_route_is_found_by_its_own_template() -> None:
+    table = routes.route_table()
+    for route in table.routes:
+        path = "/" + "/".join("x" if part in ("*", "**") else part for part in route.segments)
+        found = table.match(route.verb, path + (f":{route.custom}" if route.custom else ""))
+        assert found is not None
+        assert found[0] is route
+        assert pool.message_class(route.rpc.request)
+        assert pool.message_class(route.rpc.response)
+
+
+def test_no_rpc_streams() -> None:
+    every = [rpc for api in pool.APIS for rpc in routes.rpcs(api).values()]
+    assert not [rpc.path for rpc in every if rpc.client_streaming or rpc.server_streaming]
+
+
+def bound(verb: str, path: str, query: list[tuple[str, str]], body: bytes = b"") -> Any:
+    found = routes.match(verb, path)
+    assert found is not None
+    return bind(found[0], found[1], query, body)
+
+
+def test_bind_puts_path_query_and_body_together() -> None:
+    result = bound(
+        "PATCH",
+        "/v1/projects/p/jobs/j",
+        [("updateMask", "labels,etag"), ("alt", "json")],
+        b'{"labels":{"a":"b"},"etag":"aGk="}',
+    )
+    assert to_public(result.message) == {
+        "name": "projects/p/jobs/j",
+        "updateMask": "labels,etag",
+        "job": {"labels": {"a": "b"}, "etag": "aGk="},
+    }
+    assert (result.enums_as_ints, result.pretty) == (False, False)
+
+
+def test_bind_reads_the_query_of_lists() -> None:
+    result = bound(
+        "GET",
+        f"{PLACE}/customJobs",
+        [
+            ("pageSize", "10"),
+            ("filter", 'state="JOB_STATE_RUNNING"'),
+            ("readMask", "name,displayName"),
+            ("$alt", "json;enum-encoding=int"),
+            ("prettyPrint", "true"),
+        ],
+    )
+    request: Any = result.message
+    assert (request.page_size, list(request.read_mask.paths)) == (10, ["name", "display_name"])
+    assert (result.enums_as_ints, result.pretty) == (True, True)
+
+
+def test_bind_reads_nested_query_parameters() -> None:
+    result = bound(
+        "GET", "/v1/projects/p/jobs/j:getIamPolicy", [("options.requestedPolicyVersion", "3")]
+    )
+    assert result.message.options.requested_policy_version == 3
+
+
+def test_bind_reads_booleans_of_the_query() -> None:
+    found = routes.match("GET", f"{PLACE}/operations")
+    assert found is not None
+    result: Any = bind(found[0], found[1], [("returnPartialSuccess", "true")], b"")
+    assert result.message.return_partial_success is True
+
+
+def test_path_variables_win_over_the_body() -> None:
+    result = bound("POST", f"{PLACE}/customJobs/1:cancel", [], b'{"name":"other"}')
+    assert result.message.name == f"{PLACE[4:]}/customJobs/1"
+
+
+def test_nested_path_variables_reach_their_field() -> None:
+    result = bound("PATCH", f"{PLACE}/models/m", [("updateMask", "labels")], b'{"name":"x"}')
+    assert result.message.model.name == f"{PLACE[4:]}/models/m"
+
+
+@pytest.mark.parametrize("key", ["nope", "custom_job.display_name", "parent.x", "customJob"])
+def test_unknown_query_parameters_are_refused(key: str) -> None:
+    with pytest.raises(WireError) as caught:
+        bound("POST", f"{PLACE}/customJobs", [(key, "1")], b'{"bad":1}')
+    fields = [violation.field for violation in caught.value.violations]
+    assert fields == ["custom_job.bad", key]
+    assert "Cannot bind query parameter" in caught.value.violations[1].description
+
+
+def test_a_bad_query_value_is_refused() -> None:
+    with pytest.raises(WireError, match=r"Invalid value at 'page_size' \(TYPE_INT32\), \"ten\""):
+        bound("GET", f"{PLACE}/customJobs", [("pageSize", "ten")])
+
+
+def test_value_texts_carry_the_body_field() -> None:
+    body = b'{"displayName":"t","trainingTaskInputs":{"n":9007199254740993,"one":1,"real":1.0}}'
+    result = bound("POST", f"{PLACE}/trainingPipelines", [], body)
+    assert result.value_texts == {
+        "training_pipeline.training_task_inputs": '{"n":9007199254740993,"one":1,"real":1.0}'
+    }

@@ -1,0 +1,245 @@
+"""Builds the descriptor sets of room `wire` (development time only; needs npm and the dev tools).
+
+Run from anywhere: `python tools/build_descriptors.py`. It writes `src/trainshed/wire/data/`:
+
+* `aiplatform_v1.binpb.gz`: compiled from the .proto files of the npm package named below;
+* `ml_v1.binpb.gz`, `logging_v2.binpb.gz`: made from the discovery documents that
+  google-api-python-client ships (`discovery_protos.py`);
+* `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: those documents without prose
+  (`discovery_documents.py`).
+
+Names, numbers, types and annotations are kept; comments and descriptions are not.
+"""
+
+import argparse
+import gzip
+import importlib.util
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from discovery_documents import without_prose
+from discovery_protos import FIELD_BEHAVIOR, HTTP, LOGGING, ML, OUTPUT_ONLY, file_descriptor
+from google.protobuf import descriptor_pb2
+
+PACKAGE = "@google-cloud/aiplatform@6.11.0"
+SERVICES = (
+    "google/cloud/aiplatform/v1/job_service.proto",
+    "google/cloud/aiplatform/v1/pipeline_service.proto",
+    "google/cloud/aiplatform/v1/vizier_service.proto",
+    "google/cloud/aiplatform/v1/model_service.proto",
+    "google/cloud/aiplatform/v1/persistent_resource_service.proto",
+)
+SHARED = (
+    "google/longrunning/operations.proto",
+    "google/cloud/location/locations.proto",
+    "google/iam/v1/iam_policy.proto",
+    "google/iam/v1/policy.proto",
+    "google/rpc/status.proto",
+    "google/rpc/error_details.proto",
+    "google/api/httpbody.proto",
+    "google/type/expr.proto",
+    "google/protobuf/empty.proto",
+    "google/protobuf/field_mask.proto",
+    "google/protobuf/struct.proto",
+    "google/protobuf/wrappers.proto",
+)
+# Only these files define options; with the options gone, nobody needs them at run time.
+OPTION_FILES = frozenset(
+    {
+        "google/api/annotations.proto",
+        "google/api/client.proto",
+        "google/api/field_behavior.proto",
+        "google/api/field_info.proto",
+        "google/api/http.proto",
+        "google/api/launch_stage.proto",
+        "google/api/resource.proto",
+        "google/protobuf/descriptor.proto",
+    }
+)
+# Marked as output only in the protos, and yet what a client sends: measurements that it adds or
+# completes a trial with (CLIENTS section 1, VizierService), and trials that it creates itself.
+TAKEN_AS_INPUT = {
+    "google.cloud.aiplatform.v1.Measurement": {"elapsed_duration", "step_count", "metrics"},
+    "google.cloud.aiplatform.v1.Measurement.Metric": {"metric_id", "value"},
+    "google.cloud.aiplatform.v1.Trial.Parameter": {"parameter_id", "value"},
+    "google.cloud.aiplatform.v1.Trial": {
+        "client_id",
+        "final_measurement",
+        "infeasible_reason",
+        "measurements",
+        "parameters",
+        "state",
+    },
+}
+DATA = Path(__file__).resolve().parent.parent / "src" / "trainshed" / "wire" / "data"
+
+
+def main() -> None:
+    """Build every file: the sets belong together."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    DATA.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        files = compile_protos(Path(scratch))
+    served = [reduced(file) for file in files if file.name not in OPTION_FILES]
+    write("aiplatform_v1.binpb.gz", serialised(served))
+
+    for api, source, selection in (
+        ("ml_v1", "ml.v1.json", ML),
+        ("logging_v2", "logging.v2.json", LOGGING),
+    ):
+        document = discovery_document(source)
+        file = file_descriptor(document, selection)
+        needed = closure(served, file.dependency)
+        write(f"{api}.binpb.gz", serialised([*needed, file]))
+        plain = without_prose(document, selection)
+        write(
+            f"{api}.discovery.json.gz",
+            json.dumps(plain, sort_keys=True, separators=(",", ":")).encode(),
+        )
+
+
+def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
+    """Fetch the package and compile the served protos with all their imports, in build order."""
+    packed = subprocess.run(
+        ["npm", "pack", "--silent", PACKAGE],
+        cwd=scratch,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()[-1]
+    with tarfile.open(scratch / packed) as archive:
+        archive.extractall(scratch, filter="data")
+    # The Python distribution renames this one file; imports ask for it by its public name.
+    operations = scratch / "renamed" / "google" / "longrunning" / "operations.proto"
+    operations.parent.mkdir(parents=True)
+    installed = folder_of("google.longrunning.operations_proto_pb2", up=3)
+    renamed = installed / "google" / "longrunning" / "operations_proto.proto"
+    operations.write_bytes(renamed.read_bytes())
+
+    out = scratch / "set.binpb"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{scratch / 'package' / 'build' / 'protos'}",
+            f"-I{scratch / 'renamed'}",
+            f"-I{installed}",
+            f"-I{folder_of('grpc_tools', up=1) / '_proto'}",
+            "--include_imports",
+            f"--descriptor_set_out={out}",
+            *SERVICES,
+            *SHARED,
+        ],
+        check=True,
+    )
+    return list(descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file)
+
+
+def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
+    """Drop every option but http routes, field behaviour, packing and map entries."""
+    file.ClearField("options")
+    file.ClearField("source_code_info")
+    file.ClearField("extension")
+    kept = [name for name in file.dependency if name not in OPTION_FILES]
+    del file.dependency[:]
+    file.dependency.extend(kept)
+    del file.public_dependency[:]
+    del file.weak_dependency[:]
+    for message in file.message_type:
+        reduce_message(message, f"{file.package}.{message.name}")
+    for enum in file.enum_type:
+        reduce_enum(enum)
+    for service in file.service:
+        service.ClearField("options")
+        for method in service.method:
+            http = method.options.Extensions[HTTP]
+            options = descriptor_pb2.MethodOptions()
+            if http.ByteSize():
+                options.Extensions[HTTP].CopyFrom(http)
+            method.options.CopyFrom(options)
+    return file
+
+
+def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> None:
+    """Apply `reduced` to one message and what is nested in it."""
+    is_map_entry = message.options.map_entry
+    message.ClearField("options")
+    if is_map_entry:
+        message.options.map_entry = True
+    for field in message.field:
+        behaviours: list[int] = list(field.options.Extensions[FIELD_BEHAVIOR])
+        if field.name in TAKEN_AS_INPUT.get(full_name, ()):
+            behaviours = [number for number in behaviours if number != OUTPUT_ONLY]
+        options = descriptor_pb2.FieldOptions()
+        if field.options.HasField("packed"):
+            options.packed = field.options.packed
+        if behaviours:
+            options.Extensions[FIELD_BEHAVIOR].extend(behaviours)
+        field.ClearField("options")
+        if options.ByteSize():
+            field.options.CopyFrom(options)
+    for nested in message.nested_type:
+        reduce_message(nested, f"{full_name}.{nested.name}")
+    for enum in message.enum_type:
+        reduce_enum(enum)
+
+
+def reduce_enum(enum: descriptor_pb2.EnumDescriptorProto) -> None:
+    """Keep only what makes two names of one number legal."""
+    alias = enum.options.allow_alias
+    enum.ClearField("options")
+    if alias:
+        enum.options.allow_alias = True
+    for value in enum.value:
+        value.ClearField("options")
+
+
+def closure(
+    files: Iterable[descriptor_pb2.FileDescriptorProto], roots: Iterable[str]
+) -> list[descriptor_pb2.FileDescriptorProto]:
+    """The roots and all they import, in the order of `files` (imports first)."""
+    by_name = {file.name: file for file in files}
+    wanted: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting.extend(by_name[name].dependency)
+    return [file for file in by_name.values() if file.name in wanted]
+
+
+def serialised(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> bytes:
+    """One FileDescriptorSet, the same bytes for the same input."""
+    return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString(deterministic=True)
+
+
+def discovery_document(name: str) -> dict[str, Any]:
+    """Read a document that google-api-python-client ships."""
+    documents = folder_of("googleapiclient.discovery_cache", up=1) / "documents"
+    return json.loads((documents / name).read_text(encoding="utf-8"))
+
+
+def folder_of(module: str, *, up: int) -> Path:
+    """The folder that lies `up` levels above the module's file."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise SystemExit(f"{module} is not installed: install the dev dependency group, run again")
+    return Path(found.origin).parents[up - 1]
+
+
+def write(name: str, content: bytes) -> None:
+    """Compress without a time stamp, so that a rebuild gives the same bytes."""
+    (DATA / name).write_bytes(gzip.compress(content, 9, mtime=0))
+    print(f"{name}: {len(content)} bytes, {(DATA / name).stat().st_size} compressed")  # noqa: T201  a tool speaks on its terminal
+
+
+if __name__ == "__main__":
+    main()
