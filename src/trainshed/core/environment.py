@@ -106,7 +106,7 @@ def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
 def _output_directories(spec: JobSpec) -> dict[str, str]:
     found: dict[str, str] = {}
     if spec.base_output_directory:
-        base = spec.base_output_directory.rstrip("/")
+        base = spec.base_output_directory.removesuffix("/")
         found["AIP_MODEL_DIR"] = f"{base}/model/"
         found["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
         found["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"

@@ -15,6 +15,8 @@ class LaunchPlan:
     environment that is copied into the slot, so that the program may install packages of its own ("" = none).
     `memory_limit`: bytes, 0 = none. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
     log begins with. `gcs_root`: directory whose sub-directories are the buckets, shown as /gcs ("" = none).
+    `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
+    directories that the program must not be able to write to, root or not.
     """
 
     job_uid: JobUid
@@ -31,3 +33,5 @@ class LaunchPlan:
     cpu_weight: int = 0
     banner: tuple[str, ...] = ()
     gcs_root: str = ""
+    path: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()

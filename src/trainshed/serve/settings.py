@@ -4,7 +4,7 @@ import os
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 class SettingsError(Exception):
@@ -83,7 +83,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
 
 
 def _convert(name: str, value: Any) -> Any:
-    kind: type[Any] = type(getattr(_SAMPLE, name))
+    kind = _KINDS[name]
     if kind is bool:
         if isinstance(value, bool):
             return value
@@ -105,5 +105,7 @@ def _convert(name: str, value: Any) -> Any:
     return converted
 
 
-_SAMPLE = Settings()
+_KINDS: dict[str, type[Any]] = {
+    field.name: type(cast("object", getattr(Settings(), field.name))) for field in fields(Settings)
+}
 _CHOICES = {"engine": ("local",), "database": ("sqlite",)}

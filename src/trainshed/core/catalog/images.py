@@ -32,7 +32,7 @@ _FRAMEWORKS = {
     "xgboost": "xgboost",
     "ray": "ray",
 }
-_SHORTEST_REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
+_REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def is_reduction_server(uri: str) -> bool:
 
 def is_reference(uri: str) -> bool:
     """Whether the text can be an image reference at all: no scheme, no space, not a bucket path."""
-    return "://" not in uri and _SHORTEST_REFERENCE.fullmatch(uri) is not None
+    return "://" not in uri and _REFERENCE.fullmatch(uri) is not None
 
 
 def _order(version: str) -> tuple[int, ...]:

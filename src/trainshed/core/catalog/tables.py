@@ -5,13 +5,21 @@ says which section of the facts it stands on.
 """
 
 import functools
-import importlib.resources
 import json
+import pkgutil
 from typing import Any
 
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """The content of `data/<name>.json`, read once. Callers do not change what they get."""
-    source = importlib.resources.files("trainshed.core.catalog").joinpath("data", f"{name}.json")
-    return json.loads(source.read_text("utf-8"))
+    """The content of `data/<name>.json`, read once. Callers do not change what they get.
+
+    Raises OSError if the file is missing, LookupError if this Python cannot read data files of packages.
+    """
+    text = pkgutil.get_data("trainshed.core.catalog", f"data/{name}.json")
+    if text is None:
+        raise LookupError(
+            f"the table {name!r} cannot be read: trainshed is loaded in a way that hides its data files; "
+            "install it as a wheel or run it from its source tree"
+        )
+    return json.loads(text)

@@ -16,7 +16,7 @@ HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
 """Machines whose disk is hyperdisk-balanced unless the job says otherwise (facts §4)."""
 MIN_DISK_GB = 100
 MAX_DISK_GB = 64_000
-MAX_REPLICAS = 10_000
+MAX_REPLICAS = 2_000
 """Of one pool: bounds what a mistyped count can cost."""
 
 

@@ -65,6 +65,9 @@ def parse_job(public: Mapping[str, Any], *, runtimes: RuntimeCatalog) -> ParsedM
     programs = read_programs(training, [hw.role for hw in hardware], runtimes)
     scheduling = _read_scheduling(training.section("scheduling"))
     _check_rest(training)
+    job_json = json.dumps(training.values, ensure_ascii=False, separators=(",", ":"))
+    if fault := syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware)):
+        training.fault("scaleTier", fault)
     faults.refuse()
     pools = tuple(
         WorkerPool(
@@ -82,7 +85,7 @@ def parse_job(public: Mapping[str, Any], *, runtimes: RuntimeCatalog) -> ParsedM
             region=training.text("region"),
             pools=pools,
             scheduling=scheduling,
-            job_json=json.dumps(training.values, ensure_ascii=False, separators=(",", ":")),
+            job_json=job_json,
             service_account=training.text("serviceAccount"),
             job_dir=training.text("jobDir"),
             runtime_version=programs.runtime_version,

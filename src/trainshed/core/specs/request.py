@@ -29,9 +29,6 @@ class Faults:
     def add(self, field: str, description: str) -> None:
         self._found[Violation(field, description)] = None
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
     def refuse(self) -> None:
         """Raise InvalidRequest if anything was found."""
         if self._found:

@@ -17,6 +17,9 @@ MAX_JOB_ID = 128
 MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
+MAX_STRING_BYTES = 120_000
+"""Of one argument or variable: Linux starts no program with a longer one than 128 KiB."""
+_BYTES_PER_ENDPOINT = 64
 MAX_OBJECT_BYTES = 1024
 MAX_DURATION = 100 * 366 * 24 * 3600 * 10**9
 """Nanoseconds; keeps every deadline within 63 bits."""
@@ -125,8 +128,8 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
                 f"{name!r} is not a variable name; it has letters, digits and underscores and does "
                 "not begin with a digit.",
             )
-        if "\0" in variable.text("value"):
-            variable.fault("value", "The value holds a zero byte; a variable cannot.")
+        if fault := _string_fault(variable.text("value")):
+            variable.fault("value", fault)
         variables.append((name, variable.text("value")))
     if len(variables) > MAX_ENV:
         section.fault(
@@ -144,8 +147,9 @@ def read_arguments(section: Section, name: str) -> tuple[str, ...]:
             f"The arguments have {sum(map(len, given))} characters in all; at most {MAX_ARGS_CHARS} "
             "are allowed. Put long values into a file of the bucket.",
         )
-    if any("\0" in item for item in given):
-        section.fault(name, "An argument holds a zero byte; a program cannot be given one.")
+    for index, item in enumerate(given):
+        if fault := _string_fault(item):
+            section.faults.add(f"{section.at(name)}[{index}]", fault)
     return given
 
 
@@ -164,3 +168,25 @@ def read_packages(section: Section) -> tuple[str, ...]:
         if fault := bucket_path_fault(uri, needs_object=True):
             section.faults.add(f"{section.at('packageUris')}[{index}]", fault)
     return uris
+
+
+def cluster_size_fault(job_json: str, replicas: int) -> str:
+    """Whether CLUSTER_SPEC and TF_CONFIG, which hold the job and all its addresses, can be set at all."""
+    size = len(job_json.encode()) + replicas * _BYTES_PER_ENDPOINT
+    if size <= MAX_STRING_BYTES:
+        return ""
+    return (
+        f"The job and the addresses of its {replicas} replicas take {size} bytes in the environment of "
+        f"every replica; at most {MAX_STRING_BYTES} fit. Use fewer replicas or shorter arguments."
+    )
+
+
+def _string_fault(text: str) -> str:
+    if "\0" in text:
+        return "It holds a zero byte; no program can be given one."
+    if len(text.encode()) > MAX_STRING_BYTES:
+        return (
+            f"It has more than {MAX_STRING_BYTES} bytes, and no program can be started with that. Put "
+            "it into a file of the bucket."
+        )
+    return ""

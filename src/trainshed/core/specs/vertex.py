@@ -72,6 +72,9 @@ def parse_custom_job(
         spec.fault("serviceAccount", fault)
     _check_names(spec)
     output = _read_output_directory(spec)
+    job_json = json.dumps(spec.values, ensure_ascii=False, separators=(",", ":"))
+    if fault := syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools)):
+        spec.fault("workerPoolSpecs", fault)
     job.faults.refuse()
     return ParsedCustomJob(
         spec=JobSpec(
@@ -79,7 +82,7 @@ def parse_custom_job(
             region=region,
             pools=pools,
             scheduling=scheduling,
-            job_json=json.dumps(spec.values, ensure_ascii=False, separators=(",", ":")),
+            job_json=job_json,
             service_account=spec.text("serviceAccount"),
             base_output_directory=output,
             warnings=(*_ignored(job, spec), *warnings.pool_warnings(pools)),

@@ -174,12 +174,12 @@ class _PoolReader:
             spec.fault("imageUri", "The container image must be set.")
         elif not images.is_reference(uri):
             spec.fault("imageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG.")
+        elif images.is_reduction_server(uri) and self._position != REDUCER_POOL:
+            spec.fault(
+                "imageUri",
+                "The reduction server runs in the third worker pool only (worker_pool_specs[2]).",
+            )
         else:
-            if images.is_reduction_server(uri) and self._position != REDUCER_POOL:
-                spec.fault(
-                    "imageUri",
-                    "The reduction server runs in the third worker pool only (worker_pool_specs[2]).",
-                )
             runtime = self._runtime(spec, "imageUri", uri)
         if images.parse_prebuilt(uri) is not None and not command:
             spec.fault(

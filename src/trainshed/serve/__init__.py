@@ -1,0 +1,1 @@
+"""Composition root: settings, clock, entry points. Builds objects, decides nothing."""

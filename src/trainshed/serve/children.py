@@ -1,0 +1,134 @@
+"""The processes that the service starts beside itself: the zygote and the bucket process.
+
+Both are forked before the service has threads, an event loop or a database, and share its imports.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+log = logging.getLogger(__name__)
+
+RESTART_DELAY = 0.2
+"""Seconds before a bucket process that died is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlace:
+    """Where the bucket process keeps its objects and listens."""
+
+    root: Path
+    socket: Path
+    host: str
+    port: int
+
+
+class ForkedBuckets:
+    """A bucket process that was forked early, while there was one thread, and waits to be let go."""
+
+    def __init__(self) -> None:
+        orders, self._orders = os.pipe()
+        self._reports, reports = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._orders)
+            os.close(self._reports)
+            _be_buckets(orders, reports)
+        os.close(orders)
+        os.close(reports)
+
+    def serve(self, place: BucketPlace) -> BucketPlace:
+        """Let it serve; returns the place with the TCP port it got. Raises OSError if it cannot."""
+        with os.fdopen(self._orders, "w") as orders:
+            orders.write(
+                json.dumps([*map(str, (place.root, place.socket, place.host)), place.port])
+            )
+        with os.fdopen(self._reports) as reports:
+            line = reports.readline()
+        if not line:
+            os.waitpid(self.pid, 0)
+            raise OSError(f"the bucket process could not start on {place.host}:{place.port}")
+        return replace(place, port=int(json.loads(line)["port"]))
+
+    def dismiss(self) -> None:
+        """It is not needed: the service does not start."""
+        os.close(self._orders)
+        os.close(self._reports)
+        os.waitpid(self.pid, 0)
+
+
+def _be_buckets(orders: int, reports: int) -> NoReturn:
+    """In the child: wait for orders, serve until told to stop, and end."""
+    status = 1
+    try:
+        from trainshed.buckets.process import serve
+
+        with os.fdopen(orders) as file:
+            text = file.read()
+        if text:
+            root, socket, host, port = json.loads(text)
+            serve(Path(root), Path(socket), host, port, reports)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+class BucketKeeper:
+    """Keeps a bucket process alive: started anew, at the same places, whenever it ends unasked."""
+
+    def __init__(self, place: BucketPlace, pid: int) -> None:
+        self._place = place
+        self._pid = pid
+        self._closing = False
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Ask it to finish its requests and wait until it is gone."""
+        self._closing = True
+        self._signal(signal.SIGTERM)
+        if self._keeping is not None:
+            await self._keeping
+
+    async def _keep(self) -> None:
+        while True:
+            status = await asyncio.to_thread(_wait, self._pid)
+            if self._closing:
+                return
+            log.warning("the bucket process ended with status %s; starting it again", status)
+            await asyncio.sleep(RESTART_DELAY)
+            self._pid = await asyncio.to_thread(_spawn, self._place)
+            if self._closing:
+                self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.kill(self._pid, number)
+        except ProcessLookupError:
+            log.debug("the bucket process is gone already")
+
+
+def _wait(pid: int) -> int:
+    """The exit status of a child, negative for a signal; blocks."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 0
+
+
+def _spawn(place: BucketPlace) -> int:
+    """Start a bucket process as a new interpreter: this process has threads by now."""
+    command = [
+        *(sys.executable, "-m", "trainshed.buckets.process"),
+        *("--root", str(place.root), "--uds", str(place.socket)),
+        *("--host", place.host, "--port", str(place.port)),
+    ]
+    return os.posix_spawn(sys.executable, command, dict(os.environ))

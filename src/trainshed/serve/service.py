@@ -1,0 +1,243 @@
+"""Puts a service together and runs it: children first, then store, engine, controller and the API's port."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import TokenAuthority
+from trainshed.api.app import ApiApplication
+from trainshed.api.services import ApiSettings, Services
+from trainshed.buckets.gateway import PREFIXES, BucketsGateway
+from trainshed.buckets.local import LocalStore
+from trainshed.cli.credentials import credentials_document
+from trainshed.controller.carrier import Hands
+from trainshed.controller.controller import Controller
+from trainshed.controller.launching import Launching
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.replica.zygote import ZygoteHandle
+from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.serve import clock
+from trainshed.serve.adapters import BucketDoor
+from trainshed.serve.announcing import SERVICE_FILE, write_private
+from trainshed.serve.children import BucketKeeper
+from trainshed.serve.settings import Settings
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.notices import Notices
+from trainshed.store.port import Store
+
+log = logging.getLogger(__name__)
+
+DRAIN = 2
+"""Seconds that open requests get when the service stops."""
+STOP_JOBS = 60
+"""Seconds that jobs get to end, beyond their grace, when they are to be stopped with the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port."""
+
+    settings: Settings
+    listener: socket.socket
+    zygote: ZygoteHandle
+    buckets: BucketKeeper
+    storage_port: int
+    bucket_socket: Path
+    store: Store
+    token: str
+    tokens: TokenAuthority
+
+
+class Service:
+    """A running service. `announce` is called once requests are served, with what `service.json` holds."""
+
+    def __init__(
+        self, parts: Parts, announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
+    ) -> None:
+        self._parts = parts
+        self._announce = announce
+        self._stop_jobs = stop_jobs
+        self._stopping = asyncio.Event()
+        self._notices = Notices()
+        data = parts.settings.data
+        local_store = LocalStore(data / "buckets", now=clock.now)
+        local_store.ensure_bucket(parts.settings.default_bucket, parts.settings.region)
+        self._door = BucketDoor(local_store)
+        self._runtimes = LocalRuntimes(
+            parts.settings.cache, self._door, RuntimeSettings(exact=parts.settings.exact_runtimes)
+        )
+        self._engine = LocalEngine(
+            data,
+            zygote_handle=parts.zygote,
+            storage_socket=parts.bucket_socket,
+            hidden=(data,),
+            read_only=(parts.settings.cache,),
+        )
+        self._controller = Controller(
+            ledger=parts.store.ledger,
+            hands=lambda report: Hands(
+                engine=self._engine,
+                runtimes=self._runtimes,
+                job_dir=self._door,
+                launching=Launching(gcs_root=str(data / "buckets")),
+                report=report,
+                grace=round(parts.settings.grace * 1e9),
+            ),
+            notices=self._notices,
+            now=clock.now,
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            max_replicas=parts.settings.max_replicas,
+        )
+        self._services = Services(
+            intake=parts.store.intake,
+            reader=parts.store.reader,
+            logs=LogReader(data / "logs"),
+            notices=self._notices,
+            runtimes=self._runtimes.catalog,
+            buckets=self._door,
+            now=clock.now,
+            new_uid=clock.JobUids(),
+            wake=self._controller.wake,
+            settings=ApiSettings(version=version("trainshed")),
+            closing=self._stopping,
+        )
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        self._parts.buckets.start()
+        await self._controller.start()
+        self._runtimes.search()
+        gateway = BucketsGateway(self._parts.bucket_socket)
+        mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
+        server = _Server(
+            uvicorn.Config(
+                ApiApplication(self._services, self._parts.tokens.authenticate, mounts),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=DRAIN,
+            ),
+            ready=self._ready,
+        )
+        serving = asyncio.create_task(server.serve([self._parts.listener]))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if self._stop_jobs:
+            await self._cancel_jobs()
+        live = self._controller.running()
+        server.should_exit = True
+        await serving
+        await self._controller.close()
+        await gateway.close()
+        self._runtimes.close()
+        await self._parts.buckets.close()
+        if live:
+            say(
+                f"{len(live)} job{'s' if len(live) > 1 else ''} keep running; "
+                "the next `trainshed up` on this data directory takes them over."
+            )
+
+    def _ready(self) -> None:
+        settings = self._parts.settings
+        host = settings.host if settings.host not in ("", "0.0.0.0", "::") else "127.0.0.1"
+        here = f"[{host}]" if ":" in host else host
+        document: dict[str, Any] = {
+            "rest": f"http://{here}:{self._parts.listener.getsockname()[1]}",
+            "token": self._parts.token,
+            "pid": os.getpid(),
+            "storage": f"http://{here}:{self._parts.storage_port}",
+            "project": settings.project,
+            "region": settings.region,
+            "bucket": settings.default_bucket,
+            "data": str(settings.data),
+            "buckets": str(settings.data / "buckets"),
+        }
+        write_private(settings.data / SERVICE_FILE, document)
+        write_private(
+            settings.data / "credentials.json",
+            credentials_document(self._parts.token, settings.project),
+        )
+        self._announce(document)
+
+    async def _cancel_jobs(self) -> None:
+        """Cancel every job that is not over, and wait until they are."""
+        jobs = [live.job for live in await self._parts.store.ledger.load_live()]
+        if jobs:
+            say(f"Stopping {len(jobs)} job{'s' if len(jobs) > 1 else ''} ...")
+        for job in jobs:
+            # A job that ended in this moment has nothing left to cancel.
+            with contextlib.suppress(Exception):
+                await self._parts.store.intake.request_cancel(
+                    job.name, CancelRequested(CancelCause.USER, clock.now())
+                )
+            self._controller.wake(job.uid)
+        try:
+            async with asyncio.timeout(self._parts.settings.grace + STOP_JOBS):
+                for job in jobs:
+                    await self._until_over(job.uid)
+        except TimeoutError:
+            say("Some jobs did not stop in time; they are stopped at the next start.")
+
+    async def _until_over(self, uid: Any) -> None:
+        while True:
+            seen = self._notices.count(uid)
+            if await self._parts.store.ledger.load(uid) is None:
+                return
+            await self._notices.wait_beyond(uid, seen, 5)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn that says when it is up and leaves signals to the service."""
+
+    def __init__(self, config: uvicorn.Config, *, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def owner_token(data: Path, tokens: TokenAuthority) -> str:
+    """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007)."""
+    path = data / "owner.token"
+    if path.exists():
+        return path.read_text().strip()
+    token = tokens.issue(Principal("owner@trainshed.local"))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return token

@@ -1,0 +1,90 @@
+"""`trainshed up`: from options to a running service."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainshed.serve.settings import SettingsError, load
+
+
+@click.command(name="up", short_help="Start the service.")
+@click.option("--host", help="Address to listen on [127.0.0.1].")
+@click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one [8080].")
+@click.option("--grpc-port", type=int, help="Port of the gRPC APIs (served by a later version).")
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@click.option("--engine", help="Where replicas run [local].")
+@click.option("--database", help="What keeps the record [sqlite].")
+@click.option("--nodes", type=int, help="Virtual nodes of the local engine [1].")
+@click.option("--max-replicas", type=int, help="Replicas that run at once; more wait [256].")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path), help="Written once requests are served."
+)
+@click.option("--ready-fd", type=int, hidden=True)
+@click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
+def command(
+    ready_file: Path | None,
+    ready_fd: int | None,
+    stop_jobs_on_exit: bool,
+    config: Path | None,
+    **overrides: Any,
+) -> None:
+    """Start the service here and keep it in the foreground.
+
+    Stops within seconds on SIGTERM and Ctrl-C; jobs run on and are taken over at the next start, unless
+    --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
+    environment variable such as TRAINSHED_PORT.
+    """
+    try:
+        settings = load(config, overrides)
+    except SettingsError as failure:
+        raise click.ClickException(str(failure)) from None
+    # The zygote stays small if it is forked before anything else is loaded.
+    from trainshed.replica import zygote
+
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = zygote.fork()
+
+    from trainshed.serve.announcing import write_line, write_private
+    from trainshed.serve.assembly import StartFailed, assembled
+    from trainshed.serve.service import say
+
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+    def announce(document: dict[str, Any]) -> None:
+        if ready_file is not None:
+            write_private(ready_file, document)
+        if ready_fd is not None:
+            write_line(ready_fd, document)
+        say(
+            f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
+            'Point clients at it: eval "$(trainshed env)"     Stop it with its jobs: trainshed down'
+        )
+
+    try:
+        with (
+            assembled(settings, handle) as parts,
+            asyncio.Runner(loop_factory=loop_factory()) as loop,
+        ):
+            loop.run(_serve(parts, announce, stop_jobs=stop_jobs_on_exit))
+    except StartFailed as failure:
+        raise click.ClickException(str(failure)) from None
+
+
+async def _serve(parts: Any, announce: Any, *, stop_jobs: bool) -> None:
+    from trainshed.serve.service import Service
+
+    await Service(parts, announce, stop_jobs=stop_jobs).run()
+
+
+def loop_factory() -> Any:
+    """The event loop to run on."""
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,101 @@
+"""Valid requests that the tests of rooms `specs` and `cluster` start from, and a catalog that answers them."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from trainshed.core.catalog.images import parse_prebuilt
+from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+
+Request = dict[str, Any]
+SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6.py310:latest"
+TENSORFLOW = "europe-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"
+REDUCER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+CUSTOM_IMAGE = "gcr.io/p1/mine:v1"
+REFUSED_IMAGE = "gcr.io/p1/refused:v1"
+
+GUIDE: Request = {
+    "scaleTier": "CUSTOM",
+    "masterType": "complex_model_m",
+    "workerType": "complex_model_m",
+    "parameterServerType": "large_model",
+    "workerCount": "9",
+    "parameterServerCount": "3",
+}
+"""Machines of the public guide's example of 13 replicas."""
+
+
+class FakeRuntimes:
+    """Answers every image but one with what its name says; the reduction server is refused."""
+
+    def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
+        image = parse_prebuilt(image_uri)
+        if image is not None:
+            return RuntimeChoice(image.framework, image.version, image.python)
+        if image_uri in (REFUSED_IMAGE, REDUCER):
+            return RuntimeRefusal(f"{image_uri} cannot be had here")
+        return RuntimeChoice("container", "", "")
+
+    def for_runtime_version(
+        self, runtime_version: str, python_version: str
+    ) -> RuntimeChoice | RuntimeRefusal:
+        if runtime_version == "1.0":
+            return RuntimeRefusal("runtime version 1.0 cannot be had here")
+        notice = f"asked for {runtime_version!r} on {python_version!r}"
+        return RuntimeChoice("tensorflow", runtime_version, python_version, (notice,))
+
+
+def pool(**changes: Any) -> Request:
+    """A Vertex worker pool of one n1-standard-4 running a package; None removes a field."""
+    return _changed(
+        {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": "1",
+            "pythonPackageSpec": {
+                "executorImageUri": SKLEARN,
+                "packageUris": ["gs://bucket/trainer-0.1.tar.gz"],
+                "pythonModule": "trainer.task",
+            },
+        },
+        changes,
+    )
+
+
+def package(**changes: Any) -> Request:
+    return pool(pythonPackageSpec=_changed(pool()["pythonPackageSpec"], changes))
+
+
+def container(**changes: Any) -> Request:
+    spec = _changed({"imageUri": CUSTOM_IMAGE}, changes)
+    return pool(pythonPackageSpec=None, containerSpec=spec)
+
+
+def custom_job(*pools: Request, **job_spec: Any) -> Request:
+    spec: Request = {"workerPoolSpecs": list(pools) or [pool()], **job_spec}
+    return {"displayName": "job", "jobSpec": spec}
+
+
+def ml_job(
+    *, job_id: str = "job_1", labels: Mapping[str, str] | None = None, **training: Any
+) -> Request:
+    """An `ml` job on scale tier BASIC; None removes a field of trainingInput."""
+    job: Request = {
+        "jobId": job_id,
+        "trainingInput": _changed(
+            {
+                "scaleTier": "BASIC",
+                "packageUris": ["gs://bucket/trainer-0.1.tar.gz"],
+                "pythonModule": "trainer.task",
+                "region": "us-central1",
+                "runtimeVersion": "2.6",
+                "pythonVersion": "3.7",
+            },
+            training,
+        ),
+    }
+    return job if labels is None else {**job, "labels": dict(labels)}
+
+
+def _changed(values: Request, changes: Mapping[str, Any]) -> Request:
+    merged = {**copy.deepcopy(values), **changes}
+    return {name: value for name, value in merged.items() if value is not None}

@@ -1,0 +1,193 @@
+"""The public tables: complete, consistent with each other, and right where the facts can be checked."""
+
+import pytest
+
+from trainshed.core.catalog import (
+    accelerators,
+    images,
+    machines,
+    ml_units,
+    regions,
+    runtime_versions,
+    tiers,
+)
+from trainshed.core.catalog.machines import GIB
+from trainshed.core.names import Api
+
+REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
+
+
+def test_machine_table() -> None:
+    """Facts §4: 117 Vertex names, 15 legacy types, and the one type only tiers use."""
+    assert len(machines.named_in(Api.VERTEX)) == 117
+    assert sum(m.is_legacy for m in machines.machine_types().values()) == 15
+    assert machines.machine_types()["n1-highcpu-8"].apis == frozenset()
+    n1 = machines.machine_types()["n1-standard-32"]
+    assert (n1.vcpus, n1.memory_bytes, n1.egress_gbps) == (32, 120 * GIB, 32)
+
+
+@pytest.mark.parametrize(
+    ("gib", "left"), [(150, 140.1423), (15, 12.4023), (0, 0), (0.1, 0)], ids=str
+)
+def test_memory_limit(gib: float, left: float) -> None:
+    """SPEC §2.2, facts §2.7."""
+    assert machines.memory_limit(round(gib * GIB)) / GIB == pytest.approx(left, abs=1e-4)
+
+
+def test_memory_limit_grows_with_the_machine() -> None:
+    sizes = [machines.memory_limit(gib * GIB) for gib in range(1, 400)]
+    assert sizes == sorted(sizes)
+    assert all(limit < gib * GIB for gib, limit in enumerate(sizes, start=1))
+
+
+def test_accelerated_machines_say_which_accelerators_they_take() -> None:
+    """A machine that needs accelerators has a way to name them: a count, or a TPU topology."""
+    for api in Api:
+        for machine in machines.named_in(api):
+            choices = accelerators.allowed(machine, api)
+            if machine.needs_accelerators:
+                assert choices or accelerators.tpu_topologies(machine), machine.name
+            assert set(choices) <= set(accelerators.accelerator_types(api)), machine.name
+
+
+def test_k80_is_for_ml_only() -> None:
+    """Facts §6.5: Vertex was seen to refuse it."""
+    machine = machines.machine_types()["n1-standard-8"]
+    assert accelerators.count_is_allowed(machine, accelerators.K80, 1, Api.ML)
+    assert not accelerators.count_is_allowed(machine, accelerators.K80, 1, Api.VERTEX)
+
+
+def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
+    """Facts §4: the tiers' prices are the sums of their machines' prices."""
+    prices = {
+        "BASIC": 0.3878,
+        "STANDARD_1": 4.0571,
+        "PREMIUM_1": 33.7829,
+        "BASIC_GPU": 1.6939,
+        "BASIC_TPU": 9.5714,
+    }
+    assert set(tiers.predefined_tiers()) == set(prices)
+    for tier, pools in tiers.predefined_tiers().items():
+        total = 0.0
+        for pool in pools:
+            assert pool.machine_type in machines.machine_types()
+            units = ml_units.units_per_hour(
+                pool.machine_type, pool.accelerator_type, pool.accelerator_count
+            )
+            assert units is not None
+            total += units * pool.count
+        assert total == pytest.approx(prices[tier], abs=1e-3)
+
+
+def test_consumed_units() -> None:
+    """Facts §4: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
+    minute = ml_units.MINUTE
+    assert ml_units.consumed_units([0.3878], 386 * minute // 60) == 0.06
+    assert ml_units.consumed_units([0.3878] * 3, 5 * minute) == 0.1
+    assert ml_units.consumed_units([0.3878], 60 * minute) == 0.39
+    assert ml_units.consumed_units([0.3878], 0) == 0
+    assert ml_units.consumed_units([], minute) == 0
+    assert ml_units.units_per_hour("n4-standard-4") is None
+
+
+def test_every_listed_image_is_read() -> None:
+    """Facts §5.2: 91 images, in each of the three multi-regions."""
+    assert len(images.listed_images()) == 91
+    for place in ("us", "europe", "asia"):
+        for name in images.listed_images():
+            uri = f"{place}-docker.pkg.dev/vertex-ai/training/{name}:latest"
+            assert images.parse_prebuilt(uri) is not None, uri
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sklearn-cpu.1-6.py310:latest", ("scikit-learn", "cpu", "1.6", "3.10")),
+        ("scikit-learn-cpu.1-6:latest", ("scikit-learn", "cpu", "1.6", "3.10")),
+        ("scikit-learn-cpu.0-23:latest", ("scikit-learn", "cpu", "0.23", "3.7")),
+        ("tf-cpu.2-11:latest", ("tensorflow", "cpu", "2.11", "3.7")),
+        ("tf-gpu.2-11.py310", ("tensorflow", "gpu", "2.11", "3.10")),
+        ("tf-tpu.2-15.cp310:latest", ("tensorflow", "tpu", "2.15", "3.10")),
+        ("training-tf-cpu.2-1:latest", ("tensorflow", "cpu", "2.1", "3.7")),
+        ("pytorch-xla.1-11:latest", ("pytorch", "xla", "1.11", "3.7")),
+        ("pytorch-cpu.2-4.py310", ("pytorch", "cpu", "2.4", "3.10")),
+        ("ray-cpu.2-9.py310:latest", ("ray", "cpu", "2.9", "3.10")),
+    ],
+)
+def test_image_names(name: str, expected: tuple[str, str, str, str]) -> None:
+    """Facts §5.2, old names included."""
+    image = images.parse_prebuilt(REPOSITORY + name)
+    assert image is not None
+    assert (image.framework, image.device, image.version, image.python) == expected
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "python:3.11",
+        REPOSITORY + "tf-cpu.9-9:latest",
+        REPOSITORY + "tf-cpu.2-11:v1",
+        REPOSITORY + "tf-cpu.2-11.py39:latest",
+        REPOSITORY + "caffe-cpu.1-0:latest",
+        "gcr.io/mine/tf-cpu.2-11:latest",
+        "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest",
+    ],
+)
+def test_other_images_are_not_prebuilt(uri: str) -> None:
+    assert images.parse_prebuilt(uri) is None
+
+
+def test_reduction_server_image() -> None:
+    """Facts §4."""
+    for place in ("us", "europe", "asia"):
+        base = f"{place}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver"
+        assert images.is_reduction_server(base)
+        assert images.is_reduction_server(f"{base}:latest")
+    assert not images.is_reduction_server("gcr.io/mine/reductionserver:latest")
+
+
+def test_near_names_are_proposed() -> None:
+    assert images.nearest_prebuilt(REPOSITORY + "tf-cpu.2-2") == " Did you mean tf-cpu.2-2?"
+    assert "sklearn-cpu.1-6" in images.nearest_prebuilt(REPOSITORY + "skleran-cpu.1-6.py310:latest")
+    assert machines.closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
+    assert machines.closest("zzz", ["n1-standard-4"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "legal"),
+    [
+        ("1.4", "3.5", True),
+        ("1.14", "3.5", True),
+        ("1.15", "3.5", False),
+        ("1.15", "3.7", True),
+        ("1.14", "3.7", False),
+        ("1.15", "2.7", True),
+        ("2.1", "2.7", False),
+        ("2.6", "3.7", True),
+        ("2.6", "", True),
+        ("2.6", "3.8", False),
+        ("", "", True),
+        ("", "3.7", True),
+        ("", "2.7", False),
+        ("7.0", "", False),
+    ],
+)
+def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
+    """SPEC §1.5."""
+    assert (runtime_versions.pair_fault(version, python) == "") is legal
+
+
+@pytest.mark.parametrize(
+    ("version", "chief"),
+    [("1.15", False), ("2.1", True), ("2.11", True), ("", True), ("1.2", False)],
+)
+def test_chief_or_master(version: str, chief: bool) -> None:
+    """Facts §3.3."""
+    assert runtime_versions.names_chief(version) is chief
+
+
+def test_regions() -> None:
+    assert len(regions.regions(Api.VERTEX)) == 38
+    assert set(regions.regions(Api.ML)) <= set(regions.regions(Api.VERTEX))
+    assert "NVIDIA_L4" in regions.vertex_accelerators("us-central1")
+    assert regions.vertex_accelerators("nowhere") == ()

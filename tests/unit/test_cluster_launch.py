@@ -1,0 +1,301 @@
+"""What replicas are told and given: cluster, ranks, environment, command line (SPEC §3, facts §3).
+
+The launch of whole jobs is compared with files under tests/golden/launch; set UPDATE_GOLDEN=1 to write them.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import (
+    CUSTOM_IMAGE,
+    GUIDE,
+    REDUCER,
+    SKLEARN,
+    TENSORFLOW,
+    FakeRuntimes,
+    Request,
+    container,
+    custom_job,
+    ml_job,
+    package,
+)
+from trainshed.core.cluster import Endpoint, cluster_spec, hostname, rank, tf_config
+from trainshed.core.environment import Gang, arguments, environment, expand
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.core.specs.ml import parse_job
+from trainshed.core.specs.model import JobSpec, Program
+from trainshed.core.specs.vertex import parse_custom_job
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
+UID = JobUid(7)
+PRIMARY, WORKER, SERVER, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
+NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
+
+
+def vertex(request: Request) -> JobSpec:
+    return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes()).spec
+
+
+def ml(**training: Any) -> JobSpec:
+    return parse_job(ml_job(**training), runtimes=FakeRuntimes()).spec
+
+
+def ml_container(**training: Any) -> JobSpec:
+    values: Request = dict.fromkeys(
+        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
+    )
+    values["masterConfig"] = {"imageUri": CUSTOM_IMAGE}
+    return ml(**(values | training))
+
+
+def gang(spec: JobSpec) -> Gang:
+    """The job at the addresses that its hostnames promise."""
+    name = (
+        JobName(Api.VERTEX, "project-1", "us-central1", "42")
+        if spec.api is Api.VERTEX
+        else JobName(Api.ML, "project-1", "", "job_1")
+    )
+    endpoints = {r: Endpoint(hostname(UID, spec, r), 2222) for r in spec.replicas()}
+    return Gang(name, spec, endpoints, master_port=23456)
+
+
+def environ(spec: JobSpec, replica: ReplicaId) -> dict[str, str]:
+    return dict(environment(gang(spec), replica))
+
+
+def launch(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
+    """A replica's start as readable JSON: variables that hold JSON are shown parsed."""
+    variables = environ(spec, replica)
+    shown: dict[str, Any] = {
+        name: json.loads(value) if name in NESTED else value for name, value in variables.items()
+    }
+    return {
+        "hostname": hostname(UID, spec, replica),
+        "argv": list(arguments(spec, replica, variables)),
+        "environ": shown,
+    }
+
+
+TWO_WORKERS = package(
+    executorImageUri=TENSORFLOW,
+    args=["--out", "$(AIP_MODEL_DIR)", "--literal=$$(AIP_MODEL_DIR)", "$(NOBODY)"],
+    env=[
+        {"name": "RUN", "value": "run of $(CLOUD_ML_JOB_ID)"},
+        {"name": "AGAIN", "value": "$(RUN)!"},
+    ],
+)
+FOUR_POOLS = vertex(
+    custom_job(
+        TWO_WORKERS,
+        TWO_WORKERS | {"replicaCount": "2"},
+        {},
+        TWO_WORKERS,
+        baseOutputDirectory={"outputUriPrefix": "gs://bucket/out/"},
+        tensorboard="projects/1/locations/us-central1/tensorboards/2",
+    )
+)
+SINGLE = vertex(
+    custom_job(container(imageUri=SKLEARN, command=["sh", "-c"], args=["echo $$ $(date)"]))
+)
+BASIC = ml(
+    runtimeVersion=None,
+    pythonVersion=None,
+    args=["--x", "$(HOME)", "--", "a b"],
+    jobDir="gs://bucket/job",
+)
+THIRTEEN = ml(**GUIDE)
+CONTAINERS = ml_container(
+    scaleTier="CUSTOM",
+    masterType="n1-standard-4",
+    workerType="n1-standard-4",
+    workerCount="2",
+    evaluatorType="n1-standard-4",
+    evaluatorCount="1",
+    useChiefInTfConfig=True,
+    args=["--lr=0.1"],
+    jobDir="gs://bucket/job",
+)
+PLANS: dict[str, tuple[JobSpec, tuple[ReplicaId, ...]]] = {
+    "vertex_pools_with_gap": (FOUR_POOLS, FOUR_POOLS.replicas()),
+    "vertex_single_container": (SINGLE, SINGLE.replicas()),
+    "ml_basic": (BASIC, BASIC.replicas()),
+    "ml_custom_13_replicas": (THIRTEEN, (PRIMARY, ReplicaId(1, 8), ReplicaId(2, 2))),
+    "ml_containers_with_chief": (CONTAINERS, CONTAINERS.replicas()),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_launch_is_as_recorded(name: str) -> None:
+    """SPEC §3: every variable and argument of these jobs, byte for byte."""
+    spec, replicas = PLANS[name]
+    shown = json.dumps({str(r): launch(spec, r) for r in replicas}, indent=1, ensure_ascii=False)
+    recorded = GOLDEN / f"{name}.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        recorded.write_text(shown + "\n", "utf-8")
+    assert shown + "\n" == recorded.read_text("utf-8")
+
+
+def test_every_recorded_launch_has_its_test() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.json")} == set(PLANS)
+
+
+def cluster_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
+    found = cluster_spec(spec, gang(spec).endpoints, replica)
+    assert found is not None
+    return found
+
+
+def config_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any] | None:
+    return tf_config(spec, gang(spec).endpoints, replica, project_id="project-1")
+
+
+def test_skipped_pools_are_absent() -> None:
+    """SPEC §3: absent from CLUSTER_SPEC, not empty lists; the job is a dictionary in public spelling."""
+    found = cluster_of(FOUR_POOLS, ReplicaId(1, 1))
+    assert {pool: len(hosts) for pool, hosts in found["cluster"].items()} == {
+        "workerpool0": 1,
+        "workerpool1": 2,
+        "workerpool3": 1,
+    }
+    assert found["task"] == {"type": "workerpool1", "index": 1}
+    assert found["environment"] == "cloud"
+    assert found["job"]["workerPoolSpecs"][2] == {}
+
+
+def test_vertex_tf_config_only_for_more_than_one_replica() -> None:
+    """SPEC §3, facts §3.3: with chief; the evaluator has a task and is in no cluster."""
+    assert config_of(SINGLE, PRIMARY) is None
+    assert cluster_spec(SINGLE, gang(SINGLE).endpoints, PRIMARY) is not None
+    evaluator = config_of(FOUR_POOLS, EVALUATOR)
+    assert evaluator is not None
+    assert set(evaluator["cluster"]) == {"chief", "worker"}
+    assert evaluator["task"]["type"] == "evaluator"
+    primary = config_of(FOUR_POOLS, PRIMARY)
+    assert primary is not None
+    assert (primary["task"]["type"], primary["task"]["index"]) == ("chief", 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "name"),
+    [
+        ("1.15", "3.7", "master"),
+        ("2.1", "3.7", "chief"),
+        ("2.6", "3.7", "chief"),
+        (None, None, "chief"),
+    ],
+)
+def test_ml_always_has_tf_config(version: str | None, python: str | None, name: str) -> None:
+    """SPEC §3: chief from runtime 2.1 on, master before; the default runtime counts as the newest."""
+    spec = ml(runtimeVersion=version, pythonVersion=python)
+    config = config_of(spec, PRIMARY)
+    assert config is not None
+    assert list(config["cluster"]) == [name]
+    assert config["task"]["type"] == name
+    assert config["task"]["cloud"].endswith("-ml")
+    assert hostname(UID, spec, PRIMARY).startswith(f"cmle-training-{name}-")
+    assert cluster_spec(spec, gang(spec).endpoints, PRIMARY) is None
+
+
+@pytest.mark.parametrize(("flag", "name"), [(True, "chief"), (False, "master"), (None, "master")])
+def test_ml_containers_choose_their_chief(flag: bool | None, name: str) -> None:
+    """SPEC §3: by useChiefInTfConfig, in TF_CONFIG and in CLUSTER_SPEC, which only containers get."""
+    spec = ml_container(useChiefInTfConfig=flag)
+    assert list(cluster_of(spec, PRIMARY)["cluster"]) == [name]
+    config = config_of(spec, PRIMARY)
+    assert config is not None
+    assert list(config["cluster"]) == [name]
+
+
+def test_the_flag_means_nothing_without_a_container() -> None:
+    """Facts §3.3."""
+    config = config_of(ml(runtimeVersion="1.15", useChiefInTfConfig=True), PRIMARY)
+    assert config is not None
+    assert list(config["cluster"]) == ["master"]
+
+
+def test_reducers_are_in_cluster_spec_only() -> None:
+    """SPEC §3: no `ps` in TF_CONFIG, no rank."""
+    four = vertex(custom_job(TWO_WORKERS, TWO_WORKERS, TWO_WORKERS))
+    reducer = Program(four.pool(2).program.runtime, image_uri=REDUCER)
+    pools = (*four.pools[:2], dataclasses.replace(four.pool(2), program=reducer))
+    spec = dataclasses.replace(four, pools=pools)
+    assert "workerpool2" in cluster_of(spec, SERVER)["cluster"]
+    assert config_of(spec, SERVER) is None
+    worker = config_of(spec, WORKER)
+    assert worker is not None
+    assert set(worker["cluster"]) == {"chief", "worker"}
+    assert rank(spec, SERVER) is None
+    assert "RANK" not in environ(spec, SERVER)
+    servers = config_of(four, SERVER)
+    assert servers is not None
+    assert servers["task"]["type"] == "ps"
+
+
+def test_ranks() -> None:
+    """SPEC §3: primary 0, then the workers; WORLD_SIZE counts those; others have no rank."""
+    ranks = {str(r): rank(THIRTEEN, r) for r in THIRTEEN.replicas()}
+    assert [r.rank for r in ranks.values() if r is not None] == list(range(10))
+    assert {r.world_size for r in ranks.values() if r is not None} == {10}
+    assert ranks["workerpool2-0"] is None
+    assert "MASTER_ADDR" not in environ(THIRTEEN, SERVER)
+    worker = environ(THIRTEEN, WORKER)
+    assert worker["MASTER_ADDR"] == hostname(UID, THIRTEEN, PRIMARY)
+    assert worker["MASTER_PORT"] == "23456"
+
+
+def test_hostnames_are_the_jobs_own() -> None:
+    """SPEC §3: one id for all replicas of a job, another one for the next job."""
+    names = [hostname(UID, FOUR_POOLS, replica) for replica in FOUR_POOLS.replicas()]
+    assert len(set(names)) == 4
+    assert len({name.split("-")[3] for name in names}) == 1
+    assert hostname(JobUid(8), FOUR_POOLS, PRIMARY) not in names
+
+
+def test_gpus() -> None:
+    """SPEC §2, §3: assigned devices only, and none at all on a host that has none."""
+    assert dict(environment(gang(SINGLE), PRIMARY))["CUDA_VISIBLE_DEVICES"] == ""
+    given = dict(environment(gang(SINGLE), PRIMARY, cuda_devices="0,1"))
+    assert given["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_the_users_variables_win() -> None:
+    spec = vertex(custom_job(container(env=[{"name": "WORLD_SIZE", "value": "$(WORLD_SIZE)0"}])))
+    assert environ(spec, PRIMARY)["WORLD_SIZE"] == "10"
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)$(A)y", "x11y"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$$(A)"),
+        ("$(B)", "$(B)"),
+        ("$A ${A} $$ $(", "$A ${A} $$ $("),
+        ("$(date +%s)", "$(date +%s)"),
+        ("$($(A))", "$(1)"),
+    ],
+)
+def test_expansion(text: str, expanded: str) -> None:
+    """Facts §3.4."""
+    assert expand(text, {"A": "1"}) == expanded
+
+
+def test_job_dir_comes_last_as_two_arguments() -> None:
+    """SPEC §3."""
+    argv = arguments(BASIC, PRIMARY, environ(BASIC, PRIMARY))
+    assert argv[:3] == ("python3", "-m", "trainer.task")
+    assert argv[-2:] == ("--job-dir", "gs://bucket/job")
+    assert "$(HOME)" in argv
+
+
+def test_environment_is_a_list_of_distinct_printable_pairs() -> None:
+    for spec, replicas in PLANS.values():
+        for replica in replicas:
+            names = [name for name, _ in environment(gang(spec), replica)]
+            assert len(names) == len(set(names))

@@ -1,0 +1,369 @@
+"""`ml` v1 jobs: what is refused, with which fields, and what a valid one becomes (SPEC §1.1-§1.6)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import (
+    CUSTOM_IMAGE,
+    GUIDE,
+    REFUSED_IMAGE,
+    SKLEARN,
+    FakeRuntimes,
+    Request,
+    ml_job,
+)
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.names import Api
+from trainshed.core.specs.ml import ParsedMlJob, parse_job
+from trainshed.core.specs.model import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
+
+OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"
+
+
+def parse(request: Request) -> ParsedMlJob:
+    return parse_job(request, runtimes=FakeRuntimes())
+
+
+def spec_of(request: Request) -> JobSpec:
+    return parse(request).spec
+
+
+def violations(request: Request) -> dict[str, str]:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(request)
+    found = refusal.value.violations
+    assert all(v.description.strip() for v in found)
+    return {v.field: v.description for v in found}
+
+
+def custom(**training: Any) -> Request:
+    values: Request = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", **training}
+    return ml_job(**values)
+
+
+def image(uri: str = CUSTOM_IMAGE, *, config: Request | None = None, **training: Any) -> Request:
+    """A container job on scale tier BASIC."""
+    values: Request = dict.fromkeys(
+        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
+    )
+    values["masterConfig"] = {"imageUri": uri, **(config or {})}
+    return ml_job(**(values | training))
+
+
+def gpus(kind: str, count: str | None, machine: str = "n1-standard-8") -> Request:
+    config: Request = {"type": kind} if count is None else {"type": kind, "count": count}
+    return custom(masterType=machine, masterConfig={"acceleratorConfig": config})
+
+
+ONE_FAULT: dict[str, tuple[Request, str]] = {
+    "no job id": (ml_job(job_id=""), "job_id"),
+    "job id with a dash": (ml_job(job_id="my-job"), "job_id"),
+    "job id beginning with a digit": (ml_job(job_id="1job"), "job_id"),
+    "long job id": (ml_job(job_id="j" * 129), "job_id"),
+    "label": (ml_job(labels={"Team": "a"}), "labels.Team"),
+    "no training input": ({"jobId": "job_1"}, "training_input"),
+    "prediction": ({**ml_job(), "predictionInput": {"region": "us-central1"}}, "prediction_input"),
+    "tier": (ml_job(scaleTier="HUGE"), "scale_tier"),
+    "master type on a tier": (ml_job(masterType="n1-standard-4"), "master_type"),
+    "worker count on a tier": (ml_job(scaleTier=None, workerCount="1"), "worker_count"),
+    "accelerators on a tier": (
+        ml_job(masterConfig={"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}}),
+        "master_config.accelerator_config",
+    ),
+    "no master type": (ml_job(scaleTier="CUSTOM"), "master_type"),
+    "unknown master type": (custom(masterType="n1-standard-5"), "master_type"),
+    "machine of Vertex only": (custom(masterType="n4-standard-4"), "master_type"),
+    "TPU as master": (custom(masterType="cloud_tpu"), "master_type"),
+    "workers without type": (custom(workerCount="2"), "worker_type"),
+    "servers without type": (custom(parameterServerCount="2"), "parameter_server_type"),
+    "evaluators without type": (custom(evaluatorCount="1"), "evaluator_type"),
+    "negative workers": (custom(workerType="n1-standard-4", workerCount="-1"), "worker_count"),
+    "absurd workers": (custom(workerType="n1-standard-4", workerCount="9" * 18), "worker_count"),
+    "two categories": (custom(workerType="standard", workerCount="1"), "worker_type"),
+    "accelerators on a legacy type": (
+        gpus("NVIDIA_TESLA_K80", "1", "standard"),
+        "master_config.accelerator_config",
+    ),
+    "GPU on the wrong machine": (
+        gpus("NVIDIA_TESLA_A100", "1"),
+        "master_config.accelerator_config.type",
+    ),
+    "GPU count": (gpus("NVIDIA_TESLA_K80", "3"), "master_config.accelerator_config.count"),
+    "GPU without count": (gpus("NVIDIA_TESLA_K80", None), "master_config.accelerator_config.count"),
+    "A2 without its GPUs": (
+        custom(masterType="a2-highgpu-1g"),
+        "master_config.accelerator_config.type",
+    ),
+    "disk type": (
+        ml_job(masterConfig={"diskConfig": {"bootDiskType": "hyperdisk-balanced"}}),
+        "master_config.disk_config.boot_disk_type",
+    ),
+    "disk size": (
+        ml_job(masterConfig={"diskConfig": {"bootDiskSizeGb": 10}}),
+        "master_config.disk_config.boot_disk_size_gb",
+    ),
+    "unknown runtime": (ml_job(runtimeVersion="9.9", pythonVersion=None), "runtime_version"),
+    "Python 2.7 on 2.6": (ml_job(pythonVersion="2.7"), "python_version"),
+    "Python 3.5 on 1.15": (ml_job(runtimeVersion="1.15", pythonVersion="3.5"), "python_version"),
+    "Python 3.7 on 1.14": (ml_job(runtimeVersion="1.14"), "python_version"),
+    "old Python on the default": (
+        ml_job(runtimeVersion=None, pythonVersion="2.7"),
+        "python_version",
+    ),
+    "runtime refused by the runtimes": (
+        ml_job(runtimeVersion="1.0", pythonVersion=None),
+        "runtime_version",
+    ),
+    "runtime and image": (image(runtimeVersion="2.6"), "runtime_version"),
+    "Python and image": (image(pythonVersion="3.7"), "python_version"),
+    "worker image without master's": (
+        ml_job(workerConfig={"imageUri": CUSTOM_IMAGE}),
+        "worker_config.image_uri",
+    ),
+    "command without image": (
+        ml_job(masterConfig={"containerCommand": ["x"]}),
+        "master_config.container_command",
+    ),
+    "image refused by the runtimes": (image(REFUSED_IMAGE), "master_config.image_uri"),
+    "image name": (image("gs://bucket/image"), "master_config.image_uri"),
+    "args and command": (
+        image(config={"containerCommand": ["x"]}, args=["--a"]),
+        "master_config.container_command",
+    ),
+    "args and container args": (
+        image(config={"containerArgs": ["x"]}, args=["--a"]),
+        "master_config.container_args",
+    ),
+    "package in a custom image": (
+        image(packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task"),
+        "package_uris",
+    ),
+    "prebuilt image without a program": (image(SKLEARN), "master_config.container_command"),
+    "TPU worker without its TensorFlow": (
+        image(
+            scaleTier="CUSTOM",
+            masterType="n1-standard-4",
+            workerType="cloud_tpu",
+            workerCount="1",
+        ),
+        "worker_config.tpu_tf_version",
+    ),
+    "no packages": (ml_job(packageUris=None), "package_uris"),
+    "101 packages": (ml_job(packageUris=["gs://bucket/p.tar.gz"] * 101), "package_uris"),
+    "package outside a bucket": (ml_job(packageUris=["p.tar.gz"]), "package_uris[0]"),
+    "no module": (ml_job(pythonModule=None), "python_module"),
+    "module is a path": (ml_job(pythonModule="trainer/task"), "python_module"),
+    "job dir": (ml_job(jobDir="/tmp/x"), "job_dir"),
+    "bucket of the job dir": (ml_job(jobDir="gs://No_Such/x"), "job_dir"),
+    "no region": (ml_job(region=None), "region"),
+    "unknown region": (ml_job(region="us-central9"), "region"),
+    "region of Vertex only": (ml_job(region="us-east5"), "region"),
+    "service account": (ml_job(serviceAccount="me"), "service_account"),
+    "short wait": (ml_job(scheduling={"maxWaitTime": "1799s"}), "scheduling.max_wait_time"),
+    "no wait at all": (ml_job(scheduling={"maxWaitTime": "0s"}), "scheduling.max_wait_time"),
+    "no running time": (
+        ml_job(scheduling={"maxRunningTime": "0s"}),
+        "scheduling.max_running_time",
+    ),
+    "priority": (ml_job(scheduling={"priority": 1001}), "scheduling.priority"),
+    "negative priority": (ml_job(scheduling={"priority": -1}), "scheduling.priority"),
+    "tuning": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters"),
+    "long arguments": (ml_job(args=["x" * 60_000, "y" * 60_000]), "args"),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_refusal_names_the_field(case: str) -> None:
+    """SPEC §1.4: each rule by itself names the field that breaks it."""
+    request, field = ONE_FAULT[case]
+    found = list(violations(request))
+    if case == "long arguments":
+        found.remove("scale_tier")  # such a job does not fit into an environment either
+    assert found == [field]
+
+
+def test_all_violations_are_reported_at_once() -> None:
+    """SPEC §1.4."""
+    request = ml_job(
+        job_id="my-job",
+        labels={"a b": "c"},
+        scaleTier="CUSTOM",
+        masterType="n1-standard-99",
+        workerCount="2",
+        masterConfig={"imageUri": REFUSED_IMAGE, "diskConfig": {"bootDiskSizeGb": 1}},
+        runtimeVersion="2.6",
+        region="mars",
+        jobDir="x",
+        scheduling={"maxWaitTime": "10s", "maxRunningTime": "-1s", "priority": 5000},
+        serviceAccount="me",
+        hyperparameters={},
+    )
+    found = set(violations(request))
+    assert found >= {
+        "job_id",
+        "labels.a b",
+        "master_type",
+        "worker_type",
+        "runtime_version",
+        "python_version",
+        "region",
+        "job_dir",
+        "scheduling.max_wait_time",
+        "scheduling.max_running_time",
+        "scheduling.priority",
+        "service_account",
+        "hyperparameters",
+    }
+
+
+def test_public_words_of_the_runtime() -> None:
+    """Facts §6.5: the text that was seen, with what would be right after it."""
+    found = violations(ml_job(runtimeVersion="1.3", pythonVersion=None))
+    assert found["runtime_version"].startswith(
+        "The specified runtime version '1.3' with the Python version '' is not supported or is "
+        "deprecated.  Please specify a different runtime version."
+    )
+    found = violations(ml_job(pythonVersion="3.5"))
+    assert "Runtime version 2.6 goes with Python 3.7." in found["python_version"]
+
+
+def test_the_public_guides_custom_job() -> None:
+    """SPEC §1.1: the guide's example of 13 replicas."""
+    spec = spec_of(ml_job(**GUIDE))
+    assert spec.api is Api.ML
+    assert [(p.position, p.replica_count, p.machine.type) for p in spec.pools] == [
+        (0, 1, "complex_model_m"),
+        (1, 9, "complex_model_m"),
+        (2, 3, "large_model"),
+    ]
+    assert len(spec.replicas()) == 13
+    assert spec.pool(2).machine.memory_bytes == 52 * 2**30
+    assert spec.runtime_version == "2.6"
+    assert spec.pool(1).program.module == "trainer.task"
+    assert spec.pool(1).program.runtime.python_version == "3.7"
+
+
+def test_basic_without_a_runtime_version() -> None:
+    """SPEC §1.5: the guide's first example leaves the runtime out; the runtimes say what it gets."""
+    parsed = parse(ml_job(runtimeVersion=None, pythonVersion=None, scaleTier=None))
+    assert parsed.job_id == "job_1"
+    spec = parsed.spec
+    assert spec.runtime_version == ""
+    assert [(p.replica_count, p.machine.type) for p in spec.pools] == [(1, "n1-standard-4")]
+    assert spec.pool(0).program.runtime.notices
+
+
+@pytest.mark.parametrize(
+    ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
+)
+def test_python_left_out_is_the_runtimes_own(version: str, python: str) -> None:
+    """SPEC §1.5."""
+    spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
+    assert spec.pool(0).program.runtime.python_version == python
+
+
+@pytest.mark.parametrize(
+    ("tier", "replicas"),
+    [("BASIC", 1), ("STANDARD_1", 8), ("PREMIUM_1", 31), ("BASIC_GPU", 1), ("BASIC_TPU", 1)],
+)
+def test_every_tier_is_valid(tier: str, replicas: int) -> None:
+    """SPEC §1.5, facts §4: predefined tiers expand to machine counts, BASIC_GPU's K80 included."""
+    assert len(spec_of(ml_job(scaleTier=tier)).replicas()) == replicas
+
+
+def test_tiers_with_devices() -> None:
+    """Facts §4: the TPU is the master's, and that there is none is said."""
+    gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
+    assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
+    tpu = spec_of(ml_job(scaleTier="BASIC_TPU"))
+    assert tpu.pool(0).machine.type == "n1-standard-4"
+    assert tpu.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)
+    assert any("TPU" in warning for warning in tpu.warnings)
+
+
+def test_custom_tpu_worker_goes_with_both_categories() -> None:
+    """Facts §4."""
+    for master in ("n1-highcpu-16", "complex_model_m"):
+        spec = spec_of(custom(masterType=master, workerType="cloud_tpu", workerCount="1"))
+        assert [p.position for p in spec.pools] == [0]
+        assert spec.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)
+
+
+def test_accelerators_and_legacy_machines() -> None:
+    spec = spec_of(gpus("NVIDIA_TESLA_V100", "4"))
+    assert spec.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_V100", 4)
+    legacy = spec_of(custom(masterType="complex_model_l_gpu"))
+    assert legacy.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 8)
+    assert legacy.pool(0).machine.vcpus == 32
+
+
+def test_containers_fall_back_to_the_masters_image() -> None:
+    """Facts §3.5: a role without an image of its own runs the master's; args go to every role."""
+    spec = spec_of(
+        image(
+            scaleTier="CUSTOM",
+            masterType="n1-standard-4",
+            workerType="n1-standard-4",
+            workerCount="1",
+            parameterServerType="n1-standard-4",
+            parameterServerCount="1",
+            parameterServerConfig={"imageUri": "gcr.io/p1/ps:v1"},
+            args=["--x", "1"],
+            useChiefInTfConfig=True,
+        )
+    )
+    assert [p.program.image_uri for p in spec.pools] == [
+        CUSTOM_IMAGE,
+        CUSTOM_IMAGE,
+        "gcr.io/p1/ps:v1",
+    ]
+    assert all(p.program.args == ("--x", "1") for p in spec.pools)
+    assert all(p.program.module is None for p in spec.pools)
+    assert spec.use_chief_in_tf_config
+    assert spec.runtime_version == ""
+
+
+def test_container_command_and_args() -> None:
+    config = {"containerCommand": ["python3", "-m", "x"], "containerArgs": ["--a"]}
+    program = spec_of(image(config=config)).pool(0).program
+    assert (program.command, program.args) == (("python3", "-m", "x"), ("--a",))
+
+
+def test_a_prebuilt_image_runs_packages() -> None:
+    """Facts §5.1: the older PyTorch images take packages and a module."""
+    request = image(OLD_TORCH, packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task")
+    program = spec_of(request).pool(0).program
+    assert (program.module, program.runtime.family) == ("trainer.task", "pytorch")
+
+
+def test_scheduling_disk_and_the_rest() -> None:
+    """Facts §2.6: limits as given, defaults where not."""
+    request = ml_job(
+        scheduling={"maxWaitTime": "1800s", "maxRunningTime": "7200s", "priority": 7},
+        masterConfig={"diskConfig": {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}},
+        jobDir="gs://bucket/job",
+        serviceAccount="me@p.iam.gserviceaccount.com",
+        args=["--lr", "0.1"],
+        labels={"a": "b"},
+    )
+    spec = spec_of(request)
+    assert spec.scheduling.max_wait == 1800 * 10**9
+    assert spec.scheduling.timeout == 7200 * 10**9
+    assert spec.scheduling.priority == 7
+    assert spec.pool(0).disk == Disk("pd-standard", 200)
+    assert spec.job_dir == "gs://bucket/job"
+    assert spec.pool(0).program.args == ("--lr", "0.1")
+    assert json.loads(spec.job_json) == request["trainingInput"]
+    assert spec_of(ml_job()).scheduling.timeout == DEFAULT_TIMEOUT
+    assert spec_of(ml_job()).scheduling.max_wait is None
+    assert spec_of(ml_job()).warnings == ()
+
+
+def test_what_is_ignored_is_said() -> None:
+    """Nothing that was asked for is dropped silently; gcloud's constant false asks for nothing."""
+    warnings = " ".join(spec_of(ml_job(enableWebAccess=True, network="n")).warnings)
+    assert "enable_web_access" in warnings
+    assert "network" in warnings
+    assert spec_of(ml_job(enableWebAccess=False)).warnings == ()
