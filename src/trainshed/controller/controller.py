@@ -35,6 +35,11 @@ from trainshed.store.port import Commit, Ledger, LiveJob, StaleCommit
 
 log = logging.getLogger(__name__)
 
+_STALE_LIMIT = 20
+"""Commits in a row that may find the job changed; more mean that another service has taken the lead."""
+_PAUSE = 1.0
+"""Seconds before events that could not be applied are tried again."""
+
 
 @dataclass(slots=True)
 class _Tracked:
@@ -125,24 +130,28 @@ class Controller:
 
     async def _work_off(self, uid: JobUid) -> None:
         """Apply all that came in for one job, until nothing is left."""
-        try:
-            while uid in self._inbox and not self._closing:
-                inbox = self._inbox.pop(uid)
-                try:
-                    await self._apply(uid, inbox)
-                except StaleCommit:
-                    # A request wrote in between: look at the job again and apply the same events to it.
-                    self._tracked.pop(uid, None)
-                    self._inbox[uid].events[:0] = inbox.events
-                    self._inbox[uid].look_again = True
-        except Exception:
-            log.exception("job %d: an event could not be applied; it is looked at again", uid)
-            self._tracked.pop(uid, None)
-            asyncio.get_running_loop().call_later(1.0, self.wake, uid)
-        finally:
-            del self._busy[uid]
-            if uid in self._inbox:
-                self._ensure_busy(uid)
+        stale = 0
+        while uid in self._inbox and not self._closing:
+            inbox = self._inbox.pop(uid)
+            try:
+                await self._apply(uid, inbox)
+                stale = 0
+            except StaleCommit:
+                # A request wrote in between: look at the job again and apply the same events to it.
+                stale += 1
+                self._put_back(uid, inbox)
+                if stale > _STALE_LIMIT:
+                    log.error("job %d changes under this service; has another one taken over?", uid)
+                    await asyncio.sleep(_PAUSE)
+            except Exception:
+                log.exception("job %d: its events could not be applied; once more in a second", uid)
+                self._put_back(uid, inbox)
+                await asyncio.sleep(_PAUSE)
+        del self._busy[uid]
+
+    def _put_back(self, uid: JobUid, inbox: _Inbox) -> None:
+        self._inbox[uid].events[:0] = inbox.events
+        self._inbox[uid].look_again = True
 
     async def _apply(self, uid: JobUid, inbox: _Inbox) -> None:
         tracked = self._tracked.get(uid)

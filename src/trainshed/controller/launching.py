@@ -99,4 +99,6 @@ def _plan(
         cpu_weight=max(1, round(pool.machine.vcpus * 100)),
         banner=banner(job, replica),
         gcs_root=launching.gcs_root,
+        path=runtime.path,
+        read_only=runtime.read_only,
     )

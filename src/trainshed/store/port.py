@@ -163,7 +163,7 @@ class Reader(Protocol):
 
 class Store(Protocol):
     """An open store: its three doors. Used from one event loop; every door raises Unavailable when the
-    disk or database does not take part, and then nothing of that call is known to be stored."""
+    disk or database does not take part, and then nothing of that call is acknowledged."""
 
     @property
     def intake(self) -> Intake: ...

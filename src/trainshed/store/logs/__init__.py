@@ -1,0 +1,1 @@
+"""The replicas' log lines, read from the segments that their shims write."""

@@ -1,0 +1,214 @@
+"""Reads the logs of jobs: pages by time over all replicas and attempts, following, the last lines.
+
+Layout (the replicas' shims write it): `<root>/<job uid>/<attempt>/<replica>/<segment files>`.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, takewhile
+from pathlib import Path
+from typing import TypeVar
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey
+from trainshed.store.logs.segments import Entry, ReplicaLog
+from trainshed.store.logs.severity import Stream, read_line
+
+T = TypeVar("T")
+
+_Keyed = tuple[OrderKey, Entry]
+
+_SHORT_PAGE = 200
+_FEW_SOURCES = 16
+"""Up to so many lines of so many replicas are read in the event loop's own thread: about two milliseconds."""
+
+
+class LogReader:
+    """Reads below `root`, which need not exist yet. Keeps no state: any number of readers may be used."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def page(
+        self,
+        uid: JobUid,
+        *,
+        replicas: Collection[ReplicaId] | None = None,
+        start: int = 0,
+        end: int | None = None,
+        after: LogCursor | None = None,
+        limit: int = 1000,
+        descending: bool = False,
+    ) -> LogPage:
+        """At most `limit` lines with start <= at < end (nanoseconds), in the order of `LogLine.key`, reversed
+        if `descending`; `after`: only what follows that line in this order. `replicas` None: all.
+
+        A line is stamped a moment before it reaches its file. Whoever pages through the log of a job that
+        still runs and must not miss a line of another replica passes an `end` a second in the past.
+        """
+        window = _Window(start, end, after.key if after else None, descending)
+        sources = [
+            source
+            for source in self._sources(uid)
+            if replicas is None or source.replica in replicas
+        ]
+        return await _near_or_aside(partial(_page, sources, window, limit), sources, limit)
+
+    async def lines_since(
+        self,
+        uid: JobUid,
+        position: LogPosition,
+        *,
+        replicas: Collection[ReplicaId] | None = None,
+        limit: int = 1000,
+    ) -> tuple[LogLine, ...]:
+        """What a follower has not seen, at most `limit` lines, merged by time; of each replica without gaps.
+
+        No line is ever missed or given twice to a follower that goes on with `advanced(position, lines)`,
+        however late a replica's lines arrive.
+        """
+        sources = [
+            source
+            for source in self._sources(uid)
+            if (replicas is None or source.replica in replicas)
+            and source.attempt >= position.get(source.replica, (0, 0))[0]
+        ]
+        read = partial(_lines_since, sources, position, limit)
+        return await _near_or_aside(read, sources, limit)
+
+    async def tail(
+        self, uid: JobUid, n: int, *, replicas: Collection[ReplicaId] | None = None
+    ) -> tuple[LogLine, ...]:
+        """The last `n` lines, ascending."""
+        page = await self.page(uid, replicas=replicas, limit=n, descending=True)
+        return page.lines[::-1]
+
+    async def remove(self, uid: JobUid) -> None:
+        """Delete the job's log; no log is fine. Raises OSError; the call may then be repeated."""
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(shutil.rmtree, self._root / str(uid))
+
+    def _sources(self, uid: JobUid) -> list["_Source"]:
+        return [
+            _Source(uid, int(attempt.name), replica, ReplicaLog(directory))
+            for attempt in _entries(self._root / str(uid))
+            if attempt.name.isdecimal()
+            for directory in _entries(attempt)
+            if (replica := _replica(directory.name)) is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One replica's log in one attempt, and its share in the order of all lines."""
+
+    uid: JobUid
+    attempt: int
+    replica: ReplicaId
+    log: ReplicaLog
+
+    def key(self, entry: Entry) -> OrderKey:
+        return (entry.t, self.replica.pool, self.replica.index, self.attempt, entry.n)
+
+    def keyed(self, entries: Iterator[Entry]) -> Iterator[_Keyed]:
+        return ((self.key(entry), entry) for entry in entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    start: int
+    end: int | None
+    after: OrderKey | None
+    descending: bool
+
+    def of(self, source: _Source) -> Iterator[_Keyed]:
+        """The source's entries inside the window, in its direction."""
+        after, start, end = self.after, self.start, self.end
+        if self.descending:
+
+            def kept(entry: Entry) -> bool:
+                return (end is None or entry.t < end) and (
+                    after is None or source.key(entry) < after
+                )
+
+            entries = takewhile(lambda entry: entry.t >= start, source.log.backwards(kept))
+        else:
+
+            def passed(entry: Entry) -> bool:
+                return entry.t < start or (after is not None and source.key(entry) <= after)
+
+            entries = takewhile(
+                lambda entry: end is None or entry.t < end, source.log.forwards(passed)
+            )
+        return source.keyed(entries)
+
+
+def _page(sources: list[_Source], window: _Window, limit: int) -> LogPage:
+    merged = heapq.merge(*map(window.of, sources), reverse=window.descending)
+    found = list(islice(merged, limit + 1))
+    lines = _lines(sources, found[:limit])
+    return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)
+
+
+def _lines_since(sources: list[_Source], position: LogPosition, limit: int) -> tuple[LogLine, ...]:
+    def unseen(source: _Source) -> Iterator[_Keyed]:
+        attempt, n = position.get(source.replica, (-1, -1))
+        seen = n if source.attempt == attempt else -1
+        return source.keyed(source.log.forwards(lambda entry: entry.n <= seen))
+
+    # One stream per replica, its attempts one after the other: even if the clock was set back between two
+    # attempts, the later one is not given before the earlier one is through.
+    by_replica: dict[ReplicaId, list[_Source]] = {}
+    for source in sorted(sources, key=lambda source: source.attempt):
+        by_replica.setdefault(source.replica, []).append(source)
+    streams = (chain.from_iterable(map(unseen, attempts)) for attempts in by_replica.values())
+    return _lines(sources, list(islice(heapq.merge(*streams), limit)))
+
+
+def _lines(sources: list[_Source], found: list[_Keyed]) -> tuple[LogLine, ...]:
+    by_rank = {
+        (source.replica.pool, source.replica.index, source.attempt): source for source in sources
+    }
+    return tuple(_line(by_rank[key[1:4]], entry) for key, entry in found)
+
+
+def _line(source: _Source, entry: Entry) -> LogLine:
+    stream = Stream(entry.s)
+    reading = read_line(stream, entry.m)
+    return LogLine(
+        source.uid,
+        source.attempt,
+        source.replica,
+        entry.n,
+        entry.t,
+        stream,
+        reading.text,
+        reading.severity,
+        reading.payload,
+        partial=bool(entry.p),
+    )
+
+
+async def _near_or_aside(read: Callable[[], T], sources: list[_Source], limit: int) -> T:
+    if limit <= _SHORT_PAGE and len(sources) <= _FEW_SOURCES:
+        return read()
+    return await asyncio.to_thread(read)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _replica(name: str) -> ReplicaId | None:
+    try:
+        return ReplicaId.parse(name)
+    except ValueError:
+        return None

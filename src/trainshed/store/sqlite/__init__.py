@@ -1,0 +1,1 @@
+"""The store in one SQLite file: group-commit writer, readers beside it, numbered migrations."""

@@ -1,0 +1,107 @@
+"""Where requests write (`store.port.Intake`), on SQLite."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobName, JobUid
+from trainshed.store.codec import decode_job, encode_cancel, encode_job, encode_labels
+from trainshed.store.port import Operation
+from trainshed.store.sqlite.rows import append_timeline, etag, name_parameters
+from trainshed.store.sqlite.writer import Writer
+from trainshed.store.statements import load_statements
+
+_SQL = load_statements("trainshed.store.sqlite", "intake.sql")
+
+
+class SqliteIntake:
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def create_job(self, job: Job, timeline: Sequence[TimelineEntry]) -> None:
+        parameters = name_parameters(job.name) | {
+            "uid": job.uid,
+            "state": job.state.value,
+            "is_live": int(not job.state.is_final),
+            "created": job.created,
+            "labels": encode_labels(job.labels),
+            "record": encode_job(job),
+        }
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_SQL["reserve_name"], parameters).rowcount != 1:
+                raise AlreadyExists(
+                    f"{job.name} exists or existed before; names are never used again. Choose another id"
+                )
+            if connection.execute(_SQL["insert_job"], parameters).rowcount != 1:
+                raise Unavailable("two jobs were given one number; send the request again")
+            append_timeline(connection, _SQL["append_timeline"], job.uid, timeline)
+
+        await self._writer.run(work)
+
+    async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
+        intent = encode_cancel(cancel)
+
+        def work(connection: sqlite3.Connection) -> JobUid:
+            uid, state, is_live, _ = _existing(connection, name)
+            if not is_live:
+                raise FailedPrecondition(
+                    f"{name} is already over ({state}); there is nothing to cancel"
+                )
+            connection.execute(_SQL["append_intent"], {"uid": uid, "intent": intent})
+            return uid
+
+        return await self._writer.run(work)
+
+    async def replace_labels(
+        self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
+    ) -> Job:
+        encoded = encode_labels(labels)
+
+        def work(connection: sqlite3.Connection) -> Job:
+            uid, _, _, current = _existing(connection, name)
+            if etag not in ("", current):
+                raise Aborted(
+                    f"{name} changed since it was read (etag {etag!r} is now {current!r}); read it again "
+                    "and repeat the change"
+                )
+            (row,) = connection.execute(
+                _SQL["replace_labels"], {"uid": uid, "labels": encoded, "now": now}
+            ).fetchall()
+            return decode_job(*row)
+
+        return await self._writer.run(work)
+
+    async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
+        finished = {
+            "name": operation.name,
+            "kind": operation.kind,
+            "target": operation.target,
+            "created": operation.created,
+            "updated": operation.updated,
+        }
+
+        def work(connection: sqlite3.Connection) -> JobUid:
+            uid, state, is_live, _ = _existing(connection, name)
+            if is_live:
+                raise FailedPrecondition(
+                    f"{name} is {state}; cancel it and delete it when it is over"
+                )
+            for statement in ("delete_job", "delete_timeline", "delete_intents"):
+                connection.execute(_SQL[statement], {"uid": uid})
+            if connection.execute(_SQL["insert_operation"], finished).rowcount != 1:
+                raise Unavailable("two operations were given one name; send the request again")
+            return uid
+
+        return await self._writer.run(work)
+
+
+def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, str, bool, str]:
+    """(uid, state, whether it is not over, etag). Raises NotFound."""
+    row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
+    if row is None:
+        raise NotFound(f"{name} does not exist; check the project, the location and the id")
+    uid, state, is_live, generation, labels_version = row
+    return JobUid(uid), state, bool(is_live), etag(generation, labels_version)

@@ -1,0 +1,47 @@
+-- name: reserve_name
+INSERT INTO job_names (api, project_id, location, job_id, uid)
+VALUES (:api, :project_id, :location, :job_id, :uid)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_job
+INSERT INTO jobs (uid, api, project_id, location, job_id, state, is_live, created,
+                  generation, labels_version, labels_updated, labels, record)
+VALUES (:uid, :api, :project_id, :location, :job_id, :state, :is_live, :created,
+        1, 0, 0, :labels, :record)
+ON CONFLICT DO NOTHING;
+
+-- name: append_timeline
+INSERT INTO timeline (job_uid, seq, at, kind, message, details)
+VALUES (:uid, (SELECT coalesce(max(seq), 0) + 1 FROM timeline WHERE job_uid = :uid),
+        :at, :kind, :message, :details);
+
+-- name: job_by_name
+SELECT jobs.uid, jobs.state, jobs.is_live, jobs.generation, jobs.labels_version
+FROM job_names JOIN jobs ON jobs.uid = job_names.uid
+WHERE job_names.api = :api AND job_names.project_id = :project_id
+  AND job_names.location = :location AND job_names.job_id = :job_id;
+
+-- name: append_intent
+INSERT INTO intents (job_uid, intent)
+SELECT :uid, :intent
+WHERE NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid);
+
+-- name: replace_labels
+UPDATE jobs
+SET labels = :labels, labels_version = labels_version + 1, labels_updated = max(labels_updated, :now)
+WHERE uid = :uid
+RETURNING record, labels, labels_updated;
+
+-- name: insert_operation
+INSERT INTO operations (name, kind, target, created, updated)
+VALUES (:name, :kind, :target, :created, :updated)
+ON CONFLICT DO NOTHING;
+
+-- name: delete_job
+DELETE FROM jobs WHERE uid = :uid AND is_live = 0;
+
+-- name: delete_timeline
+DELETE FROM timeline WHERE job_uid = :uid;
+
+-- name: delete_intents
+DELETE FROM intents WHERE job_uid = :uid;

@@ -1,0 +1,43 @@
+-- name: acquire
+UPDATE leader SET epoch = epoch + 1, owner = :owner WHERE id = 1 RETURNING epoch;
+
+-- name: commit_job
+-- The whole guard stands in the WHERE: predecessor, lease, no way out of a final state, no intent left behind.
+UPDATE jobs
+SET state = :state, is_live = :is_live, generation = generation + 1, record = :record
+WHERE uid = :uid
+  AND generation = :expected_generation
+  AND (is_live = 1 OR state = :state)
+  AND EXISTS (SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch)
+  AND (:is_live = 1 OR NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND seq > :consumed))
+RETURNING generation;
+
+-- name: consume_intents
+DELETE FROM intents WHERE job_uid = :uid AND seq <= :consumed;
+
+-- name: append_timeline
+INSERT INTO timeline (job_uid, seq, at, kind, message, details)
+VALUES (:uid, (SELECT coalesce(max(seq), 0) + 1 FROM timeline WHERE job_uid = :uid),
+        :at, :kind, :message, :details);
+
+-- name: why_stale
+SELECT (SELECT epoch FROM leader WHERE id = 1),
+       (SELECT generation FROM jobs WHERE uid = :uid),
+       (SELECT state FROM jobs WHERE uid = :uid);
+
+-- name: load_job
+SELECT record, labels, labels_updated, generation
+FROM jobs
+WHERE uid = :uid AND is_live = 1;
+
+-- name: load_intents
+SELECT seq, intent FROM intents WHERE job_uid = :uid ORDER BY seq;
+
+-- name: load_live
+SELECT uid, record, labels, labels_updated, generation
+FROM jobs INDEXED BY jobs_live
+WHERE is_live = 1
+ORDER BY uid;
+
+-- name: load_all_intents
+SELECT job_uid, seq, intent FROM intents ORDER BY seq;

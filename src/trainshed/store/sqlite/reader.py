@@ -1,0 +1,95 @@
+"""What everyone reads (`store.port.Reader`), on SQLite."""
+
+import sqlite3
+
+from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName, JobUid
+from trainshed.store.port import JobQuery, Operation
+from trainshed.store.sqlite.rows import (
+    Parameters,
+    name_parameters,
+    operation,
+    timeline_entry,
+    viewed_job,
+)
+from trainshed.store.sqlite.snapshots import Snapshots
+from trainshed.store.statements import load_statements
+
+_SQL = load_statements("trainshed.store.sqlite", "reader.sql")
+_ABOVE_ALL_UIDS = 2**63 - 1
+
+
+class SqliteReader:
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    async def job(self, name: JobName) -> tuple[Job, str]:
+        return self._one_job("job", name_parameters(name), str(name))
+
+    async def job_by_uid(self, uid: JobUid) -> tuple[Job, str]:
+        return self._one_job("job_by_uid", {"uid": uid}, f"the job with number {uid}")
+
+    async def find(self, job_id: str) -> tuple[Job, str]:
+        return self._one_job("find", {"job_id": job_id}, f"a job with the id {job_id!r}")
+
+    async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
+        statement, parameters = list_statement(query)
+
+        def read(connection: sqlite3.Connection) -> tuple[tuple[Job, str], ...]:
+            return tuple(map(viewed_job, connection.execute(_SQL[statement], parameters)))
+
+        return await self._snapshots.aside(read)
+
+    async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
+        def read(connection: sqlite3.Connection) -> tuple[TimelineEntry, ...]:
+            return tuple(map(timeline_entry, connection.execute(_SQL["timeline"], {"uid": uid})))
+
+        return self._snapshots.here(read)
+
+    async def operation(self, name: str) -> Operation:
+        row = self._snapshots.here(
+            lambda connection: connection.execute(_SQL["operation"], {"name": name}).fetchone()
+        )
+        if row is None:
+            raise NotFound(f"{name} does not exist; check the name of the operation")
+        return operation(row)
+
+    async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
+        # "0" is the character after "/": the range holds exactly the names that begin with the prefix.
+        first = f"{parent}/operations/"
+        parameters = {
+            "after": max(after, first),
+            "before": f"{parent}/operations0",
+            "limit": limit,
+        }
+
+        def read(connection: sqlite3.Connection) -> tuple[Operation, ...]:
+            return tuple(map(operation, connection.execute(_SQL["operations"], parameters)))
+
+        return await self._snapshots.aside(read)
+
+    def _one_job(self, statement: str, parameters: Parameters, what: str) -> tuple[Job, str]:
+        row = self._snapshots.here(
+            lambda connection: connection.execute(_SQL[statement], parameters).fetchone()
+        )
+        if row is None:
+            raise NotFound(f"{what} does not exist; check the project, the location and the id")
+        return viewed_job(row)
+
+
+def list_statement(query: JobQuery) -> tuple[str, Parameters]:
+    """The statement whose index serves the query, and its parameters."""
+    parameters: Parameters = {
+        "project_id": query.project_id,
+        "below": query.after or _ABOVE_ALL_UIDS,
+        "limit": query.limit,
+    }
+    if query.location is not None:
+        # Names of `ml` jobs carry no location, those of Vertex jobs always do: a location implies the API.
+        api = query.api or (Api.VERTEX if query.location else Api.ML)
+        return "jobs_of_location", parameters | {"api": api.value, "location": query.location}
+    if query.api is not None:
+        return "jobs_of_api", parameters | {"api": query.api.value}
+    return "jobs_of_project", parameters

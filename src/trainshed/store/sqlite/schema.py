@@ -1,0 +1,51 @@
+"""Brings a database to the newest schema by the numbered scripts in `migrations/`.
+
+A script, once released, is never edited: a change is a new number. `PRAGMA user_version` holds the number
+of the last script applied, written in the same transaction as the script's own statements.
+"""
+
+import re
+import sqlite3
+from importlib.resources import files
+
+from trainshed.store.port import StoreTooNew
+
+_SCRIPT = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def scripts() -> tuple[tuple[int, str], ...]:
+    """(number, SQL text) of every migration, ascending from 1 without gaps."""
+    folder = files("trainshed.store.sqlite").joinpath("migrations")
+    found = sorted(
+        (int(match[1]), entry.read_text(encoding="utf-8"))
+        for entry in folder.iterdir()
+        if (match := _SCRIPT.fullmatch(entry.name))
+    )
+    numbers = [number for number, _ in found]
+    if numbers != list(range(1, len(found) + 1)):
+        raise ValueError(f"migrations must count from 1 without gaps, found {numbers}")
+    return tuple(found)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Apply what is missing, each script in a transaction of its own. Raises StoreTooNew."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    available = scripts()
+    newest = available[-1][0]
+    if version > newest:
+        raise StoreTooNew(
+            f"the database has schema version {version}, this version of the service knows up to "
+            f"{newest}: it was written by a newer one. Install that version, or start with another "
+            "data directory."
+        )
+    for number, script in available:
+        if number <= version:
+            continue
+        try:
+            connection.executescript(
+                f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;"
+            )
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise

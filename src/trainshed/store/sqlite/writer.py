@@ -1,0 +1,149 @@
+"""The group-commit writer: one thread, one connection, one durable COMMIT for all that waits.
+
+A command is a function of the connection. It runs under a SAVEPOINT of its own, so that a guard that fails
+undoes its own command and no other; its caller is answered after the COMMIT, never before. A command that
+comes alone is committed alone, at once; company forms by itself while the disk is busy with the last COMMIT.
+"""
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from trainshed.core.errors import Unavailable
+
+T = TypeVar("T")
+
+_MOST_IN_ONE_COMMIT = 512
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    """`outcome` is what the caller will be told: (result, None) or (None, error)."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    outcome: tuple[Any, Exception | None] = (None, None)
+
+
+class Writer:
+    """Owns `connection` (opened with `isolation_level=None`) until `close`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._queue: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Execute `work` in the next transaction; returns when it is durable.
+
+        What `work` raises is raised here, and nothing of it is stored. Raises Unavailable if the database
+        fails. A caller that is cancelled meanwhile may or may not find its write done.
+        """
+        if self._closed:
+            raise Unavailable(
+                "the job store is closed because the service is stopping; try again later"
+            )
+        loop = asyncio.get_running_loop()
+        command = _Command(work, loop, loop.create_future())
+        self._queue.put(command)
+        return await command.future
+
+    def close(self) -> None:
+        """Commit what was queued, stop the thread, close the connection. Blocks."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _serve(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch = [first]
+            last = self._drain_into(batch)
+            try:
+                self._execute(batch)
+            except Exception as error:
+                self._fail_all(batch, error)
+            _answer(batch)
+            if last:
+                return
+
+    def _drain_into(self, batch: list[_Command]) -> bool:
+        """Take what waits, without waiting for more; True if the end of the queue was among it."""
+        while len(batch) < _MOST_IN_ONE_COMMIT:
+            try:
+                command = self._queue.get_nowait()
+            except queue.Empty:
+                return False
+            if command is None:
+                return True
+            batch.append(command)
+        return False
+
+    def _execute(self, batch: list[_Command]) -> None:
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        for command in batch:
+            execute("SAVEPOINT command")
+            try:
+                command.outcome = (command.work(self._connection), None)
+            except Exception as error:
+                # A full or failing disk makes SQLite undo the whole transaction: then nobody's work is left.
+                if not self._connection.in_transaction:
+                    raise
+                execute("ROLLBACK TO command")
+                command.outcome = (None, _public(error))
+            execute("RELEASE command")
+        execute("COMMIT")
+
+    def _fail_all(self, batch: list[_Command], error: Exception) -> None:
+        # If even this fails, the next BEGIN does too, and its callers are told: the thread must live on.
+        with contextlib.suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        for command in batch:
+            command.outcome = (None, _public(error))
+
+
+def _public(error: Exception) -> Exception:
+    if not isinstance(error, sqlite3.OperationalError):
+        return error
+    unavailable = Unavailable(
+        f"the job store could not write: {error}. Nothing was stored; check the free space and the health "
+        "of the disk that holds the data directory, then send the request again"
+    )
+    unavailable.__cause__ = error
+    return unavailable
+
+
+def _answer(batch: list[_Command]) -> None:
+    """Wake every event loop once, however many of its callers are answered."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Command]] = {}
+    for command in batch:
+        by_loop.setdefault(command.loop, []).append(command)
+    for loop, commands in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, commands)
+        except RuntimeError:
+            # The loop is closed: its callers are gone, and what they asked for is stored.
+            continue
+
+
+def _settle(commands: list[_Command]) -> None:
+    for command in commands:
+        if command.future.done():
+            continue
+        result, error = command.outcome
+        if error is None:
+            command.future.set_result(result)
+        else:
+            command.future.set_exception(error)

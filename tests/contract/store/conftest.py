@@ -1,0 +1,37 @@
+"""Every store that the contract suite runs against."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainshed.store.port import Store
+from trainshed.store.registry import open_store
+
+Reopen = Callable[[], Store]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["sqlite"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
+    """Opens the test's store; called again, closes it and opens it anew."""
+    opened: list[Store] = []
+
+    def open_again() -> Store:
+        for store in opened:
+            store.close()
+        opened.append(open_store(request.param, tmp_path / "data"))
+        return opened[-1]
+
+    yield open_again
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(reopen: Reopen) -> Store:
+    return reopen()

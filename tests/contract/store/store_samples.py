@@ -1,0 +1,62 @@
+"""Jobs and friends for tests of stores."""
+
+from dataclasses import replace
+
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.store.port import Commit, LiveJob, Operation
+
+T0 = 1_763_612_345_000_000_000
+SECOND = 10**9
+
+
+def make_job(
+    uid: int,
+    job_id: str = "",
+    *,
+    api: Api = Api.VERTEX,
+    project_id: str = "p",
+    location: str = "us-central1",
+    labels: tuple[tuple[str, str], ...] = (),
+) -> Job:
+    """A queued job of one pool; `ml` jobs have no location in their name."""
+    program = Program(
+        RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--epochs", "3")
+    )
+    pool = WorkerPool(0, 1, Machine("n1-standard-4", 4.0, 16 << 30, 12 << 30), program)
+    return Job(
+        uid=JobUid(uid),
+        name=JobName(api, project_id, "" if api is Api.ML else location, job_id or f"job{uid}"),
+        display_name=f"display {uid}",
+        spec=JobSpec(api, location, (pool,), Scheduling(), '{"workerPoolSpecs": []}'),
+        public_json='{"displayName": "x"}',
+        created=T0 + uid,
+        updated=T0 + uid,
+        labels=labels,
+    )
+
+
+def in_state(job: Job, state: JobState, at: int = T0 + SECOND) -> Job:
+    return replace(job, state=state, updated=at, ended=at if state.is_final else 0)
+
+
+def entry(kind: str, at: int = T0) -> TimelineEntry:
+    return TimelineEntry(at, kind, f"the job {kind}", {"kind": kind, "nested": [1, 2.5, None]})
+
+
+def cancel(at: int = T0) -> CancelRequested:
+    return CancelRequested(CancelCause.USER, at)
+
+
+def step(live: LiveJob, state: JobState, *kinds: str, consumed: int = 0) -> Commit:
+    return Commit(
+        in_state(live.job, state), live.generation, tuple(entry(kind) for kind in kinds), consumed
+    )
+
+
+def operation(number: int, target: str = "x", parent: str = "projects/p/locations/l") -> Operation:
+    return Operation(f"{parent}/operations/{number}", "delete_custom_job", target, T0, T0)

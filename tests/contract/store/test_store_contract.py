@@ -1,0 +1,383 @@
+"""What every store promises (`trainshed.store.port`, DESIGN §3 and §4 "Store")."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from store_samples import SECOND, T0, cancel, entry, in_state, make_job, operation, step
+
+from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api, JobName, JobUid
+from trainshed.store.port import Commit, JobQuery, LiveJob, StaleCommit, Store
+
+pytestmark = pytest.mark.anyio
+
+
+async def created(store: Store, job: Job) -> Job:
+    await store.intake.create_job(job, [entry("created")])
+    return job
+
+
+async def loaded(store: Store, uid: int) -> LiveJob:
+    live = await store.ledger.load(JobUid(uid))
+    assert live is not None
+    return live
+
+
+async def finished(store: Store, job: Job, state: JobState = JobState.SUCCEEDED) -> None:
+    epoch = await store.ledger.acquire("test")
+    await store.ledger.commit(epoch, step(await loaded(store, job.uid), state, "ended"))
+
+
+async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_created_job_is_read_back_as_it_was(store: Store) -> None:
+    job = await created(store, make_job(7, labels=(("team", "a"), ("x", ""))))
+    assert (await store.reader.job(job.name))[0] == job
+    assert (await store.reader.job_by_uid(job.uid))[0] == job
+    assert (await store.reader.find("job7"))[0] == job
+    assert await store.reader.timeline(job.uid) == (entry("created"),)
+    assert (await loaded(store, 7)) == LiveJob(job, 1)
+
+
+async def test_what_does_not_exist_is_not_found(store: Store) -> None:
+    nobody = JobName(Api.ML, "p", "", "nobody")
+    for call in (
+        store.reader.job(nobody),
+        store.reader.job_by_uid(JobUid(1)),
+        store.reader.find("nobody"),
+        store.reader.operation("projects/p/locations/l/operations/1"),
+        store.intake.request_cancel(nobody, cancel()),
+        store.intake.replace_labels(nobody, (), "", T0),
+        store.intake.delete_job(nobody, operation(1)),
+    ):
+        with pytest.raises(NotFound):
+            await call
+    assert await store.ledger.load(JobUid(1)) is None
+    assert await store.ledger.load_live() == ()
+    assert await store.reader.timeline(JobUid(1)) == ()
+    assert await store.reader.jobs(JobQuery("p", None, None)) == ()
+
+
+async def test_a_duplicate_name_is_refused_and_stores_nothing(store: Store) -> None:
+    first = await created(store, make_job(1, "same", api=Api.ML))
+    with pytest.raises(AlreadyExists):
+        await store.intake.create_job(make_job(2, "same", api=Api.ML), [entry("created")])
+    assert (await store.reader.job(first.name))[0] == first
+    assert await store.reader.timeline(JobUid(2)) == ()
+    # The same id elsewhere is another name.
+    await created(store, make_job(3, "same", api=Api.ML, project_id="other"))
+    await created(store, make_job(4, "same"))
+    assert (await store.reader.find("same"))[0].uid == 4
+
+
+async def test_a_taken_number_is_refused_and_leaves_the_name_free(store: Store) -> None:
+    await created(store, make_job(1, "first"))
+    with pytest.raises(Unavailable):
+        await store.intake.create_job(make_job(1, "second"), [])
+    await created(store, make_job(2, "second"))
+
+
+async def test_the_name_of_a_deleted_job_stays_reserved(store: Store) -> None:
+    job = await created(store, make_job(1, "once", api=Api.ML))
+    await finished(store, job)
+    assert await store.intake.delete_job(job.name, operation(1, str(job.name))) == job.uid
+    with pytest.raises(NotFound):
+        await store.reader.job(job.name)
+    with pytest.raises(AlreadyExists):
+        await store.intake.create_job(make_job(2, "once", api=Api.ML), [])
+    assert await store.reader.timeline(job.uid) == ()
+    assert await store.reader.jobs(JobQuery("p", None, None)) == ()
+    done = operation(1, str(job.name))
+    assert await store.reader.operation(done.name) == done
+
+
+async def test_delete_is_refused_while_the_job_lives(store: Store) -> None:
+    """SPEC §2: delete of a running job is refused."""
+    job = await created(store, make_job(1))
+    with pytest.raises(FailedPrecondition):
+        await store.intake.delete_job(job.name, operation(1))
+    with pytest.raises(NotFound):
+        await store.reader.operation(operation(1).name)
+    assert await loaded(store, 1)
+
+
+async def test_cancel_of_a_finished_job_is_refused(store: Store) -> None:
+    """SPEC §2: on a finished job cancel answers FAILED_PRECONDITION."""
+    job = await created(store, make_job(1))
+    await finished(store, job)
+    with pytest.raises(FailedPrecondition):
+        await store.intake.request_cancel(job.name, cancel())
+
+
+async def test_cancel_again_keeps_the_earlier_request(store: Store) -> None:
+    """SPEC §2: cancel is idempotent."""
+    job = await created(store, make_job(1))
+    assert await store.intake.request_cancel(job.name, cancel(T0 + 1)) == job.uid
+    assert await store.intake.request_cancel(job.name, cancel(T0 + 2)) == job.uid
+    assert [intent.cancel for intent in (await loaded(store, 1)).intents] == [cancel(T0 + 1)]
+
+
+async def test_commits_move_the_job_and_tell_its_story(store: Store) -> None:
+    job = await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    for state in (JobState.PREPARING, JobState.RUNNING, JobState.FAILED):
+        live = await loaded(store, 1)
+        assert await store.ledger.commit(epoch, step(live, state, state.lower(), "more")) == (
+            live.generation + 1
+        )
+    assert (await store.reader.job(job.name))[0].state is JobState.FAILED
+    kinds = [told.kind for told in await store.reader.timeline(job.uid)]
+    assert kinds == ["created", "preparing", "more", "running", "more", "failed", "more"]
+    assert await store.ledger.load(job.uid) is None
+    assert await store.ledger.load_live() == ()
+
+
+async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
+    """`commit` is stale, and nothing of it is stored."""
+    uid = commit.job.uid
+    before = await store.reader.job_by_uid(uid), await store.reader.timeline(uid)
+    intents = await store.ledger.load(uid)
+    with pytest.raises(StaleCommit):
+        await store.ledger.commit(epoch, commit)
+    assert (await store.reader.job_by_uid(uid), await store.reader.timeline(uid)) == before
+    assert await store.ledger.load(uid) == intents
+
+
+async def test_a_stale_generation_writes_nothing(store: Store) -> None:
+    """DESIGN §3.1."""
+    await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    old = await loaded(store, 1)
+    await store.ledger.commit(epoch, step(old, JobState.PREPARING))
+    await unchanged_after(store, epoch, step(old, JobState.RUNNING, "too late", consumed=99))
+
+
+async def test_a_former_leader_writes_nothing(store: Store) -> None:
+    """DESIGN §3.1: the lease is part of the guard."""
+    await created(store, make_job(1))
+    former = await store.ledger.acquire("a")
+    leader = await store.ledger.acquire("b")
+    assert leader > former
+    live = await loaded(store, 1)
+    await unchanged_after(store, former, step(live, JobState.RUNNING, "ghost"))
+    await store.ledger.commit(leader, step(live, JobState.RUNNING))
+
+
+async def test_no_way_out_of_a_final_state(store: Store) -> None:
+    await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    live = await loaded(store, 1)
+    generation = await store.ledger.commit(epoch, step(live, JobState.FAILED))
+    over = LiveJob(in_state(live.job, JobState.FAILED), generation)
+    for state in (JobState.RUNNING, JobState.SUCCEEDED):
+        await unchanged_after(store, epoch, step(over, state))
+    assert await store.ledger.commit(epoch, step(over, JobState.FAILED, "told")) == generation + 1
+
+
+async def test_a_deleted_job_takes_no_commit(store: Store) -> None:
+    job = await created(store, make_job(1))
+    live = await loaded(store, 1)
+    await finished(store, job)
+    await store.intake.delete_job(job.name, operation(1))
+    epoch = await store.ledger.acquire("a")
+    with pytest.raises(StaleCommit):
+        await store.ledger.commit(epoch, step(live, JobState.RUNNING, "ghost"))
+    assert await store.reader.timeline(job.uid) == ()
+
+
+async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) -> None:
+    """DESIGN §3.7: an acknowledged intent is not lost."""
+    job = await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    live = await loaded(store, 1)
+    await store.intake.request_cancel(job.name, cancel())
+    await store.ledger.commit(epoch, step(live, JobState.PREPARING))
+    waiting = await loaded(store, 1)
+    assert [intent.cancel for intent in waiting.intents] == [cancel()]
+    consumed = waiting.intents[-1].seq
+    await store.ledger.commit(epoch, step(waiting, JobState.CANCELLING, consumed=consumed))
+    assert (await loaded(store, 1)).intents == ()
+    await store.intake.request_cancel(job.name, cancel(T0 + 9))
+    (again,) = (await loaded(store, 1)).intents
+    assert again.seq > consumed
+
+
+async def test_a_job_does_not_end_over_an_intent_that_waits(store: Store) -> None:
+    """SPEC §2: a cancel is never lost."""
+    job = await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    live = await loaded(store, 1)
+    await store.intake.request_cancel(job.name, cancel())
+    await unchanged_after(store, epoch, step(live, JobState.FAILED, "ended"))
+    (intent,) = (await loaded(store, 1)).intents
+    await store.ledger.commit(epoch, step(live, JobState.CANCELLED, consumed=intent.seq))
+    assert (await store.reader.job(job.name))[0].state is JobState.CANCELLED
+
+
+async def test_live_jobs_are_loaded_oldest_first_with_their_intents(store: Store) -> None:
+    for uid in (3, 1, 2, 4):
+        await created(store, make_job(uid))
+    await finished(store, make_job(2))
+    await store.intake.request_cancel(make_job(3).name, cancel())
+    live = await store.ledger.load_live()
+    assert [each.job.uid for each in live] == [1, 3, 4]
+    assert [len(each.intents) for each in live] == [0, 1, 0]
+    assert [await loaded(store, each.job.uid) for each in live] == list(live)
+
+
+async def test_labels_and_state_do_not_overwrite_each_other(store: Store) -> None:
+    job = await created(store, make_job(1, labels=(("a", "1"),)))
+    epoch = await store.ledger.acquire("a")
+    live = await loaded(store, 1)
+    changed = await store.intake.replace_labels(job.name, (("b", "2"),), "", T0 + SECOND)
+    assert changed == replace(job, labels=(("b", "2"),), updated=T0 + SECOND)
+    await store.ledger.commit(
+        epoch, Commit(in_state(live.job, JobState.RUNNING, T0 + 5), live.generation)
+    )
+    now, _ = await store.reader.job(job.name)
+    assert (now.state, now.labels, now.updated) == (JobState.RUNNING, (("b", "2"),), T0 + SECOND)
+    assert (await loaded(store, 1)).job == now
+    await finished(store, job)
+    over = await store.intake.replace_labels(job.name, (), "", T0)
+    assert (over.state, over.labels) == (JobState.SUCCEEDED, ())
+
+
+async def test_etags_guard_label_changes(store: Store) -> None:
+    job = await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    seen = {(await store.reader.job(job.name))[1]}
+    await store.intake.replace_labels(job.name, (("a", "1"),), seen.copy().pop(), T0)
+    seen.add((await store.reader.job(job.name))[1])
+    await store.ledger.commit(epoch, step(await loaded(store, 1), JobState.RUNNING))
+    seen.add((await store.reader.job(job.name))[1])
+    assert len(seen) == 3
+    current = (await store.reader.job(job.name))[1]
+    for old in seen - {current}:
+        with pytest.raises(Aborted):
+            await store.intake.replace_labels(job.name, (("a", "2"),), old, T0)
+    assert (await store.reader.job(job.name))[0].labels == (("a", "1"),)
+
+
+async def uids(store: Store, query: JobQuery) -> list[int]:
+    return [job.uid for job, _ in await store.reader.jobs(query)]
+
+
+async def test_lists_take_their_project_api_and_location(store: Store) -> None:
+    await created(store, make_job(1))
+    await created(store, make_job(2, location="europe-west4"))
+    await created(store, make_job(3, api=Api.ML))
+    await created(store, make_job(4, project_id="other"))
+    assert await uids(store, JobQuery("p", None, None)) == [3, 2, 1]
+    assert await uids(store, JobQuery("p", Api.VERTEX, None)) == [2, 1]
+    assert await uids(store, JobQuery("p", Api.VERTEX, "us-central1")) == [1]
+    assert await uids(store, JobQuery("p", None, "europe-west4")) == [2]
+    assert await uids(store, JobQuery("p", Api.ML, None)) == [3]
+    assert await uids(store, JobQuery("p", Api.ML, "")) == [3]
+    assert await uids(store, JobQuery("none", None, None)) == []
+
+
+async def test_pages_are_stable_while_jobs_come_and_go(store: Store) -> None:
+    for uid in range(1, 11):
+        await created(store, make_job(uid))
+    query = JobQuery("p", Api.VERTEX, "us-central1", limit=4)
+    first = await uids(store, query)
+    await created(store, make_job(11))
+    await finished(store, make_job(8))
+    await store.intake.delete_job(make_job(8).name, operation(1))
+    second = await uids(store, replace(query, after=first[-1]))
+    third = await uids(store, replace(query, after=second[-1]))
+    assert [first, second, third] == [[10, 9, 8, 7], [6, 5, 4, 3], [2, 1]]
+    assert await uids(store, replace(query, after=1)) == []
+
+
+async def test_operations_are_listed_by_parent(store: Store) -> None:
+    parents = itertools.cycle(["projects/p/locations/l", "projects/p/locations/l2"])
+    for number, parent in zip(range(1, 6), parents, strict=False):
+        job = await created(store, make_job(number))
+        await finished(store, job)
+        await store.intake.delete_job(job.name, operation(number, str(job.name), parent))
+    parent = "projects/p/locations/l"
+    names = [each.name for each in await store.reader.operations(parent, "", 10)]
+    assert names == [f"{parent}/operations/{number}" for number in (1, 3, 5)]
+    page = await store.reader.operations(parent, names[0], 1)
+    assert [each.name for each in page] == names[1:2]
+    assert await store.reader.operations(parent, names[-1], 5) == ()
+
+
+async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:
+    for uid in (1, 2):
+        await finished(store, await created(store, make_job(uid)))
+    await store.intake.delete_job(make_job(1).name, operation(1))
+    with pytest.raises(Unavailable):
+        await store.intake.delete_job(make_job(2).name, operation(1))
+    assert await store.reader.timeline(JobUid(2)) != ()
+    assert (await store.reader.job(make_job(2).name))[0].uid == 2
+
+
+async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> None:
+    """DESIGN §4 "Store": a failed guard rolls back itself alone."""
+    await created(store, make_job(1))
+    results = await outcomes(
+        *(store.intake.create_job(make_job(uid), [entry("created")]) for uid in range(2, 40)),
+        store.intake.create_job(make_job(99, "job1"), []),
+        store.intake.create_job(make_job(1, "other"), []),
+        store.intake.delete_job(make_job(1).name, operation(1)),
+        store.intake.create_job(make_job(40), [entry("created")]),
+    )
+    assert [type(result) for result in results[38:]] == [
+        AlreadyExists,
+        Unavailable,
+        FailedPrecondition,
+        type(None),
+    ]
+    assert set(results[:38]) == {None}
+    assert [each.job.uid for each in await store.ledger.load_live()] == list(range(1, 41))
+    await created(store, make_job(41, "other"))
+
+
+async def test_of_many_steps_from_one_generation_exactly_one_wins(store: Store) -> None:
+    await created(store, make_job(1))
+    epoch = await store.ledger.acquire("a")
+    live = await loaded(store, 1)
+    steps = (step(live, JobState.PREPARING, f"try{number}") for number in range(16))
+    results = await outcomes(*(store.ledger.commit(epoch, each) for each in steps))
+    won = [number for number, result in enumerate(results) if result == 2]
+    assert len(won) == 1
+    assert sum(isinstance(result, StaleCommit) for result in results) == 15
+    kinds = [told.kind for told in await store.reader.timeline(JobUid(1))]
+    assert kinds == ["created", f"try{won[0]}"]
+
+
+async def test_the_reader_sees_what_was_acknowledged(store: Store) -> None:
+    async def create_and_read(uid: int) -> None:
+        job = await created(store, make_job(uid))
+        assert (await store.reader.job(job.name))[0] == job
+        assert uid in await uids(store, JobQuery("p", None, None, limit=1000))
+        assert (await loaded(store, uid)).job == job
+
+    await asyncio.gather(*(create_and_read(uid) for uid in range(1, 50)))
+
+
+async def test_a_caller_that_gives_up_disturbs_nobody(store: Store) -> None:
+    gone = asyncio.ensure_future(store.intake.create_job(make_job(1), []))
+    stays = asyncio.ensure_future(store.intake.create_job(make_job(2), []))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await stays
+    assert (await store.reader.job_by_uid(JobUid(2)))[0].uid == 2
+
+
+async def test_a_closed_store_says_so(store: Store) -> None:
+    store.close()
+    store.close()
+    for call in (store.intake.create_job(make_job(1), []), store.reader.find("x")):
+        with pytest.raises(Unavailable):
+            await call

@@ -1,0 +1,231 @@
+"""What holds for SQLite beyond the contract: cost, locking, schema versions, and what a kill leaves."""
+
+import asyncio
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from store_samples import make_job, operation, step
+
+from trainshed.core.errors import NotFound, Unavailable
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api, JobUid
+from trainshed.store.port import JobQuery, Store, StoreInUse, StoreTooNew
+from trainshed.store.registry import open_store
+from trainshed.store.sqlite.connections import open_writer
+from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.sqlite.intake import SqliteIntake
+from trainshed.store.sqlite.reader import SqliteReader, list_statement
+from trainshed.store.sqlite.schema import migrate, scripts
+from trainshed.store.sqlite.snapshots import Snapshots
+from trainshed.store.sqlite.writer import Writer
+from trainshed.store.statements import load_statements
+
+
+def statements() -> list[tuple[str, str]]:
+    return [
+        (f"{door}.{name}", sql)
+        for door in ("intake", "ledger", "reader")
+        for name, sql in load_statements("trainshed.store.sqlite", f"{door}.sql").items()
+    ]
+
+
+@pytest.mark.parametrize(("name", "sql"), statements())
+def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> None:
+    """DESIGN §3.6: the cost of a call does not depend on how many finished jobs are stored."""
+    connection = open_writer(tmp_path / "x.db")
+    migrate(connection)
+    parameters = dict.fromkeys(re.findall(r":(\w+)", sql), 1)
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+    connection.close()
+    sorted_or_scanned = [each for each in plan if "SCAN" in each or "TEMP B-TREE" in each]
+    # The two that read everything of something small: the live jobs' own index, the intents that wait.
+    allowed = {
+        "ledger.load_live": ["SCAN jobs USING INDEX jobs_live"],
+        "ledger.load_all_intents": ["SCAN intents"],
+        "intake.append_intent": ["SCAN CONSTANT ROW"],
+        "ledger.why_stale": ["SCAN CONSTANT ROW"],
+    }
+    assert sorted_or_scanned == allowed.get(name, [])
+
+
+@pytest.mark.parametrize("api", [None, *Api])
+@pytest.mark.parametrize("location", [None, "", "us-central1"])
+def test_every_list_has_a_statement(api: Api | None, location: str | None) -> None:
+    name, parameters = list_statement(JobQuery("p", api, location))
+    sql = load_statements("trainshed.store.sqlite", "reader.sql")[name]
+    assert set(re.findall(r":(\w+)", sql)) == set(parameters)
+
+
+def test_a_data_directory_serves_one_service_only(tmp_path: Path) -> None:
+    first = open_store("sqlite", tmp_path)
+    with pytest.raises(StoreInUse, match=rf"process id {os.getpid()}\b.*another data directory"):
+        open_store("sqlite", tmp_path)
+    first.close()
+    open_store("sqlite", tmp_path).close()
+
+
+def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
+    open_store("sqlite", tmp_path).close()
+    newest = len(scripts())
+    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
+    assert connection.execute("PRAGMA user_version").fetchone() == (newest,)
+    connection.execute(f"PRAGMA user_version = {newest + 1}")
+    connection.close()
+    with pytest.raises(StoreTooNew, match=f"version {newest + 1}"):
+        open_store("sqlite", tmp_path)
+    # The lock was given back.
+    with pytest.raises(StoreTooNew):
+        open_store("sqlite", tmp_path)
+
+
+def test_a_failing_migration_leaves_the_version_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = ((1, "CREATE TABLE a (x);"), (2, "CREATE TABLE b (x); CREATE TABLE a (x);"))
+    monkeypatch.setattr("trainshed.store.sqlite.schema.scripts", lambda: broken)
+    connection = open_writer(tmp_path / "x.db")
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(connection)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("a",)]
+    connection.close()
+
+
+def test_writes_are_synchronous(tmp_path: Path) -> None:
+    connection = open_writer(tmp_path / "x.db")
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_an_unknown_dialect_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sqlite"):
+        open_store("oracle", tmp_path)
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
+    connection = open_writer(tmp_path / DATABASE_FILE)
+    migrate(connection)
+    writer, snapshots = Writer(connection), Snapshots(tmp_path / DATABASE_FILE)
+    intake, reader = SqliteIntake(writer), SqliteReader(snapshots)
+    await intake.create_job(make_job(1), [])
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 3}")
+    many = (intake.create_job(make_job(uid), []) for uid in range(2, 40))
+    results = await asyncio.gather(*many, return_exceptions=True)
+    refused = [uid for uid, result in enumerate(results, 2) if isinstance(result, Unavailable)]
+    stored = [uid for uid, result in enumerate(results, 2) if result is None]
+    assert refused and len(refused) + len(stored) == 38
+    connection.execute("PRAGMA max_page_count = 100000")
+    for uid in refused:
+        with pytest.raises(NotFound):
+            await reader.job_by_uid(JobUid(uid))
+        await intake.create_job(make_job(uid), [])
+    for uid in stored:
+        assert (await reader.job_by_uid(JobUid(uid)))[0].uid == uid
+    snapshots.close()
+    writer.close()
+
+
+_CHILD = """
+import asyncio, os, sys
+from pathlib import Path
+from store_samples import entry, make_job, operation, step
+from trainshed.core.lifecycle.states import JobState
+from trainshed.store.registry import open_store
+
+async def worker(store, epoch, first):
+    uid = first
+    while True:
+        job = make_job(uid)
+        await store.intake.create_job(job, [entry("created"), entry("more")])
+        os.write(1, b"created %d\\n" % uid)
+        for state in (JobState.RUNNING, JobState.SUCCEEDED):
+            live = await store.ledger.load(uid)
+            await store.ledger.commit(epoch, step(live, state, state.lower(), "more"))
+            os.write(1, b"%s %d\\n" % (state.lower().encode(), uid))
+        if uid % 3 == 0:
+            await store.intake.delete_job(job.name, operation(uid, str(job.name)))
+            os.write(1, b"deleted %d\\n" % uid)
+        uid += 8
+
+async def main():
+    store = open_store("sqlite", Path(sys.argv[1]))
+    epoch = await store.ledger.acquire("child")
+    await asyncio.gather(*(worker(store, epoch, int(sys.argv[2]) + n) for n in range(8)))
+
+asyncio.run(main())
+"""
+
+_RANK = {"created": 1, "running": 2, "succeeded": 3, "deleted": 4}
+
+
+def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:
+    """Per uid the rank of the last acknowledged step of a child that was killed after `lines` of them."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(directory), str(first)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+    )
+    with child:
+        assert child.stdout
+        said = [child.stdout.readline() for _ in range(lines)]
+        child.send_signal(signal.SIGKILL)
+        said += child.stdout.readlines()
+    assert child.returncode == -signal.SIGKILL
+    reached: dict[int, int] = {}
+    for line in said:
+        if line.endswith(b"\n"):
+            word, uid = line.decode().split()
+            reached[int(uid)] = _RANK[word]
+    return reached
+
+
+async def found(store: Store, uid: int) -> int:
+    """The rank of the step that the store holds of a job, all of whose parts agree with it; 0: none."""
+    told = len(await store.reader.timeline(JobUid(uid)))
+    live = await store.ledger.load(JobUid(uid))
+    try:
+        deleted = await store.reader.operation(operation(uid).name)
+    except NotFound:
+        deleted = None
+    try:
+        job, _ = await store.reader.job_by_uid(JobUid(uid))
+    except NotFound:
+        assert (told, live) == (0, None)
+        return 4 if deleted else 0
+    rank = {JobState.QUEUED: 1, JobState.RUNNING: 2, JobState.SUCCEEDED: 3}[job.state]
+    assert (told, deleted, live is None) == (2 * rank, None, rank == 3)
+    assert (await store.reader.job(job.name))[0] == job
+    return rank
+
+
+@pytest.mark.anyio
+async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Path) -> None:
+    """DESIGN §3.7."""
+    reached: dict[int, int] = {}
+    for kill, lines in enumerate((1, 150, 400)):
+        first = 1 + kill * 100_000
+        reached |= acknowledged_until_killed(tmp_path, first, lines)
+        store = open_store("sqlite", tmp_path)
+        for uid, rank in reached.items():
+            # What was under way when the kill came may be there or not, one step per job.
+            assert await found(store, uid) in (rank, rank + 1)
+        for uid in range(first, max(reached, default=first) + 17):
+            await found(store, uid)
+        assert await store.ledger.acquire("after") >= 2
+        job = make_job(first + 99_999)
+        await store.intake.create_job(job, [])
+        live = await store.ledger.load(job.uid)
+        assert live
+        epoch = await store.ledger.acquire("after")
+        await store.ledger.commit(epoch, step(live, JobState.FAILED))
+        store.close()
+    assert len(reached) > 100

@@ -1,0 +1,346 @@
+"""The storage API without a socket: the application is called as a server would call it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from starlette.types import Message
+
+from trainshed.buckets.access_log import AccessLine, AccessLog
+from trainshed.buckets.calls import VerbatimName
+from trainshed.buckets.http import BucketsApp
+from trainshed.buckets.objects import ObjectStore
+
+UPLOAD = "/upload/storage/v1/b/bucket/o"
+ITEM = "/storage/v1/b/bucket/o/"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    raw_names: list[bytes]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    made = ObjectStore(tmp_path / "store")
+    made.catalog.create("bucket")
+    return made
+
+
+@pytest.fixture
+def ask(store: ObjectStore, tmp_path: Path) -> Ask:
+    app = BucketsApp(store, AccessLog(tmp_path / "access.log"))
+
+    def call(
+        method: str,
+        target: str,
+        body: bytes | list[bytes] | dict[str, Any] = b"",
+        *,
+        gone: bool = False,
+        client: tuple[str, int] | None = ("127.0.0.1", 1),
+        **headers: str,
+    ) -> Answer:
+        path, _, query = target.partition("?")
+        if isinstance(body, dict):
+            body = json.dumps(body).encode()
+        blocks = list(body) if isinstance(body, list) else [body]
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            if not blocks:
+                return {"type": "http.disconnect"}
+            block = blocks.pop(0)
+            return {"type": "http.request", "body": block, "more_body": bool(blocks) or gone}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        named = {"host": "h:1", **{key.replace("_", "-"): text for key, text in headers.items()}}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(key.encode(), text.encode()) for key, text in named.items()],
+            "scheme": "http",
+            "client": client,
+            "server": ("h", 1),
+        }
+        asyncio.run(app(scope, receive, send))
+        if not sent:
+            return Answer(0, {}, [], b"")
+        raw = cast("list[tuple[bytes, bytes]]", sent[0]["headers"])
+        return Answer(
+            sent[0]["status"],
+            {name.lower().decode().lower(): value.decode() for name, value in raw},
+            [name for name, _ in raw],
+            b"".join(message.get("body", b"") for message in sent[1:]),
+        )
+
+    return call
+
+
+def put(ask: Ask, name: str, body: bytes, **headers: str) -> Any:
+    answer = ask("POST", f"{UPLOAD}?uploadType=media&name={name}", body, **headers)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_resources_point_to_where_the_client_asked(ask: Ask) -> None:
+    view = put(ask, "a%2Fb", b"hello", content_type="text/plain")
+    assert view["selfLink"] == "http://h:1/storage/v1/b/bucket/o/a%2Fb"
+    assert (view["size"], view["crc32c"], view["contentType"]) == ("5", "mnG7TA==", "text/plain")
+    link = view["mediaLink"].removeprefix("http://h:1")
+    assert ask("GET", link).body == b"hello"
+    assert ask("GET", ITEM + "a%2Fb?alt=media").body == b"hello"
+    assert ask("GET", ITEM + "a%2Fb?alt=json&prettyPrint=false&fields=name").json["name"] == "a/b"
+    assert ask("GET", "/bucket/a/b").body == b"hello"
+
+
+def test_only_the_gateway_is_believed(ask: Ask, tmp_path: Path) -> None:
+    told = {"x_forwarded_proto": "https", "x_trainshed_identity": "job-1"}
+    through = ask("GET", "/storage/v1/b/bucket", client=None, **told)
+    direct = ask("GET", "/storage/v1/b/bucket", **told)
+    assert through.json["selfLink"].startswith("https://")
+    assert direct.json["selfLink"].startswith("http://")
+    lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
+    assert [line["identity"] for line in lines] == ["job-1", ""]
+
+
+def test_what_is_read_and_written_is_logged(ask: Ask, tmp_path: Path) -> None:
+    put(ask, "x", b"12345")
+    ask("GET", ITEM + "x?alt=media", range="bytes=1-3")
+    ask("DELETE", ITEM + "x")
+    lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
+    seen = [(line["operation"], line["object"], line["bytes"], line["status"]) for line in lines]
+    assert seen == [("write", "x", 5, 200), ("read", "x", 3, 206), ("delete", "x", 0, 204)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "content", "header"),
+    [
+        ("bytes=0-0", 206, b"0", "bytes 0-0/10"),
+        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-3", 206, b"789", "bytes 7-9/10"),
+        ("bytes=5-99", 206, b"56789", "bytes 5-9/10"),
+        ("bytes=3-2", 200, b"0123456789", None),
+        ("lines=1-2", 200, b"0123456789", None),
+        ("bytes=10-", 416, None, "bytes */10"),
+    ],
+)
+def test_ranges(
+    ask: Ask, asked: str, status: int, content: bytes | None, header: str | None
+) -> None:
+    put(ask, "x", b"0123456789")
+    answer = ask("GET", ITEM + "x?alt=media", range=asked)
+    assert answer.status == status
+    assert answer.headers.get("content-range") == header
+    if content is not None:
+        assert answer.body == content
+        assert answer.headers["content-length"] == str(len(content))
+
+
+def test_conditional_reads(ask: Ask) -> None:
+    view = put(ask, "x", b"1")
+    answer = ask("GET", f"{ITEM}x?ifGenerationNotMatch={view['generation']}")
+    assert (answer.status, answer.body) == (304, b"")
+    answer = ask("GET", ITEM + "x?ifGenerationMatch=1&alt=media")
+    assert answer.json["error"]["errors"][0]["reason"] == "conditionNotMet"
+    etag = ask("GET", ITEM + "x?alt=media").headers["etag"]
+    assert ask("GET", ITEM + "x?alt=media", if_none_match=etag).status == 304
+    head = ask("HEAD", "/bucket/x")
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", "1")
+
+
+def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
+    content = b"text " * 500_000
+    packed = gzip.compress(content)
+    answer = ask("POST", f"{UPLOAD}?uploadType=media&name=z&contentEncoding=gzip", packed)
+    assert answer.json["size"] == str(len(packed))
+    kept = ask("GET", ITEM + "z?alt=media", accept_encoding="gzip")
+    assert (kept.body, kept.headers["content-encoding"]) == (packed, "gzip")
+    plain = ask("GET", ITEM + "z?alt=media")
+    assert plain.body == content
+    assert "content-encoding" not in plain.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("POST", "/storage/v1/b/bucket/o/x/restore", 501),
+        ("GET", "/storage/v1/b/bucket/o/x/acl", 501),
+        ("POST", "/storage/v1/b/bucket/notificationConfigs", 501),
+        ("POST", "/storage/v1/b/bucket/o", 501),
+        ("DELETE", "/storage/v1/b", 501),
+        ("GET", "/storage/v1/projects/p/serviceAccount", 501),
+        ("PUT", "/bucket/x", 501),
+        ("POST", "/bucket/x?uploads", 501),
+        ("GET", UPLOAD, 501),
+        ("POST", UPLOAD + "?uploadType=other&name=x", 400),
+        ("POST", UPLOAD + "?uploadType=media", 400),
+        ("POST", UPLOAD + "?uploadType=multipart&name=x", 400),
+        ("GET", "/storage/v1/b/no-such-bucket/o", 404),
+        ("GET", "/storage/v1/b/UPPER", 400),
+        ("GET", ITEM + "x?generation=abc", 400),
+        ("PUT", UPLOAD + "?upload_id=abc", 404),
+        ("GET", "/", 404),
+    ],
+)
+def test_what_is_not_served_says_so(ask: Ask, method: str, target: str, status: int) -> None:
+    """STACK §3: an unknown verb is never an empty 200."""
+    answer = ask(method, target)
+    assert answer.status == status
+    assert answer.json["error"]["code"] == status
+    assert answer.json["error"]["message"]
+
+
+def test_bad_json_is_a_400(ask: Ask) -> None:
+    for body in (b"{", b"[]", b"\xff"):
+        assert ask("POST", "/storage/v1/b?project=p", body).status == 400
+
+
+def test_resumable_upload_by_hand(ask: Ask) -> None:
+    """CLIENTS §3.1: sessions also live below /resumable/upload, at the request's own host."""
+    start = ask(
+        "POST",
+        "/resumable" + UPLOAD + "?uploadType=resumable",
+        {"name": "big", "metadata": {"k": "v"}},
+        x_upload_content_type="t/x",
+    )
+    address = start.headers["location"]
+    assert address.startswith("http://h:1/resumable/upload/storage/v1/b/bucket/o?")
+    target = address.removeprefix("http://h:1")
+    assert ask("PUT", target, content_range="bytes */*").status == 308
+    part = ask("PUT", target, [b"he", b"l"], content_range="bytes 0-2/*")
+    assert (part.status, part.headers["range"]) == (308, "bytes=0-2")
+    assert VerbatimName(b"Range") in part.raw_names
+    cut = ask("PUT", target, [b"l"], gone=True, content_range="bytes 3-4/5")
+    assert cut.status == 0
+    status = ask("PUT", target, content_range="bytes */5")
+    assert status.headers["range"] == "bytes=0-3"
+    gap = ask("PUT", target, b"!", content_range="bytes 9-9/10")
+    assert (gap.status, gap.headers["range"]) == (308, "bytes=0-3")
+    last = ask("PUT", target, b"llo", content_range="bytes 2-4/5")  # overlaps what is there
+    assert (last.status, last.json["size"], last.json["contentType"]) == (200, "5", "t/x")
+    assert last.json["metadata"] == {"k": "v"}
+    assert ask("PUT", target, b"llo", content_range="bytes 2-4/5").json == last.json
+    assert ask("PUT", target, content_range="bytes */5").json == last.json
+    assert ask("GET", ITEM + "big?alt=media").body == b"hello"
+
+
+def test_resumable_edges(ask: Ask) -> None:
+    def start(name: str) -> str:
+        answer = ask("POST", f"{UPLOAD}?uploadType=resumable&name={name}")
+        return answer.headers["location"].removeprefix("http://h:1")
+
+    assert ask("PUT", start("empty"), content_range="bytes */0").json["size"] == "0"
+    assert ask("PUT", start("whole"), b"all at once").json["size"] == "11"
+    cancelled = start("cancelled")
+    assert ask("DELETE", cancelled).status == 499
+    assert ask("PUT", cancelled, b"x").status == 404
+    wrong = ask("PUT", start("wrong"), b"hello", x_goog_hash="crc32c=AAAAAA==")
+    assert wrong.status == 400
+    assert ask("PUT", start("range"), b"x", content_range="0-1").status == 400
+    assert ask("PUT", start("more"), b"12", content_range="bytes 0-1/1").status == 400
+
+
+def test_a_cut_upload_leaves_no_object(ask: Ask, store: ObjectStore) -> None:
+    answer = ask("POST", f"{UPLOAD}?uploadType=media&name=x", [b"torn"], gone=True)
+    assert answer.status == 0
+    assert ask("GET", ITEM + "x").status == 404
+    assert list((store.root / ".trainshed" / "tmp").iterdir()) == []
+
+
+def test_checksums_of_the_client_are_verified(ask: Ask) -> None:
+    target = f"{UPLOAD}?uploadType=media&name=x"
+    assert ask("POST", target, b"hello", x_goog_hash="crc32c=mnG7TA==").status == 200
+    bad = ask("POST", target, b"hello", x_goog_hash="md5=AAAA,crc32c=mnG7TA==")
+    assert (bad.status, "doesn't match" in bad.json["error"]["message"]) == (400, True)
+
+
+def test_compose_ignores_the_destinations_checksums(ask: Ask) -> None:
+    """STACK §3: gcloud sends the first component's checksums for the destination."""
+    put(ask, "1", b"a")
+    put(ask, "2", b"b")
+    body = {
+        "sourceObjects": [{"name": "1"}, {"name": "2"}],
+        "destination": {"contentType": "t/x", "crc32c": "AAAAAA==", "md5Hash": "AAAA"},
+    }
+    answer = ask("POST", ITEM + "both/compose", body)
+    assert (answer.json["componentCount"], "md5Hash" in answer.json) == (2, False)
+    assert ask("GET", ITEM + "both?alt=media").body == b"ab"
+    held = {"sourceObjects": [{"name": "1", "objectPreconditions": {"ifGenerationMatch": "1"}}]}
+    assert ask("POST", ITEM + "both/compose", held).status == 412
+
+
+def test_copies(ask: Ask) -> None:
+    put(ask, "x", b"1", content_type="t/x")
+    done = ask("POST", ITEM + "x/rewriteTo/b/bucket/o/y%2Fz", {"metadata": {"k": "v"}}).json
+    assert (done["done"], done["resource"]["name"]) == (True, "y/z")
+    assert (done["resource"]["metadata"], done["resource"]["contentType"]) == ({"k": "v"}, "t/x")
+    assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c").json["contentType"] == "t/x"
+    assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c?ifGenerationMatch=0").status == 412
+    assert ask("POST", ITEM + "x/copyTo/b/bucket/o/d?ifSourceGenerationMatch=1").status == 412
+    assert ask("POST", ITEM + "x/moveTo/o/m").json["name"] == "m"
+    assert ask("GET", ITEM + "x").status == 404
+
+
+def test_patch_and_update(ask: Ask) -> None:
+    put(ask, "x", b"1", content_type="t/x")
+    change = {"metadata": {"a": "1", "b": "2"}, "cacheControl": "no-store", "md5Hash": "ignored"}
+    view = ask("PATCH", ITEM + "x", change).json
+    assert (view["metageneration"], view["contentType"]) == ("2", "t/x")
+    view = ask("PATCH", ITEM + "x?ifMetagenerationMatch=2", {"metadata": {"a": None}}).json
+    assert (view["metadata"], view["cacheControl"]) == ({"b": "2"}, "no-store")
+    assert ask("PATCH", ITEM + "x?ifMetagenerationMatch=2", {}).status == 412
+    view = ask("PUT", ITEM + "x", {"contentType": "t/y"}).json
+    assert ("metadata" in view, "cacheControl" in view) == (False, False)
+
+
+def test_buckets_over_the_api(ask: Ask) -> None:
+    made = ask("POST", "/storage/v1/b?project=p", {"name": "second", "location": "eu"})
+    assert (made.json["location"], made.json["locationType"]) == ("EU", "multi-region")
+    again = ask("POST", "/storage/v1/b?project=p", {"name": "second"})
+    assert again.status == 409
+    page = ask("GET", "/storage/v1/b?project=p&maxResults=1").json
+    token = page["nextPageToken"]
+    rest = ask("GET", f"/storage/v1/b?project=p&maxResults=1&pageToken={token}").json
+    assert [item["name"] for item in page["items"] + rest["items"]] == ["bucket", "second"]
+    assert "nextPageToken" not in rest
+    for part in ("storageLayout", "managedFolders", "iam"):
+        assert ask("GET", f"/storage/v1/b/second/{part}").status == 200
+    policy = {"bindings": [{"role": "r", "members": ["m"]}]}
+    ask("PUT", "/storage/v1/b/second/iam", policy)
+    assert ask("GET", "/storage/v1/b/second/iam").json["bindings"] == policy["bindings"]
+    asked = ask("GET", "/storage/v1/b/second/iam/testPermissions?permissions=a&permissions=b")
+    assert asked.json["permissions"] == ["a", "b"]
+    put(ask, "x", b"")
+    assert ask("DELETE", "/storage/v1/b/bucket").status == 409
+    assert ask("DELETE", "/storage/v1/b/second").status == 204
+
+
+def test_the_access_log_rotates(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "rotating.log", rotate_at=300)
+    for number in range(5):
+        log.write(AccessLine(number, 1, "GET", "read", "bucket", "x", 1, 200, ""))
+    kept = (tmp_path / "rotating.log.1").read_text() + (tmp_path / "rotating.log").read_text()
+    assert json.loads(kept.splitlines()[-1])["time"] == 4
+    assert (tmp_path / "rotating.log").stat().st_size <= 300

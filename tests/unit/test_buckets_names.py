@@ -1,0 +1,195 @@
+"""Names of the data plane: gs:// URIs, places on disk, request paths, multipart bodies."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from trainshed.buckets.conditions import Conditions, conditions_of
+from trainshed.buckets.errors import InvalidRequest, NotModified, PreconditionFailed
+from trainshed.buckets.layout import MARK, decode_component, encode_segment, place_of
+from trainshed.buckets.multipart import MultipartReader
+from trainshed.buckets.paths import parse_gs_uri, validate_bucket_name, validate_object_name
+from trainshed.buckets.routes import Door, parse_target
+
+SEGMENTS = st.one_of(
+    st.sampled_from(["", ".", "..", "a", "b:c", ".gs~file", ".gs~=x", "é" * 200, "x" * 255]),
+    st.text(st.characters(exclude_characters="/\r\n\0", exclude_categories=["Cs"]), max_size=300),
+)
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("gs://bucket", ("bucket", "")),
+        ("gs://bucket/", ("bucket", "")),
+        ("gs://my.bucket_1/a/b:c 2", ("my.bucket_1", "a/b:c 2")),
+        ("gs://bucket//x", ("bucket", "/x")),
+    ],
+)
+def test_gs_uri_is_split(uri: str, expected: tuple[str, str]) -> None:
+    assert parse_gs_uri(uri) == expected
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["bucket/x", "s3://bucket/x", "gs://", "gs:///x", "gs://UPPER/x", "gs://ab/x", "gs://b-/x",
+     "gs://192.168.1.1/x", "gs://google-x/y", "gs://bucket/a\nb", "gs://bucket/.."],
+)  # fmt: skip
+def test_bad_gs_uri_says_what_to_do(uri: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_gs_uri(uri)
+    assert caught.value.message.rstrip().endswith(".")
+
+
+def test_bucket_names_follow_the_public_rules() -> None:
+    for good in ("abc", "a" * 63, "a.b", "0-9_a", "my-bucket.example.com"):
+        assert validate_bucket_name(good) == good
+    for bad in (
+        "",
+        "ab",
+        "a" * 64,
+        "-ab",
+        "ab-",
+        "a..b",
+        "a.-b",
+        "a b",
+        ".trainshed",
+        "a/b",
+        "aé1",
+    ):
+        with pytest.raises(InvalidRequest):
+            validate_bucket_name(bad)
+
+
+def test_object_names_have_limits() -> None:
+    for bad in ("", "a\rb", "a\0b", ".", "x" * 1025, "/" * 200, "\ud800"):
+        with pytest.raises(InvalidRequest):
+            validate_object_name(bad)
+
+
+@given(st.lists(SEGMENTS, min_size=1, max_size=4))
+@example([".gs~=", "..", ""])
+def test_every_segment_is_a_legal_component_and_comes_back(segments: list[str]) -> None:
+    for segment in segments:
+        components = encode_segment(segment)
+        decoded = [decode_component(component) for component in components]
+        assert "".join(part[0] for part in decoded if part is not None) == segment
+        assert [part is not None and part[1] for part in decoded] == (
+            [False] * (len(components) - 1) + [True]
+        )
+        for component in components:
+            assert 1 <= len(component.encode()) <= 255
+            assert component not in {".", ".."}
+            assert "/" not in component
+
+
+@given(st.lists(SEGMENTS, min_size=1, max_size=4), st.lists(SEGMENTS, min_size=1, max_size=4))
+def test_two_names_never_share_a_place(left: list[str], right: list[str]) -> None:
+    first, second = "/".join(left), "/".join(right)
+    assert (place_of(first) == place_of(second)) == (first == second)
+
+
+def test_plain_names_are_plain_files() -> None:
+    place = place_of("a/b:c/d e%41.txt")
+    assert (place.dirs, place.leaf) == (("a", "b:c"), "d e%41.txt")
+    assert place_of("a/").leaf.startswith(MARK)
+
+
+@pytest.mark.parametrize(
+    ("path", "door", "bucket", "name", "action"),
+    [
+        ("/storage/v1/b", Door.METADATA, "", "", ""),
+        ("/storage/v1/b/B/o/a%2Fb%3Ac", Door.METADATA, "B", "a/b:c", ""),
+        ("/storage/v1/b/B/o/a/b", Door.METADATA, "B", "a/b", ""),
+        ("/storage/v1/b/B/o/a%2Fcompose", Door.METADATA, "B", "a/compose", ""),
+        ("/storage/v1/b/B/o/a/compose", Door.METADATA, "B", "a", "compose"),
+        ("/storage/v1/b/B/o/a/acl", Door.METADATA, "B", "a", "acl"),
+        ("/storage/v1/b/B/iam/testPermissions", Door.METADATA, "B", "", "iam/testPermissions"),
+        ("/storage/v1/projects/p/serviceAccount", Door.METADATA, "", "", "projects/p/serviceAccount"),
+        ("/download/storage/v1/b/B/o/a%2Fb", Door.DOWNLOAD, "B", "a/b", ""),
+        ("/upload/storage/v1/b/B/o", Door.UPLOAD, "B", "", ""),
+        ("/resumable/upload/storage/v1/b/B/o", Door.UPLOAD, "B", "", ""),
+        ("/batch/storage/v1", Door.BATCH, "", "", ""),
+        ("/bucket/a/b", Door.PLAIN, "bucket", "a/b", ""),
+        ("/", Door.UNKNOWN, "", "", ""),
+    ],
+)  # fmt: skip
+def test_paths(path: str, door: Door, bucket: str, name: str, action: str) -> None:
+    target = parse_target(path.encode())
+    assert (target.door, target.bucket, target.object, target.action) == (
+        door,
+        bucket,
+        name,
+        action,
+    )
+
+
+def test_copy_paths_name_both_ends() -> None:
+    target = parse_target(b"/storage/v1/b/B/o/x%2Fy/rewriteTo/b/C/o/z%20z")
+    assert (target.object, target.action) == ("x/y", "rewriteTo")
+    assert (target.to_bucket, target.to_object) == ("C", "z z")
+    target = parse_target(b"/storage/v1/b/B/o/x/moveTo/o/y")
+    assert (target.action, target.to_bucket, target.to_object) == ("moveTo", "B", "y")
+
+
+def _body(boundary: str, newline: str, content: bytes) -> bytes:
+    head = newline.join(
+        [f"--{boundary}", "Content-Type: application/json", "", '{"size": 3}', f"--{boundary}",
+         "content-type: text/x", "Content-Transfer-Encoding: binary", "", ""]
+    )  # fmt: skip
+    return head.encode() + content + f"{newline}--{boundary}--".encode()
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\n"])
+@pytest.mark.parametrize(
+    ("header", "boundary"),
+    [
+        ("multipart/related; boundary='===============1=='", "===============1=="),
+        ("multipart/related; boundary='quoted'", "'quoted'"),
+        ('multipart/related; boundary="a b"', "a b"),
+        ("multipart/related; boundary=plain; x=y", "plain"),
+    ],
+)
+@given(content=st.binary(max_size=2000), step=st.integers(1, 700), tail=st.booleans())
+@example(content=b"\r", step=1, tail=True)
+@example(content=b"\r\n--plain", step=7, tail=False)
+@example(content=b"", step=3, tail=False)
+def test_multipart_as_clients_send_it(
+    newline: str, header: str, boundary: str, content: bytes, step: int, tail: bool
+) -> None:
+    """CLIENTS §3.1: single-quoted boundary, lines that end in LF alone."""
+    body = _body(boundary, newline, content) + (newline.encode() if tail else b"")
+    reader = MultipartReader(header)
+    out = b"".join(reader.feed(body[at : at + step]) for at in range(0, len(body), step))
+    assert out + reader.finish() == content
+    assert reader.head is not None
+    assert (reader.head.metadata, reader.head.content_type) == (b'{"size": 3}', "text/x")
+
+
+def test_a_cut_multipart_body_is_refused() -> None:
+    reader = MultipartReader("multipart/related; boundary=b")
+    reader.feed(_body("b", "\n", b"content")[:-5])
+    with pytest.raises(InvalidRequest):
+        reader.finish()
+
+
+def test_conditions() -> None:
+    assert conditions_of({"ifGenerationMatch": "0"}).must_be_absent
+    Conditions(generation_match=0).check(0, 0)
+    for failing in (
+        Conditions(generation_match=0),
+        Conditions(generation_match=8),
+        Conditions(generation_not_match=7),
+        Conditions(metageneration_match=2),
+        Conditions(metageneration_not_match=1),
+    ):
+        with pytest.raises(PreconditionFailed):
+            failing.check(7, 1)
+    with pytest.raises(NotModified):
+        Conditions(generation_not_match=7).check(7, 1, reading=True)
+    with pytest.raises(PreconditionFailed):
+        Conditions(generation_not_match=0).check(0, 0)
+    with pytest.raises(InvalidRequest):
+        conditions_of({"ifGenerationMatch": "seven"})

@@ -1,0 +1,557 @@
+"""Objects on disk: durability order, preconditions, writes through the directory, listing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainshed.buckets.conditions import Conditions
+from trainshed.buckets.digests import Checksums
+from trainshed.buckets.errors import (
+    BucketsError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    PreconditionFailed,
+)
+from trainshed.buckets.generations import GenerationSource
+from trainshed.buckets.listing import Query, list_objects
+from trainshed.buckets.local import LocalStore
+from trainshed.buckets.objects import Draft, ObjectStore
+from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.transfers import Source, compose, copy, move
+from trainshed.buckets.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
+
+BUCKET = "bucket"
+ABSENT = Conditions(generation_match=0)
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    made = ObjectStore(tmp_path / "store", attributes=request.param)
+    made.catalog.create(BUCKET)
+    return made
+
+
+def put(
+    store: ObjectStore,
+    name: str,
+    content: bytes = b"x",
+    conditions: Conditions | None = None,
+    draft: Draft | None = None,
+) -> ObjectRecord:
+    staged = store.stage()
+    try:
+        staged.write(content)
+        return store.commit(BUCKET, name, staged, draft or Draft(), conditions or Conditions())
+    finally:
+        staged.discard()
+
+
+def get(store: ObjectStore, name: str) -> bytes:
+    opened = store.open(BUCKET, name)
+    try:
+        return os.pread(opened.fd, 1 << 20, 0)
+    finally:
+        opened.close()
+
+
+def names(store: ObjectStore, query: Query | None = None) -> list[str]:
+    return [name for name, _ in list_objects(store, BUCKET, query or Query()).objects]
+
+
+def visible(store: ObjectStore, name: str = "") -> Path:
+    return store.catalog.directory(BUCKET) / name
+
+
+def temporaries(store: ObjectStore) -> list[Path]:
+    return list((store.root / ".trainshed" / "tmp").iterdir())
+
+
+def test_an_object_is_a_plain_file_with_its_record(store: ObjectStore) -> None:
+    record = put(store, "a/b:c.txt", b"hello", draft=Draft({"contentType": "t/x"}, {"k": "v"}))
+    assert visible(store, "a/b:c.txt").read_bytes() == b"hello"
+    assert record.md5 == base64.b64encode(hashlib.md5(b"hello").digest()).decode()
+    assert record.crc32c == "mnG7TA=="
+    again = ObjectStore(store.root, attributes=True).read_record(BUCKET, "a/b:c.txt")
+    if again.generation == record.generation:
+        assert again == record
+    assert store.read_record(BUCKET, "a/b:c.txt") == record
+    assert temporaries(store) == []
+
+
+def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:
+    metadata = {f"key{number}": "v" * 100 for number in range(70)}
+    record = put(store, "x", draft=Draft({}, metadata))
+    assert store.read_record(BUCKET, "x").metadata == metadata
+    small = store.patch(BUCKET, "x", lambda old: replace(old, metadata={}))
+    assert (small.generation, small.metageneration) == (record.generation, 2)
+    assert store.read_record(BUCKET, "x") == small
+
+
+def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
+    first = put(store, "x", b"1", ABSENT)
+    with pytest.raises(PreconditionFailed):
+        put(store, "x", b"2", ABSENT)
+    second = put(store, "x", b"2", Conditions(generation_match=first.generation))
+    assert second.generation > first.generation
+    with pytest.raises(PreconditionFailed):
+        store.delete(BUCKET, "x", conditions=Conditions(generation_match=first.generation))
+    with pytest.raises(NotFound):
+        store.open(BUCKET, "x", first.generation)
+    with pytest.raises(NotModified):
+        store.open(BUCKET, "x", conditions=Conditions(generation_not_match=second.generation))
+    assert get(store, "x") == b"2"
+    store.delete(BUCKET, "x", second.generation)
+    with pytest.raises(NotFound):
+        get(store, "x")
+    assert temporaries(store) == []
+
+
+def test_a_wrong_checksum_leaves_nothing(store: ObjectStore) -> None:
+    for wrong in (Checksums("AAAA", ""), Checksums("", "AAAA")):
+        with pytest.raises(InvalidRequest, match="doesn't match"):
+            put(store, "x", draft=Draft(expected=wrong))
+    assert names(store) == []
+    assert temporaries(store) == []
+
+
+@pytest.mark.parametrize("conditions", [ABSENT, Conditions()])
+def test_concurrent_creators_have_exactly_one_winner(
+    store: ObjectStore, conditions: Conditions
+) -> None:
+    def create(number: int) -> bool:
+        try:
+            put(store, "deep/er/x", str(number).encode(), conditions)
+        except PreconditionFailed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(create, range(32)))
+    if conditions is ABSENT:
+        assert won.count(True) == 1
+        assert get(store, "deep/er/x") == str(won.index(True)).encode()
+    else:
+        assert all(won)
+
+
+def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> None:
+    put(store, "n", b"0")
+    barrier = threading.Barrier(6)
+
+    def add(_: int) -> int:
+        barrier.wait()
+        done = 0
+        for _try in range(400):
+            record = store.read_record(BUCKET, "n")
+            opened = store.open(BUCKET, "n")
+            value = int(os.pread(opened.fd, 20, 0))
+            opened.close()
+            if opened.record.generation != record.generation:
+                continue
+            try:
+                held = Conditions(generation_match=record.generation)
+                put(store, "n", str(value + 1).encode(), held)
+            except PreconditionFailed:
+                continue
+            done += 1
+            if done == 5:
+                break
+        return done
+
+    with ThreadPoolExecutor(6) as pool:
+        total = sum(pool.map(add, range(6)))
+    assert int(get(store, "n")) == total
+
+
+class TestThroughTheDirectory:
+    """SPEC "Storage": /gcs/BUCKET and the API show the same objects."""
+
+    def test_a_new_file_is_an_object_with_right_checksums(self, store: ObjectStore) -> None:
+        visible(store, "d").mkdir()
+        visible(store, "d/f").write_bytes(b"hello")
+        record = store.read_record(BUCKET, "d/f")
+        assert (record.crc32c, record.size) == ("mnG7TA==", 5)
+        assert store.read_record(BUCKET, "d/f") == record
+        with pytest.raises(PreconditionFailed):
+            put(store, "d/f", b"mine", ABSENT)
+        assert names(store) == ["d/f"]
+
+    @pytest.mark.parametrize("how", ["in place", "replaced", "removed and made"])
+    def test_a_rewrite_has_a_fresh_generation(self, store: ObjectStore, how: str) -> None:
+        record = put(store, "f", b"12345", draft=Draft({}, {"k": "v"}))
+        path = visible(store, "f")
+        if how == "in place":
+            with path.open("r+b") as file:
+                file.write(b"54321")
+        elif how == "replaced":
+            other = visible(store, "other")
+            other.write_bytes(b"54321")
+            other.replace(path)
+        else:
+            path.unlink()
+            path.write_bytes(b"54321")
+        now = store.read_record(BUCKET, "f")
+        assert now.generation != record.generation
+        assert now.metadata == {}
+        assert now.md5 == base64.b64encode(hashlib.md5(b"54321").digest()).decode()
+        with pytest.raises(PreconditionFailed):
+            put(store, "f", b"x", Conditions(generation_match=record.generation))
+        put(store, "f", b"x", Conditions(generation_match=now.generation))
+
+    def test_checksums_are_kept_only_once_the_file_has_settled(self, store: ObjectStore) -> None:
+        path = visible(store, "f")
+        path.write_bytes(b"hello")
+        past = store.now() - 10 * SECOND
+        os.utime(path, ns=(past, past))
+        first = store.read_record(BUCKET, "f")
+        opened = store.open(BUCKET, "f", hash_limit=0)
+        opened.close()
+        assert opened.record == first  # with its checksums, though none were to be computed
+
+    def test_a_removed_directory_takes_its_objects_along(self, store: ObjectStore) -> None:
+        put(store, "d/e/f")
+        visible(store, "d/e/f").unlink()
+        visible(store, "d/e").rmdir()
+        assert names(store) == []
+        put(store, "d/e/f", b"again", ABSENT)
+        assert get(store, "d/e/f") == b"again"
+
+    def test_symbolic_links_and_pipes_are_no_objects(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        (tmp_path / "secret").write_bytes(b"secret")
+        visible(store, "link").symlink_to(tmp_path / "secret")
+        visible(store, "dir").symlink_to(tmp_path)
+        os.mkfifo(visible(store, "pipe"))
+        for name in ("link", "dir/secret", "pipe"):
+            with pytest.raises(NotFound):
+                get(store, name)
+        assert names(store) == []
+        with pytest.raises(Conflict):
+            put(store, "dir/new")
+        assert not (tmp_path / "new").exists()
+        put(store, "link", b"mine")  # the link itself is replaced, not what it points to
+        assert (tmp_path / "secret").read_bytes() == b"secret"
+
+
+class TestNamesThatClash:
+    @pytest.mark.parametrize("order", [["a", "a/b", "a/"], ["a/", "a/b", "a"], ["a/b", "a", "a/"]])
+    def test_a_beside_a_slash_b(self, store: ObjectStore, order: list[str]) -> None:
+        for name in order:
+            put(store, name, name.encode(), ABSENT)
+        assert names(store) == ["a", "a/", "a/b"]
+        for name in order:
+            assert get(store, name) == name.encode()
+            with pytest.raises(PreconditionFailed):
+                put(store, name, b"", ABSENT)
+        generation = store.read_record(BUCKET, "a").generation
+        assert put(store, "a", b"2").generation > generation
+        store.delete(BUCKET, "a/b")
+        store.delete(BUCKET, "a/")
+        assert get(store, "a") == b"2"
+        put(store, "a", b"3")
+        assert names(store) == ["a"]
+        store.delete(BUCKET, "a")
+        assert names(store) == []
+        assert list(visible(store).iterdir()) == []
+
+    def test_a_plain_file_that_came_back_hides_its_shadow(self, store: ObjectStore) -> None:
+        put(store, "a/b")
+        put(store, "a", b"old")
+        visible(store, "a/b").unlink()
+        visible(store, "a").rmdir()
+        visible(store, "a").write_bytes(b"new")
+        assert get(store, "a") == b"new"
+        assert names(store) == ["a"]
+        store.delete(BUCKET, "a")
+        with pytest.raises(NotFound):
+            get(store, "a")
+
+    def test_strange_names(self, store: ObjectStore) -> None:
+        strange = ["//", "/x", "a//b", "a/../b", "./x", "é" * 300 + "/x", "x" * 600, "x" * 240 + "y",
+                   ".gs~file/x", ".gs~=", ".gs~+y", "a:b*?[]", " ", "%2F", "a/b/c/"]  # fmt: skip
+        for name in strange:
+            put(store, name, name.encode(), ABSENT)
+        assert names(store) == sorted(strange, key=str.encode)
+        for name in strange:
+            assert get(store, name) == name.encode()
+            store.delete(BUCKET, name)
+        assert list(visible(store).iterdir()) == []
+
+    def test_parallel_writers_of_a_name_and_names_below_it(self, store: ObjectStore) -> None:
+        wanted = ["p", "p/q", "p/q/r", "p/q/s", "p/t", "p/"]
+
+        def work(number: int) -> None:
+            name = wanted[number % len(wanted)]
+            put(store, name, name.encode())
+            if number < 30:
+                store.delete(BUCKET, name) if number % 2 else None
+
+        with ThreadPoolExecutor(8) as pool:
+            futures = [pool.submit(work, number) for number in range(48)]
+        for future in futures:
+            error = future.exception()
+            assert error is None or isinstance(error, NotFound)
+        for name in wanted:
+            put(store, name, name.encode())
+        assert names(store) == sorted(wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sets(st.text("ab/-.\U0001f600", min_size=1, max_size=6).filter(lambda n: n not in {".", ".."}),
+            max_size=12),
+    st.text("ab/-", max_size=3),
+    st.sampled_from(["", "/", "-", "ab"]),
+    st.integers(1, 4),
+    st.booleans(),
+)  # fmt: skip
+def test_listing_is_that_of_a_sorted_list(
+    tmp_path_factory: pytest.TempPathFactory,
+    objects: set[str],
+    prefix: str,
+    delimiter: str,
+    page_size: int,
+    trailing: bool,
+) -> None:
+    store = ObjectStore(tmp_path_factory.mktemp("list") / "store")
+    store.catalog.create(BUCKET)
+    for name in objects:
+        put(store, name)
+    items: list[str] = []
+    prefixes: list[str] = []
+    for name in sorted(objects, key=str.encode):
+        if not name.startswith(prefix):
+            continue
+        at = name.find(delimiter, len(prefix)) if delimiter else -1
+        common = name[: at + len(delimiter)] if at >= 0 else None
+        if common is None or (trailing and common == name):
+            items.append(name)
+        if common is not None and common not in prefixes:
+            prefixes.append(common)
+    query = Query(prefix, delimiter, max_results=page_size, include_trailing_delimiter=trailing)
+    seen_items: list[str] = []
+    seen_prefixes: list[str] = []
+    while True:
+        page = list_objects(store, BUCKET, query)
+        assert len(page.objects) + len(page.prefixes) <= page_size + 1
+        seen_items += [name for name, _ in page.objects]
+        seen_prefixes += page.prefixes
+        if not page.next_page_token:
+            break
+        query = replace(query, page_token=page.next_page_token)
+    assert (seen_items, seen_prefixes) == (items, prefixes)
+
+
+def test_listing_offsets_and_globs(store: ObjectStore) -> None:
+    for name in ("a.txt", "b/c.txt", "b/d.csv", "b/e/f.txt"):
+        put(store, name)
+    assert names(store, Query(start_offset="b/", end_offset="b/e")) == ["b/c.txt", "b/d.csv"]
+    assert names(store, Query(match_glob="*.txt")) == ["a.txt"]
+    assert names(store, Query(match_glob="**.txt")) == ["a.txt", "b/c.txt", "b/e/f.txt"]
+    assert names(store, Query(match_glob="b/[cd].{txt,csv}")) == ["b/c.txt", "b/d.csv"]
+    with pytest.raises(InvalidRequest):
+        names(store, Query(page_token="!"))
+    with pytest.raises(NotFound):
+        list_objects(store, "no-such-bucket", Query())
+
+
+def test_compose_copy_move(store: ObjectStore) -> None:
+    put(store, "1", b"hel")
+    second = put(store, "2", b"lo", draft=Draft({"contentType": "t/2"}, {"k": "v"}))
+    wrong = Conditions(generation_match=1)
+    with pytest.raises(PreconditionFailed):
+        compose(store, BUCKET, "j", [Source(BUCKET, "2", conditions=wrong)], draft=Draft())
+    sources = [Source(BUCKET, "1"), Source(BUCKET, "2")]
+    joined = compose(store, BUCKET, "1", sources, draft=Draft())  # onto one of its sources
+    assert (joined.md5, joined.crc32c, joined.components) == ("", "mnG7TA==", 2)
+    assert get(store, "1") == b"hello"
+
+    def same(record: ObjectRecord) -> Draft:
+        return Draft(record.fields, record.metadata)
+
+    copied = copy(store, Source(BUCKET, "2"), BUCKET, "3", redraft=same)
+    assert (copied.md5, copied.fields, copied.metadata) == (
+        second.md5,
+        second.fields,
+        second.metadata,
+    )
+    assert copied.generation != second.generation
+    moved = move(store, Source(BUCKET, "3", copied.generation), "d/4", redraft=same)
+    assert get(store, "d/4") == b"lo"
+    assert moved.crc32c == second.crc32c
+    assert names(store) == ["1", "2", "d/4"]
+    with pytest.raises(NotFound):
+        move(store, Source(BUCKET, "3"), "5", redraft=same)
+    assert temporaries(store) == []
+
+
+def test_buckets(tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path / "store")
+    made = store.catalog.create("one", "europe-west4", {"labels": {"a": "b"}})
+    assert made.location == "EUROPE-WEST4"
+    with pytest.raises(Conflict):
+        store.catalog.create("one")
+    assert store.catalog.ensure("one") == made
+    with pytest.raises(NotFound):
+        staged = store.stage()
+        store.commit("two", "x", staged, Draft())
+    changed = store.catalog.patch("one", {"labels": {"a": None, "c": "d"}, "name": "no"})
+    assert changed.settings["labels"] == {"c": "d"}
+    assert (changed.name, changed.metageneration) == ("one", 2)
+    (store.root / "made-by-hand").mkdir()
+    assert store.catalog.names() == ["made-by-hand", "one"]
+    (store.root / "one" / "empty" / "dirs").mkdir(parents=True)
+    (store.root / "made-by-hand" / "f").touch()
+    with pytest.raises(Conflict, match="not empty"):
+        store.catalog.delete("made-by-hand")
+    store.catalog.delete("one")
+    assert store.catalog.names() == ["made-by-hand"]
+    with pytest.raises(NotFound):
+        store.catalog.delete("one")
+
+
+def test_buckets_are_made_on_demand_where_the_operator_says_so(tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path / "store", auto_create=True)
+    store.catalog.ensure(BUCKET)
+    staged = store.stage()
+    store.commit("other", "x", staged, Draft())
+    assert store.catalog.exists("other")
+
+
+def test_generations_never_repeat_when_the_clock_steps_back(tmp_path: Path) -> None:
+    times = iter([5_000_000_000, 4_000_000_000, 3_000_000_000])
+    first = GenerationSource(tmp_path / "g", lambda: next(times))
+    given_out = [first.next(), first.next()]
+    after_a_crash = GenerationSource(tmp_path / "g", lambda: next(times))
+    given_out.append(after_a_crash.next())
+    assert given_out == sorted(set(given_out))
+
+
+class TestSessions:
+    """Resumable uploads, and what a crash at each point leaves."""
+
+    @staticmethod
+    def writer(sessions: UploadSessions, upload_id: str) -> UploadWriter:
+        writer = sessions.resume(upload_id)
+        assert isinstance(writer, UploadWriter)
+        return writer
+
+    def test_goes_on_after_the_process_is_gone(self, store: ObjectStore) -> None:
+        upload_id = UploadSessions(store).start(UploadSpec(BUCKET, "big", store.now()))
+        self.writer(UploadSessions(store), upload_id).write(b"hel")
+        again = self.writer(UploadSessions(store), upload_id)
+        assert again.offset == 3
+        again.write(b"lo")
+        record = again.commit(Checksums("", "mnG7TA=="))
+        after = UploadSessions(store).resume(upload_id)
+        assert isinstance(after, Committed)
+        assert after.record == record == store.read_record(BUCKET, "big")
+
+    @pytest.mark.parametrize("conditions", [Conditions(), ABSENT])
+    @pytest.mark.parametrize("point", ["announced", "renamed"])
+    def test_a_crash_in_the_commit(
+        self,
+        store: ObjectStore,
+        monkeypatch: pytest.MonkeyPatch,
+        conditions: Conditions,
+        point: str,
+    ) -> None:
+        spec = UploadSpec(BUCKET, "big", store.now(), conditions=conditions)
+        upload_id = UploadSessions(store).start(spec)
+        writer = self.writer(UploadSessions(store), upload_id)
+        writer.write(b"hello")
+
+        class Crash(BaseException):
+            pass
+
+        def crashing(real: Callable[..., None]) -> Callable[..., None]:
+            def call(*args: object, **kwargs: object) -> None:
+                if point == "renamed":
+                    real(*args, **kwargs)
+                raise Crash
+
+            return call
+
+        monkeypatch.setattr(os, "rename", crashing(os.rename))
+        monkeypatch.setattr(os, "link", crashing(os.link))
+        with pytest.raises(Crash):
+            writer.commit(Checksums("", ""))
+        monkeypatch.undo()
+        after = UploadSessions(store).resume(upload_id)
+        if point == "announced":
+            assert isinstance(after, UploadWriter)
+            after.commit(Checksums("", ""))
+        else:
+            assert isinstance(after, Committed)
+        assert get(store, "big") == b"hello"
+        assert isinstance(UploadSessions(store).resume(upload_id), Committed)
+
+    def test_the_newest_request_owns_the_session(self, store: ObjectStore) -> None:
+        sessions = UploadSessions(store)
+        upload_id = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        first = self.writer(sessions, upload_id)
+        first.write(b"1")
+        second = self.writer(sessions, upload_id)
+        with pytest.raises(BucketsError, match="taken over"):
+            first.write(b"stale")
+        second.write(b"2")
+        second.commit(Checksums("", ""))
+        assert get(store, "x") == b"12"
+
+    def test_refused_cancelled_and_old_sessions_are_unknown(self, store: ObjectStore) -> None:
+        sessions = UploadSessions(store)
+        bad = sessions.start(UploadSpec(BUCKET, "x", store.now(), expected=Checksums("AA", "")))
+        with pytest.raises(InvalidRequest):
+            self.writer(sessions, bad).commit(Checksums("", ""))
+        cancelled = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        sessions.cancel(cancelled)
+        old = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        os.utime(store.root / ".trainshed" / "uploads" / old, (0, 0))
+        sessions.expire()
+        for unknown in (bad, cancelled, old, "../../etc", "0" * 48):
+            with pytest.raises(NotFound):
+                sessions.resume(unknown)
+        put(store, "x")
+        with pytest.raises(PreconditionFailed):
+            sessions.start(UploadSpec(BUCKET, "x", store.now(), conditions=ABSENT))
+
+
+def test_the_synchronous_door(store: ObjectStore) -> None:
+    put(store, "d/f", b"hello")
+    local = LocalStore(store.root)
+    with local.open(BUCKET, "d/f") as file:
+        assert file.read() == b"hello"
+    assert local.exists(BUCKET, "d/f")
+    assert not local.exists(BUCKET, "nope")
+    assert not local.exists("no-such-bucket", "x")
+    assert local.list(BUCKET, "d/") == ["d/f"]
+    assert not local.bucket_exists("no-such-bucket")
+    for prefix in ("", "d", "new/dir/"):
+        local.write_probe(BUCKET, prefix)
+    assert local.list(BUCKET) == ["d/f"]
+    assert sorted(path.name for path in visible(store).iterdir()) == ["d"]
+    with pytest.raises(NotFound):
+        local.write_probe("no-such-bucket", "")
+
+
+def test_what_a_dead_process_left_is_cleaned(store: ObjectStore) -> None:
+    store.stage().write(b"torn")
+    make: Callable[[], None] = (store.root / ".trainshed" / "tmp" / "bucket-x").mkdir
+    make()
+    store.clean()
+    assert temporaries(store) == []

@@ -1,0 +1,251 @@
+"""The log reader: pages, following, torn lines, and that neither costs more in a long log."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.store.logs import segments
+from trainshed.store.logs.lines import LogCursor, LogLine, advanced
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.severity import Severity, Stream
+
+UID = JobUid(5)
+T0 = 1_763_612_345_000_000_000
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+
+
+def stored(n: int, t: int, text: str = "", **extra: Any) -> bytes:
+    entry = {"n": n, "t": t, "s": "o", "m": text or f"line {n}"} | extra
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+
+
+def write(
+    root: Path, replica: ReplicaId, lines: Iterable[bytes], *, attempt: int = 1, first: int = 0
+) -> Path:
+    directory = root / str(UID) / str(attempt) / str(replica)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{first:012d}.jsonl"
+    with path.open("ab") as file:
+        file.write(b"".join(lines))
+    return path
+
+
+def page_keys(root: Path, **arguments: Any) -> list[tuple[str, int, int]]:
+    page = asyncio.run(LogReader(root).page(UID, **arguments))
+    return keys(page.lines)
+
+
+def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
+    return [(str(line.replica), line.attempt, line.n) for line in lines]
+
+
+def since(root: Path, position: Any, **arguments: Any) -> tuple[LogLine, ...]:
+    return asyncio.run(LogReader(root).lines_since(UID, position, **arguments))
+
+
+def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        PRIMARY,
+        [
+            stored(0, T0, "ready", s="b"),
+            stored(1, T0 + 1, '{"severity":"ERROR","message":"é","k":1}', s="e"),
+            stored(2, T0 + 2, "x" * 65536, p=1),
+        ],
+    )
+    lines = asyncio.run(LogReader(tmp_path).page(UID)).lines
+    assert lines[0] == LogLine(UID, 1, PRIMARY, 0, T0, Stream.BANNER, "ready", Severity.INFO)
+    assert (lines[1].text, lines[1].severity) == ("é", Severity.ERROR)
+    assert lines[1].payload == {"message": "é", "k": 1}
+    assert [line.partial for line in lines] == [False, False, True]
+
+
+def test_nothing_there_is_an_empty_log(tmp_path: Path) -> None:
+    (tmp_path / str(UID) / "1" / "workerpool0-0").mkdir(parents=True)
+    (tmp_path / str(UID) / "1" / "something else").mkdir()
+    (tmp_path / str(UID) / "notes").mkdir()
+    for root in (tmp_path, tmp_path / "absent"):
+        page = asyncio.run(LogReader(root).page(UID))
+        assert (page.lines, page.next) == ((), None)
+        assert since(root, {}) == ()
+        assert asyncio.run(LogReader(root).tail(UID, 3, replicas={PRIMARY})) == ()
+
+
+def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -> None:
+    write(tmp_path, PRIMARY, [stored(0, T0), stored(1, T0 + 20)])
+    write(tmp_path, WORKER, [stored(0, T0), stored(1, T0 + 10)])
+    write(tmp_path, PRIMARY, [stored(0, T0 + 15)], attempt=2)
+    expected = [
+        ("workerpool0-0", 1, 0),
+        ("workerpool1-0", 1, 0),
+        ("workerpool1-0", 1, 1),
+        ("workerpool0-0", 2, 0),
+        ("workerpool0-0", 1, 1),
+    ]
+    assert page_keys(tmp_path) == expected
+    assert page_keys(tmp_path, descending=True) == expected[::-1]
+    assert page_keys(tmp_path, replicas={WORKER}) == expected[1:3]
+    assert page_keys(tmp_path, start=T0 + 10, end=T0 + 20) == expected[2:4]
+    assert page_keys(tmp_path, start=T0 + 10, end=T0 + 20, descending=True) == expected[3:1:-1]
+    lines = asyncio.run(LogReader(tmp_path).page(UID)).lines
+    order = [(line.at, line.insert_id) for line in lines]
+    assert order == sorted(order)
+    assert keys(asyncio.run(LogReader(tmp_path).tail(UID, 2))) == expected[-2:]
+
+
+def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
+    whole = stored(1, T0 + 1)
+    path = write(tmp_path, PRIMARY, [stored(0, T0), whole[:-9]])
+    assert page_keys(tmp_path) == page_keys(tmp_path, descending=True) == [("workerpool0-0", 1, 0)]
+    (seen,) = since(tmp_path, {})
+    position = advanced({}, (seen,))
+    assert since(tmp_path, position) == ()
+    with path.open("ab") as file:
+        file.write(whole[-9:])
+    assert keys(since(tmp_path, position)) == [("workerpool0-0", 1, 1)]
+
+
+def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
+    garbled = [b'{"n":1,"t":17\x00\x00\xff\n', b"\n", stored(1, T0 + 1)[:12] + stored(2, T0 + 2)]
+    write(tmp_path, PRIMARY, [stored(0, T0), *garbled, stored(3, T0 + 3)])
+    expected = [("workerpool0-0", 1, 0), ("workerpool0-0", 1, 3)]
+    assert page_keys(tmp_path) == expected
+    assert page_keys(tmp_path, descending=True) == expected[::-1]
+
+
+def test_a_follower_misses_no_late_line(tmp_path: Path) -> None:
+    """SPEC §5: a line that reaches its file after later ones of another replica is still delivered."""
+    write(tmp_path, PRIMARY, [stored(0, T0 + 100)])
+    lines = since(tmp_path, {})
+    position = advanced({}, lines)
+    write(tmp_path, WORKER, [stored(0, T0 + 50)])
+    assert keys(since(tmp_path, position)) == [("workerpool1-0", 1, 0)]
+
+
+def test_a_follower_goes_on_into_the_next_attempt_even_if_the_clock_went_back(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)])
+    write(tmp_path, PRIMARY, [stored(n, T0 - 100 + n) for n in range(3)], attempt=2)
+    position: Any = {}
+    got: list[LogLine] = []
+    while lines := since(tmp_path, position, limit=2):
+        got.extend(lines)
+        position = advanced(position, lines)
+    assert [(line.attempt, line.n) for line in got] == [(a, n) for a in (1, 2) for n in range(3)]
+
+
+def test_removal(tmp_path: Path) -> None:
+    write(tmp_path, PRIMARY, [stored(0, T0)])
+    asyncio.run(LogReader(tmp_path).remove(UID))
+    assert page_keys(tmp_path) == []
+    asyncio.run(LogReader(tmp_path).remove(UID))
+
+
+def test_cursors_as_text() -> None:
+    cursor = LogCursor(T0, ReplicaId(3, 12), 4, 99)
+    assert LogCursor.parse(str(cursor)) == cursor
+    for text in ("", "1.2.3", "1.2.3.4.x", "1.2.3.4.-5", "1.2.3.4.5.6"):
+        with pytest.raises(ValueError, match="not a place"):
+            LogCursor.parse(text)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[tuple[ReplicaId, int, list[tuple[int, int]]]]:
+    """(replica, attempt, [(time step, length of the text)]) of up to five small logs."""
+    step = st.tuples(st.integers(1, 3), st.sampled_from([1, 30, 5000, 70_000]))
+    places = draw(
+        st.lists(
+            st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 2)),
+            unique=True,
+            max_size=5,
+        )
+    )
+    return [
+        (ReplicaId(pool, index), attempt, draw(st.lists(step, max_size=12)))
+        for pool, index, attempt in places
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(logs(), st.integers(1, 7), st.integers(1, 5), st.booleans())
+def test_pages_and_following_give_every_line_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: list[tuple[ReplicaId, int, list[tuple[int, int]]]],
+    limit: int,
+    per_segment: int,
+    descending: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("logs")
+    expected: list[tuple[int, int, int, int, int]] = []
+    for replica, attempt, steps in drawn:
+        at = T0
+        for n, (wait, length) in enumerate(steps):
+            at += wait
+            write(
+                root,
+                replica,
+                [stored(n, at, "x" * length)],
+                attempt=attempt,
+                first=n - n % per_segment,
+            )
+            expected.append((at, replica.pool, replica.index, attempt, n))
+    expected.sort(reverse=descending)
+    reader = LogReader(root)
+
+    async def paged() -> list[LogLine]:
+        got: list[LogLine] = []
+        after = None
+        while True:
+            page = await reader.page(UID, after=after, limit=limit, descending=descending)
+            got.extend(page.lines)
+            after = page.next
+            if after is None:
+                return got
+
+    async def followed() -> list[LogLine]:
+        got: list[LogLine] = []
+        position: Any = {}
+        while lines := await reader.lines_since(UID, position, limit=limit):
+            got.extend(lines)
+            position = advanced(position, lines)
+        return got
+
+    assert [line.key for line in asyncio.run(paged())] == expected
+    assert sorted(line.key for line in asyncio.run(followed())) == sorted(expected)
+
+
+def test_a_page_of_a_long_log_reads_little_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, per_segment = 60_000, 20_000
+    for first in range(0, count, per_segment):
+        lines = (
+            stored(n, T0 + n * 10, "step " + "x" * 80) for n in range(first, first + per_segment)
+        )
+        assert write(tmp_path, PRIMARY, lines, first=first).stat().st_size > 2_000_000
+    parsed: list[bytes] = []
+    decode = segments._entry  # pyright: ignore[reportPrivateUsage] (counts the lines that are parsed)
+
+    def counted(raw: bytes) -> segments.Entry | None:
+        parsed.append(raw)
+        return decode(raw)
+
+    monkeypatch.setattr(segments, "_entry", counted)
+    for n in (0, 777, 33_333, 59_999):
+        parsed.clear()
+        expected = [("workerpool0-0", 1, each) for each in range(n, min(n + 10, count))]
+        assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
+        assert keys(since(tmp_path, {PRIMARY: (1, n - 1)}, limit=10)) == expected
+        assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (
+            [("workerpool0-0", 1, n - 1)] if n else []
+        )
+        assert len(parsed) < 500
+    assert since(tmp_path, {PRIMARY: (1, count - 1)}) == ()

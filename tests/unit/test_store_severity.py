@@ -1,0 +1,142 @@
+"""Severities and payloads of log lines (SPEC §5, facts §2.5, §3.6)."""
+
+import pytest
+
+from trainshed.store.logs.severity import Reading, Severity, Stream, read_line
+
+OUT, ERR, BANNER = Stream.STDOUT, Stream.STDERR, Stream.BANNER
+DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE
+WARNING, ERROR, CRITICAL = Severity.WARNING, Severity.ERROR, Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("ERROR:root:boom", ERROR),
+        ("WARNING:tensorflow:From x.py:12: deprecated", WARNING),
+        ("INFO:     Started server process [12]", INFO),
+        ("CRITICAL:trainer:gone", CRITICAL),
+        ("DEBUG:matplotlib:loaded", DEBUG),
+        ("I1120 12:00:00.123456 12 trainer.py:7] step", INFO),
+        ("W1120 12:00:00.123456 140 torch/elastic.py:66] ", WARNING),
+        ("E1120 12:00:00.123456 12 file.cc:7] failed", ERROR),
+        ("F1120 12:00:00.123456 12 file.cc:7] check failed", CRITICAL),
+        ("[rank0]:[W1120 12:00:00.123 Functions.cpp:47] late", WARNING),
+        (
+            "2026-11-20 12:00:00.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] AVX",
+            INFO,
+        ),
+        ("2026-11-20 12:00:00.123456: E tensorflow/stream_executor/cuda.cc:1] no device", ERROR),
+        ("2026-11-20 12:00:00,123 - trainer - INFO - epoch 1", INFO),
+        ("2026-11-20 12:00:00,123 WARNING trainer.task: slow", WARNING),
+        ("2026-11-20 12:00:00.123 | INFO     | __main__:<module>:1 - hello", INFO),
+        ("[2026-11-20 12:00:00,123] [ERROR] [launch.py:10] dead", ERROR),
+        ("[2026-11-20 12:00:00 ERROR trainer] dead", ERROR),
+        ("[2026-11-20T12:00:00Z WARN  crate::module] careful", WARNING),
+        ("2026-11-20T12:00:00.000Z\tDEBUG\tmain.go:1\thello", DEBUG),
+        ("26/11/20 12:00:00 INFO SparkContext: Running", INFO),
+        ("12:00:00 ERROR name: text", ERROR),
+        ("[11/20/26 12:00:00] WARNING  a message          task.py:3", WARNING),
+        ("                    INFO     the same second    task.py:4", INFO),
+        ("2026-11-20 12:00:00 [info     ] event          key=1", INFO),
+        ("2026/11/20 12:00:00 [error] 12#12: upstream", ERROR),
+        ("[warning] careful", WARNING),
+        ("[INFO] hello", INFO),
+        ("ts=2026-11-20T12:00:00Z level=warn msg=slow", WARNING),
+        ('time="12:00" level="error" msg="x"', ERROR),
+        ("[I 2026-11-20 12:00:00,123] Trial 3 finished", INFO),
+        ("[W NNPACK.cpp:64] Could not initialize", WARNING),
+        ("host-a:123:456 [0] NCCL INFO Bootstrap : Using eth0", INFO),
+        ("host-a:123:456 [0] misc/socket.cc:1 NCCL WARN Net : failed", WARNING),
+        ("\x1b[32mINFO\x1b[0m:     Application startup complete.", INFO),
+        ("NOTICE: service", NOTICE),
+    ],
+)
+def test_a_line_with_a_level_has_it_on_either_stream(text: str, severity: Severity) -> None:
+    assert read_line(OUT, text) == Reading(severity, text)
+    assert read_line(ERR, text) == Reading(severity, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "Traceback (most recent call last):",
+        '  File "task.py", line 3, in <module>',
+        "ValueError: INFO is not a number",
+        "INFORMATION wants to be free",
+        "loss 0.12 at 2026-11-20 12:00:00",
+        "2026-11-20 12:00:00 epoch 1 of 10 done without a word of ERROR",
+        "{not json}",
+        "[1, 2, 3]",
+        "[ERRORS] 0",
+        "noise_level=high",
+        "reached level=7",
+    ],
+)
+def test_a_line_without_a_level_has_its_streams(text: str) -> None:
+    assert read_line(OUT, text).severity is INFO
+    assert read_line(ERR, text).severity is ERROR
+    assert read_line(BANNER, text).severity is INFO
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("Warning: low disk", WARNING),
+        ("info: loading", INFO),
+        ("error: no such file", ERROR),
+        ("/lib/x.py:12: UserWarning: deprecated", WARNING),
+        ("sklearn.exceptions.ConvergenceWarning: no", WARNING),
+        ("Epoch 1:  45%|####5     | 45/100 [00:10<00:12,  4.50it/s]", INFO),
+        (" 12%|█▏        | 12/100", INFO),
+        ("37it [00:02, 17.2it/s]", INFO),
+    ],
+)
+def test_hints_count_on_stderr_only(text: str, severity: Severity) -> None:
+    assert read_line(ERR, text).severity is severity
+    assert read_line(OUT, text).severity is INFO
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [
+        ('{"severity": "WARNING", "message": "slow"}', Reading(WARNING, "slow")),
+        (
+            '{"severity": "error", "message": "boom", "step": 3}',
+            Reading(ERROR, "boom", {"message": "boom", "step": 3}),
+        ),
+        ('{"severity": 300, "message": "m"}', Reading(NOTICE, "m")),
+        (
+            '{"level": "warn", "message": "m"}',
+            Reading(WARNING, "m", {"level": "warn", "message": "m"}),
+        ),
+        (
+            '{"step": 1, "loss": 0.5}',
+            Reading(INFO, '{"step": 1, "loss": 0.5}', {"step": 1, "loss": 0.5}),
+        ),
+        ('{"message": "ERROR:root:x"}', Reading(ERROR, "ERROR:root:x")),
+        (
+            '{"severity": [], "message": 7}',
+            Reading(INFO, '{"severity": [], "message": 7}', {"message": 7}),
+        ),
+        ('{"broken": }', Reading(INFO, '{"broken": }')),
+    ],
+)
+def test_one_line_json_is_lifted(text: str, reading: Reading) -> None:
+    """Facts §3.6: one-line JSON becomes the payload, `severity` and `message` lifted."""
+    assert read_line(OUT, text) == reading
+
+
+def test_json_without_a_severity_has_its_streams() -> None:
+    assert read_line(ERR, '{"a": 1}').severity is ERROR
+
+
+def test_depth_and_length_do_no_harm() -> None:
+    for text in (
+        "{" * 100_000 + "}",
+        '{"a":' * 5_000 + "1" + "}" * 5_000,
+        "2026-11-20 12:00:00 " + "- " * 60_000,
+    ):
+        assert read_line(OUT, text).severity is INFO
