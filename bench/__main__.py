@@ -47,7 +47,7 @@ def warm(service: Service) -> None:
     """Build the runtime and run a job through everything once."""
     connection = Connection(service)
     for _ in range(3):
-        measures.first_line(connection, service)
+        measures.first_line(connection)
 
 
 def bounded(name: str, value: float, floor: float, target: float, unit: str = "ms") -> Row:
@@ -63,7 +63,7 @@ def start_up(service: Service, rounds: int) -> list[Row]:
     seen: list[float] = []
 
     def submit() -> float:
-        executed, followed = measures.first_line(connection, service)
+        executed, followed = measures.first_line(connection)
         ours.append(executed)
         seen.append(followed)
         return executed

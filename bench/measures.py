@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +57,19 @@ class Connection:
     def submit(self, body: Any) -> str:
         return self.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]
 
-    def stream(self, path: str) -> http.client.HTTPResponse:
+    def stream(self, path: str) -> Iterator[Any]:
+        """The objects of an NDJSON stream, to its end."""
         self._connection.request("GET", path, None, self._headers)
-        return self._connection.getresponse()
+        response = self._connection.getresponse()
+        for line in response:
+            if line.strip():
+                yield json.loads(line)
+        response.read()  # the last chunk, which iteration leaves in the connection
+
+    def messages(self, job: str) -> Iterator[str]:
+        """A job's log messages, live, to its end."""
+        for line in self.stream(f"/trainshed/v1/jobs/{job}/logs?follow=true"):
+            yield line["message"]
 
 
 def bare_interpreter() -> str:
@@ -106,14 +116,12 @@ def gcloud_local_train() -> float:
     return (int(stamp) - begun) / 1e6
 
 
-def first_line(connection: Connection, service: Service) -> tuple[float, float]:
+def first_line(connection: Connection) -> tuple[float, float]:
     """From submit to the program's first statement, and to a follower's sight of its first line."""
     begun = time.time_ns()
     job = connection.submit(container_job(STAMP))
-    response = connection.stream(f"/trainshed/v1/jobs/{job}/logs?follow=true")
     stamp, seen = 0, 0
-    for line in response:
-        message = json.loads(line)["message"] if line.strip() else ""
+    for message in connection.messages(job):
         if message.isdigit() and not stamp:
             stamp, seen = int(message), time.time_ns()
     return (stamp - begun) / 1e6, (seen - begun) / 1e6
@@ -123,15 +131,9 @@ def together(connection: Connection, count: int) -> float:
     """From submit until the last of `count` replicas ran its first statement."""
     begun = time.time_ns()
     job = connection.submit(container_job(f"{STAMP}\n{HOLD}", pools=(1, count - 1)))
-    response = connection.stream(f"/trainshed/v1/jobs/{job}/logs?follow=true")
-    stamps: list[int] = []
-    for line in response:
-        message = json.loads(line)["message"] if line.strip() else ""
-        if message.isdigit():
-            stamps.append(int(message))
-            if len(stamps) == count:
-                break
-    response.close()
+    stamps = [int(message) for message in connection.messages(job) if message.isdigit()]
+    if len(stamps) != count:
+        raise RuntimeError(f"{len(stamps)} of {count} replicas wrote their line")
     return (max(stamps) - begun) / 1e6
 
 
@@ -162,8 +164,9 @@ def jobs_per_second(service: Service, count: int, callers: int) -> float:
 
     def one(connection: Connection) -> None:
         job = connection.submit(body)
-        for _ in connection.stream(f"/trainshed/v1/jobs/{job}/watch"):
-            pass
+        for view in connection.stream(f"/trainshed/v1/jobs/{job}/watch"):
+            if view["state"] == "FAILED":
+                raise RuntimeError(f"a trivial job failed: {view}")
 
     def many(_: int) -> None:
         connection = Connection(service)

@@ -65,6 +65,16 @@ def ready(runtimes: Runtimes, job: Job) -> bool:
     return all(runtimes.ready(choice, uris) is not None for choice, uris in packages(job))
 
 
+def preparation(job: Job) -> str:
+    """What a job waits for before its programs can start, for its timeline."""
+    wanted = [
+        f"{choice.family} {choice.version} (Python {choice.python_version})".replace("  ", " ")
+        + (f" with {len(uris)} package{'s' if len(uris) > 1 else ''}" if uris else "")
+        for choice, uris in packages(job)
+    ]
+    return f"Preparing {' and '.join(wanted)}; what is built once is kept."
+
+
 async def carry_out(hands: Hands, job: Job, instruction: Instruction) -> None:
     """Do one instruction, trying again while the engine cannot answer. Raises nothing but CancelledError."""
     tries = 0

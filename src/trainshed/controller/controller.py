@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainshed.controller.alarms import Alarms
-from trainshed.controller.carrier import Hands, carry_out, ready
+from trainshed.controller.carrier import Hands, carry_out, preparation, ready
 from trainshed.controller.queue import Queue
 from trainshed.core.lifecycle.events import (
     CancelRequested,
@@ -197,6 +197,8 @@ class Controller:
             job = self._fold(job, JobAdmitted(admit.nodes), told)
             if ready(self._hands.runtimes, job):
                 job = self._fold(job, RuntimePrepared(job.attempt), told)
+            else:
+                told.append(TimelineEntry(self._now(), "preparing", preparation(job)))
             self._queue.update(job)
         return job
 

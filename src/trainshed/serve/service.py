@@ -77,7 +77,10 @@ class Service:
         local_store.ensure_bucket(parts.settings.default_bucket, parts.settings.region)
         self._door = BucketDoor(local_store)
         self._runtimes = LocalRuntimes(
-            parts.settings.cache, self._door, RuntimeSettings(exact=parts.settings.exact_runtimes)
+            parts.settings.cache,
+            self._door,
+            RuntimeSettings(exact=parts.settings.exact_runtimes),
+            now=clock.now,
         )
         self._engine = LocalEngine(
             data,
