@@ -18,8 +18,8 @@ from pathlib import Path
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.zygotes import ZygoteHandle, start
 from trainshed.engines.port import SlotExited, SlotRequest
-from trainshed.replica import zygote
 
 GANG = 8
 PROGRAM = [sys.executable, "-c", "print(1)"]
@@ -71,8 +71,8 @@ async def launched(engine: LocalEngine, data: Path, uid: JobUid, count: int) -> 
     return elapsed
 
 
-async def main(rounds: int, data: Path, handle: zygote.ZygoteHandle) -> None:
-    engine = LocalEngine(data, zygote_handle=handle)
+async def main(rounds: int, data: Path, zygote: ZygoteHandle) -> None:
+    engine = LocalEngine(data, zygote=zygote)
     await engine.start()
     uids = iter(range(1, 10**6))
     for count in (1, GANG):
@@ -82,7 +82,9 @@ async def main(rounds: int, data: Path, handle: zygote.ZygoteHandle) -> None:
             floor.append(bare(count))
             ours.append(await launched(engine, data, JobUid(next(uids)), count))
         a, b = statistics.median(floor), statistics.median(ours)
-        print(f"{count} replica(s): bare {a:.1f} ms, launched {b:.1f} ms: +{b - a:.1f} ms, x{b / a:.2f}")
+        print(
+            f"{count} replica(s): bare {a:.1f} ms, launched {b:.1f} ms: +{b - a:.1f} ms, x{b / a:.2f}"
+        )
     await engine.close()
 
 
@@ -90,8 +92,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
-    started = zygote.fork()
+    zygote = start()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
-        asyncio.run(main(arguments.rounds, Path(directory), started))
+        asyncio.run(main(arguments.rounds, Path(directory), zygote))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(f"engine's own processor time {usage.ru_utime + usage.ru_stime:.2f} s")

@@ -65,6 +65,8 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
 
         async def receive() -> Message:
             if not blocks:
+                if not gone:
+                    await asyncio.Event().wait()  # a client that stays says nothing more
                 return {"type": "http.disconnect"}
             block = blocks.pop(0)
             return {"type": "http.request", "body": block, "more_body": bool(blocks) or gone}

@@ -274,9 +274,10 @@ def test_every_tier_is_valid(tier: str, replicas: int) -> None:
 
 
 def test_tiers_with_devices() -> None:
-    """Facts §4: the TPU is the master's, and that there is none is said."""
+    """SPEC §2, facts §4: the TPU is the master's, and that there are no devices is said."""
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
+    assert any("NVIDIA_TESLA_K80" in warning for warning in gpu.warnings)
     tpu = spec_of(ml_job(scaleTier="BASIC_TPU"))
     assert tpu.pool(0).machine.type == "n1-standard-4"
     assert tpu.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)

@@ -20,9 +20,16 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 
 @dataclass(frozen=True, slots=True)
 class Launching:
-    """What every plan of this service shares. `gcs_root`: the directory of the buckets, shown as /gcs."""
+    """What every plan of this service shares. `gcs_root`: the directory of the buckets, shown as /gcs.
+    `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap."""
 
     gcs_root: str = ""
+    memory_cap: int = 0
+
+    def memory_limit(self, promised: int) -> int:
+        """What a replica gets of the bytes that its machine promises (0 = no limit)."""
+        limits = [limit for limit in (promised, self.memory_cap) if limit]
+        return min(limits, default=0)
 
 
 def slot_requests(job: Job) -> tuple[SlotRequest, ...]:
@@ -95,7 +102,7 @@ def _plan(
         address=slot.address,
         hosts=hosts,
         python_template=runtime.template,
-        memory_limit=pool.machine.memory_limit_bytes,
+        memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes),
         cpu_weight=max(1, round(pool.machine.vcpus * 100)),
         banner=banner(job, replica),
         gcs_root=launching.gcs_root,

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.sockets import listen_tcp
-from trainshed.replica.zygote import ZygoteHandle
+from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.serve import clock
 from trainshed.serve.children import BucketKeeper, BucketPlace, ForkedBuckets
 from trainshed.serve.service import Parts, owner_token
@@ -56,7 +56,13 @@ def _open_in_order(
         host=settings.host,
         port=_beside(settings),
     )
-    place = buckets.serve(wanted)
+    try:
+        place = buckets.serve(wanted)
+    except OSError as failure:
+        raise StartFailed(
+            f"The buckets in {wanted.root} cannot be served: {failure}. "
+            "What the bucket process said above tells why."
+        ) from failure
     return Parts(
         settings=settings,
         listener=listener,

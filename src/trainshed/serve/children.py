@@ -4,14 +4,18 @@ Both are forked before the service has threads, an event loop or a database, and
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
+
+from trainshed.replica import system
 
 log = logging.getLogger(__name__)
 
@@ -33,40 +37,46 @@ class ForkedBuckets:
     """A bucket process that was forked early, while there was one thread, and waits to be let go."""
 
     def __init__(self) -> None:
-        orders, self._orders = os.pipe()
-        self._reports, reports = os.pipe()
+        orders, our_orders = os.pipe()
+        our_reports, reports = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._orders)
-            os.close(self._reports)
             _be_buckets(orders, reports)
         os.close(orders)
         os.close(reports)
+        self._orders = os.fdopen(our_orders, "w")
+        self._reports = os.fdopen(our_reports)
 
     def serve(self, place: BucketPlace) -> BucketPlace:
         """Let it serve; returns the place with the TCP port it got. Raises OSError if it cannot."""
-        with os.fdopen(self._orders, "w") as orders:
+        with self._orders as orders:
             orders.write(
                 json.dumps([*map(str, (place.root, place.socket, place.host)), place.port])
             )
-        with os.fdopen(self._reports) as reports:
+        with self._reports as reports:
             line = reports.readline()
         if not line:
-            os.waitpid(self.pid, 0)
             raise OSError(f"the bucket process could not start on {place.host}:{place.port}")
         return replace(place, port=int(json.loads(line)["port"]))
 
     def dismiss(self) -> None:
-        """It is not needed: the service does not start."""
-        os.close(self._orders)
-        os.close(self._reports)
-        os.waitpid(self.pid, 0)
+        """It is not needed: the service does not start. Waits for its end."""
+        self._orders.close()
+        self._reports.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        _wait(self.pid)
 
 
 def _be_buckets(orders: int, reports: int) -> NoReturn:
     """In the child: wait for orders, serve until told to stop, and end."""
     status = 1
     try:
+        # Nothing else that was open here: a copy of the zygote's connection would keep the zygote alive.
+        keep = {0, 1, 2, orders, reports}
+        system.close_all(handle for handle in system.open_handles() if handle not in keep)
+        # Ctrl-C at a terminal is for the service, which then tells its children.
+        os.setpgid(0, 0)
         from trainshed.buckets.process import serve
 
         with os.fdopen(orders) as file:
@@ -75,6 +85,9 @@ def _be_buckets(orders: int, reports: int) -> NoReturn:
             root, socket, host, port = json.loads(text)
             serve(Path(root), Path(socket), host, port, reports)
         status = 0
+    except Exception:
+        # The service learns only that there is no bucket process; whoever reads its log learns why.
+        traceback.print_exc()
     finally:
         os._exit(status)
 
@@ -131,4 +144,4 @@ def _spawn(place: BucketPlace) -> int:
         *("--root", str(place.root), "--uds", str(place.socket)),
         *("--host", place.host, "--port", str(place.port)),
     ]
-    return os.posix_spawn(sys.executable, command, dict(os.environ))
+    return os.posix_spawn(sys.executable, command, dict(os.environ), setpgroup=0)

@@ -27,7 +27,7 @@ from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.replica.zygote import ZygoteHandle
+from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.serve import clock
 from trainshed.serve.adapters import BucketDoor
@@ -84,7 +84,7 @@ class Service:
         )
         self._engine = LocalEngine(
             data,
-            zygote_handle=parts.zygote,
+            zygote=parts.zygote,
             storage_socket=parts.bucket_socket,
             hidden=(data,),
             read_only=(parts.settings.cache,),
@@ -95,7 +95,10 @@ class Service:
                 engine=self._engine,
                 runtimes=self._runtimes,
                 job_dir=self._door,
-                launching=Launching(gcs_root=str(data / "buckets")),
+                launching=Launching(
+                    gcs_root=str(data / "buckets"),
+                    memory_cap=parts.settings.memory_per_replica << 20,
+                ),
                 report=report,
                 grace=round(parts.settings.grace * 1e9),
             ),

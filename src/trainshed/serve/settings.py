@@ -29,8 +29,8 @@ class Settings:
 
     `grace`: seconds between SIGTERM and SIGKILL of a replica. `default_bucket`: made at the first start, for
     the demo and for staging. `nodes`: virtual nodes of the local engine. `max_replicas`: how many replicas run at once; further jobs wait.
-    `exact_runtimes`: refuse a runtime
-    substitution instead of noting it (SPEC §4).
+    `memory_per_replica`: MiB that one replica gets at most, whatever its machine type has; 0 = what the
+    machine type has. `exact_runtimes`: refuse a runtime substitution instead of noting it (SPEC §4).
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +46,7 @@ class Settings:
     default_bucket: str = "trainshed"
     max_replicas: int = 256
     grace: float = 30.0
+    memory_per_replica: int = 0
     exact_runtimes: bool = False
 
 
@@ -54,58 +55,76 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
 
     Raises SettingsError for unknown keys and values of the wrong type, naming all of them.
     """
-    known = {field.name: field.type for field in fields(Settings)}
+    known = {field.name for field in fields(Settings)}
     wrong: list[str] = []
-    values: dict[str, Any] = {}
+    values: dict[str, tuple[Any, str]] = {}
     if config is not None:
-        try:
-            values.update(tomllib.loads(config.read_text()))
-        except (OSError, tomllib.TOMLDecodeError) as failure:
-            raise SettingsError(f"The configuration {config} cannot be read: {failure}") from None
-        wrong += [f"{config}: unknown setting {key!r}" for key in values if key not in known]
-    for name in known:
-        if name in ("data", "cache"):
-            continue  # their variables are the defaults' own
-        if (text := os.environ.get(f"TRAINSHED_{name.upper()}")) is not None:
-            values[name] = text
-    values.update({key: value for key, value in overrides.items() if value is not None})
+        document = _read(config)
+        values.update({key: (value, str(config)) for key, value in document.items()})
+        wrong += [f"{config}: unknown setting {key!r}" for key in document if key not in known]
+    for name in known - {"data", "cache"}:  # their variables are the defaults' own
+        variable = f"TRAINSHED_{name.upper()}"
+        if (text := os.environ.get(variable)) is not None:
+            values[name] = (text, variable)
+    for name, value in overrides.items():
+        if value is not None:
+            values[name] = (value, f"--{name.replace('_', '-')}")
     converted: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, (value, source) in values.items():
         if name in known:
             try:
                 converted[name] = _convert(name, value)
             except ValueError as failure:
-                wrong.append(f"{name}: {failure}")
+                wrong.append(f"{source}: {name}: {failure}")
     if wrong:
-        raise SettingsError("Wrong settings:\n  " + "\n  ".join(wrong))
+        raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
     return replace(settings, data=settings.data.absolute(), cache=settings.cache.absolute())
 
 
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text())
+    except (OSError, ValueError) as failure:
+        raise SettingsError(f"The configuration {config} cannot be read: {failure}") from None
+
+
 def _convert(name: str, value: Any) -> Any:
+    """The value in the setting's type. Raises ValueError saying what is allowed."""
     kind = _KINDS[name]
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
-            return str(value).lower() in ("1", "true", "yes", "on")
-        raise ValueError(f"{value!r} is not true or false")
+        return _convert_flag(value)
+    # A number may also come as text (from the environment), a text or a path never as a number.
+    taken = (str, int, float) if kind in _WORDS else (str, Path)
+    if isinstance(value, bool) or not isinstance(value, taken):
+        raise ValueError(f"{value!r} is not {_WORDS.get(kind, 'a text')}")
     if issubclass(kind, Path):
-        return Path(value).expanduser()
+        return Path(str(value)).expanduser()
     try:
-        converted = kind(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is not of type {kind.__name__}") from None
+        converted = kind(str(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is not {_WORDS[kind]}") from None
     if name in ("port", "grpc_port") and not 0 <= converted <= 65535:
         raise ValueError(f"{value!r} is not a port (0 = any free one, up to 65535)")
-    if name == "nodes" and converted < 1:
-        raise ValueError("at least one node is needed")
+    if name in _LEAST and not _LEAST[name] <= converted < float("inf"):
+        raise ValueError(f"{value!r} is not {_LEAST[name]} or more")
     if name in _CHOICES and converted not in _CHOICES[name]:
         raise ValueError(f"{value!r} is not one of {', '.join(_CHOICES[name])}")
     return converted
 
 
+def _convert_flag(value: Any) -> bool:
+    text = str(value).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{value!r} is not true or false")
+
+
 _KINDS: dict[str, type[Any]] = {
     field.name: type(cast("object", getattr(Settings(), field.name))) for field in fields(Settings)
 }
+_WORDS: dict[type[Any], str] = {int: "a whole number", float: "a number"}
 _CHOICES = {"engine": ("local",), "database": ("sqlite",)}
+_LEAST = {"nodes": 1, "max_replicas": 1, "grace": 0, "memory_per_replica": 0}

@@ -16,13 +16,17 @@ from trainshed.serve.settings import SettingsError, load
 @click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one [8080].")
 @click.option("--grpc-port", type=int, help="Port of the gRPC APIs (served by a later version).")
 @click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of settings."
+)
 @click.option("--engine", help="Where replicas run [local].")
 @click.option("--database", help="What keeps the record [sqlite].")
 @click.option("--nodes", type=int, help="Virtual nodes of the local engine [1].")
 @click.option("--max-replicas", type=int, help="Replicas that run at once; more wait [256].")
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path), help="Written once requests are served."
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Written once requests are served.",
 )
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
@@ -43,11 +47,17 @@ def command(
         settings = load(config, overrides)
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
-    # The zygote stays small if it is forked before anything else is loaded.
-    from trainshed.replica import zygote
+    try:
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failure:
+        raise click.ClickException(
+            f"The data directory {settings.data} cannot be made: {failure.strerror}. "
+            "Choose another one with --data or $TRAINSHED_DATA."
+        ) from None
+    # The zygote gets ready in its own process while this one loads everything else.
+    from trainshed.engines.local import zygotes
 
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = zygote.fork()
+    handle = zygotes.start()
 
     from trainshed.serve.announcing import write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled

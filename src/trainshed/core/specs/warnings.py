@@ -20,9 +20,16 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
                 f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
                 "repeat its work."
             )
+    gpus = [pool for pool in pools if _asks_for_gpu(pool)]
+    if gpus:
+        asked = ", ".join(sorted({_devices(pool) for pool in gpus}))
+        found.append(
+            f"The job asks for GPUs ({asked}); this service assigns none yet, so its programs run without "
+            "them: CUDA_VISIBLE_DEVICES is empty."
+        )
     tpus = [pool for pool in pools if _asks_for_tpu(pool)]
     if tpus:
-        asked = ", ".join(sorted({_tpu(pool) for pool in tpus}))
+        asked = ", ".join(sorted({_devices(pool) for pool in tpus}))
         found.append(
             f"The job asks for TPUs ({asked}); this service has none, so its programs run on the CPUs of "
             "the host."
@@ -37,6 +44,11 @@ def _idle(role: str, family: str) -> str:
     )
 
 
+def _asks_for_gpu(pool: WorkerPool) -> bool:
+    devices = pool.machine.accelerators
+    return devices is not None and devices.type.startswith("NVIDIA")
+
+
 def _asks_for_tpu(pool: WorkerPool) -> bool:
     devices = pool.machine.accelerators
     return pool.machine.type.startswith(("ct", "cloud", "tpu")) or (
@@ -44,6 +56,6 @@ def _asks_for_tpu(pool: WorkerPool) -> bool:
     )
 
 
-def _tpu(pool: WorkerPool) -> str:
+def _devices(pool: WorkerPool) -> str:
     devices = pool.machine.accelerators
     return devices.type if devices else pool.machine.type

@@ -1,0 +1,128 @@
+"""Opaque access tokens: issued once, stored as SHA-256 only, checked by one hash per request.
+
+Owns the token file. A token is 256 random bits, so a plain hash is enough: there is nothing to guess,
+and a slow password hash would cost more than the request (STACK section 7).
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from trainshed.access.principals import Principal, Role
+from trainshed.core.errors import Unauthenticated
+
+_FORMAT: Final = 1
+_HOW = (
+    "send `Authorization: Bearer TOKEN` with a token that this service issued; gcloud takes it from "
+    "CLOUDSDK_AUTH_ACCESS_TOKEN"
+)
+
+
+class TokenFileUnreadable(Exception):
+    """The token file is there but is not one of ours; the message says what to do."""
+
+
+class TokenAuthority:
+    """Issues tokens and recognises them. Reads are thread-safe; `issue` and `revoke` block on a disk sync."""
+
+    def __init__(
+        self, path: Path, principals: dict[bytes, tuple[Principal, int]], now: Callable[[], int]
+    ) -> None:
+        self._path = path
+        self._principals = principals
+        self._now = now
+
+    @classmethod
+    def open(cls, path: Path, now: Callable[[], int]) -> "TokenAuthority":
+        """Read the token file; a file that is not there means that no token is issued yet.
+
+        `now` gives nanoseconds since the epoch. Raises TokenFileUnreadable.
+        """
+        if not path.exists():
+            return cls(path, {}, now)
+        path.chmod(0o600)
+        try:
+            stored: dict[str, Any] = json.loads(path.read_bytes())
+            if stored["format"] != _FORMAT:
+                raise ValueError(f"format {stored['format']}")
+            principals = {
+                bytes.fromhex(row["sha256"]): (
+                    Principal(row["email"], Role(row["role"])),
+                    int(row["created"]),
+                )
+                for row in stored["tokens"]
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise TokenFileUnreadable(
+                f"{path} does not hold the tokens of this service ({error}): restore it from a backup, "
+                "or move it away and issue new tokens"
+            ) from error
+        return cls(path, principals, now)
+
+    def issue(self, principal: Principal) -> str:
+        """A new token for `principal`; it is shown here once and cannot be read again."""
+        token = secrets.token_urlsafe(32)
+        issued = {**self._principals, _digest(token): (principal, self._now())}
+        self._write(issued)
+        self._principals = issued
+        return token
+
+    def revoke(self, principal: Principal) -> int:
+        """Forget every token of `principal`; returns how many there were."""
+        kept = {key: row for key, row in self._principals.items() if row[0] != principal}
+        gone = len(self._principals) - len(kept)
+        if gone:
+            self._write(kept)
+            self._principals = kept
+        return gone
+
+    def authenticate(self, header: str | None) -> Principal:
+        """The principal of an `Authorization` header. Raises Unauthenticated, saying what to send."""
+        if not header:
+            raise Unauthenticated(f"The request has no credentials: {_HOW}.")
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthenticated(f"Credentials of the kind {scheme!r} are not served: {_HOW}.")
+        row = self._principals.get(_digest(token.strip()))
+        if row is None:
+            raise Unauthenticated(f"The access token is not known here: {_HOW}.")
+        return row[0]
+
+    def _write(self, principals: dict[bytes, tuple[Principal, int]]) -> None:
+        rows = [
+            {
+                "sha256": digest.hex(),
+                "email": principal.email,
+                "role": principal.role.value,
+                "created": created,
+            }
+            for digest, (principal, created) in principals.items()
+        ]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # mkstemp makes the file readable by its owner alone, before a byte is in it.
+        handle, name = tempfile.mkstemp(prefix=".tokens-", dir=self._path.parent)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump({"format": _FORMAT, "tokens": rows}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(self._path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
+            raise
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

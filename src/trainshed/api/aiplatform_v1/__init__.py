@@ -1,0 +1,1 @@
+"""Vertex AI custom training, `aiplatform` v1: custom jobs, operations, locations."""

@@ -1,0 +1,59 @@
+"""The locations of Vertex, for both APIs' `projects.locations` paths: they share one URL.
+
+A location here is a label that keeps jobs apart and stands in names; all run on this service's machines.
+"""
+
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.call import Call, Handlers
+from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.api.parents import LocationName, ProjectName
+from trainshed.core.catalog.regions import regions
+from trainshed.core.errors import NotFound
+from trainshed.core.names import Api
+from trainshed.wire import pool
+
+_SERVICE: Final = "google.cloud.location.Locations"
+
+
+def known_location(name: str, *, field: str = "parent") -> LocationName:
+    """Read `projects/P/locations/L`. Raises InvalidRequest, or NotFound for a region that is none."""
+    location = LocationName.parse(name, field=field)
+    if location.location not in regions(Api.VERTEX):
+        raise NotFound(
+            f"Location {location.location!r} was not found; use a region of Vertex training such as "
+            "us-central1 (projects.locations.list names them all)."
+        )
+    return location
+
+
+async def get(call: Call, request: Any) -> Message:
+    return _view(known_location(request.name, field="name"))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    project = ProjectName.parse(request.name, field="name")
+    size = page_size(request.page_size, default=100, maximum=1_000)
+    start = decode_token(request.page_token, str(project)) if request.page_token else ""
+    later = sorted(region for region in regions(Api.VERTEX) if region > start)
+    return pool.message_class("google.cloud.location.ListLocationsResponse")(
+        locations=[_view(LocationName(project.project_id, region)) for region in later[:size]],
+        next_page_token=(encode_token(later[size - 1], str(project)) if len(later) > size else ""),
+    )
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.GetLocation": get,
+    f"{_SERVICE}.ListLocations": list_,
+}
+
+
+def _view(location: LocationName) -> Message:
+    return pool.message_class("google.cloud.location.Location")(
+        name=str(location),
+        location_id=location.location,
+        display_name=location.location,
+        labels={"cloud.googleapis.com/region": location.location},
+    )

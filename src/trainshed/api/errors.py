@@ -1,0 +1,69 @@
+"""The one table from exceptions to google.rpc codes, and the public texts of refused requests.
+
+A test proves that every leaf class of `core.errors.RequestError` has a row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core import errors as core
+from trainshed.wire.status import StatusCode, Violation, WireError
+
+
+class NotServed(core.RequestError):
+    """The method is known, and this service does not serve it."""
+
+
+CODES: Final[Mapping[type[Exception], StatusCode]] = {
+    core.InvalidRequest: StatusCode.INVALID_ARGUMENT,
+    core.NotFound: StatusCode.NOT_FOUND,
+    core.AlreadyExists: StatusCode.ALREADY_EXISTS,
+    core.FailedPrecondition: StatusCode.FAILED_PRECONDITION,
+    core.Aborted: StatusCode.ABORTED,
+    core.Unauthenticated: StatusCode.UNAUTHENTICATED,
+    core.PermissionDenied: StatusCode.PERMISSION_DENIED,
+    core.Unavailable: StatusCode.UNAVAILABLE,
+    NotServed: StatusCode.UNIMPLEMENTED,
+    WireError: StatusCode.INVALID_ARGUMENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as every transport tells it."""
+
+    code: StatusCode
+    message: str
+    violations: tuple[Violation, ...] = ()
+
+
+def refusal(error: Exception, api: str) -> Refusal | None:
+    """What a caller of `api` (a set of `wire.pool`) is told; None for a fault of the service itself."""
+    code = CODES.get(type(error))
+    if code is None:
+        return None
+    if isinstance(error, WireError):
+        return Refusal(code, str(error), error.violations)
+    if isinstance(error, core.InvalidRequest):
+        violations = tuple(Violation(v.field, v.description) for v in error.violations)
+        return Refusal(code, _listed(violations, api), violations)
+    return Refusal(code, str(error))
+
+
+def internal_refusal() -> Refusal:
+    """What is told of a fault of the service: nothing of its inside; the service's log has the story."""
+    return Refusal(
+        StatusCode.INTERNAL, "Internal error encountered. The log of the service says more."
+    )
+
+
+def _listed(violations: tuple[Violation, ...], api: str) -> str:
+    """The public text that names every violation, in the form of the API that was called (facts §6.5)."""
+    if api == "aiplatform_v1":
+        found = "".join(
+            f"{number}.Field: {violation.field}; Message: {violation.description}\t"
+            for number, violation in enumerate(violations, 1)
+        )
+        return f"List of found errors:\t{found}"
+    return "\n".join(f"Field: {v.field} Error: {v.description}" for v in violations)

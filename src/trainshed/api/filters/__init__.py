@@ -1,0 +1,1 @@
+"""Filter expressions of list methods: text to tree, tree to predicate. Pure."""

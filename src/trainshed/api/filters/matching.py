@@ -1,0 +1,121 @@
+"""How one value meets one comparison: texts, moments, ranked words, and trees of such tests.
+
+Everything is decided when the filter is compiled; a predicate only compares.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar, assert_never
+
+from trainshed.api.filters.syntax import (
+    And,
+    Comparison,
+    Expression,
+    FilterError,
+    Not,
+    Operator,
+    Or,
+    Term,
+)
+
+T = TypeVar("T")
+
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
+)
+
+
+def compile_tree(
+    expression: Expression | None, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
+) -> Callable[[T], bool]:
+    """A predicate for the whole tree; `leaf` compiles one test, raising FilterError for a bad one."""
+    match expression:
+        case None:
+            return lambda value: True
+        case Comparison() | Term():
+            return leaf(expression)
+        case Not():
+            inner = compile_tree(expression.operand, leaf)
+            return lambda value: not inner(value)
+        case And():
+            every = tuple(compile_tree(operand, leaf) for operand in expression.operands)
+            return lambda value: all(test(value) for test in every)
+        case Or():
+            some = tuple(compile_tree(operand, leaf) for operand in expression.operands)
+            return lambda value: any(test(value) for test in some)
+        case _:
+            assert_never(expression)
+
+
+def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:
+    """`=` and `!=` compare whole texts, `:` looks for a part, or for a pattern where it holds `*`."""
+    wanted = comparison.value.casefold() if fold_case else comparison.value
+
+    def folded(text: str) -> str:
+        return text.casefold() if fold_case else text
+
+    match comparison.operator:
+        case Operator.EQUAL:
+            return lambda text: folded(text) == wanted
+        case Operator.NOT_EQUAL:
+            return lambda text: folded(text) != wanted
+        case Operator.HAS if "*" in wanted:
+            pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
+            return lambda text: pattern.fullmatch(folded(text)) is not None
+        case Operator.HAS:
+            return lambda text: wanted in folded(text)
+        case _:
+            raise FilterError(
+                f"{comparison.name} is text and cannot be compared by {comparison.operator}; use =, != or :"
+            )
+
+
+def moment_test(comparison: Comparison) -> Callable[[int], bool]:
+    """Compare a moment, in nanoseconds since the epoch; one that has not come (0) matches nothing."""
+    test = _ordered_test(comparison, moment(comparison.value))
+    return lambda at: at != 0 and test(at)
+
+
+def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
+    """Compare a word by its rank, such as a log severity. Raises FilterError for an unknown word."""
+    rank = ranks.get(comparison.value.upper())
+    if rank is None:
+        raise FilterError(
+            f"{comparison.value!r} is no value of {comparison.name}; it has: {', '.join(ranks)}"
+        )
+    return _ordered_test(comparison, rank)
+
+
+def moment(text: str) -> int:
+    """Nanoseconds since the epoch of an RFC 3339 time or a date; without an offset it is UTC."""
+    match = _MOMENT.fullmatch(text.strip())
+    if match is None:
+        raise FilterError(f"{text!r} is not a time such as 2026-05-18T00:00:00Z")
+    date, clock, fraction, offset = match.groups()
+    iso = f"{date}T{clock or '00:00:00'}{'+00:00' if offset in (None, 'Z', 'z') else offset}"
+    try:
+        parsed = datetime.fromisoformat(iso)
+    except ValueError as error:
+        raise FilterError(f"{text!r} is not a time: {error}") from None
+    whole = parsed.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = whole.days * 86_400 + whole.seconds
+    return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+
+
+def _ordered_test(comparison: Comparison, wanted: int) -> Callable[[int], bool]:
+    match comparison.operator:
+        case Operator.EQUAL | Operator.HAS:
+            return lambda value: value == wanted
+        case Operator.NOT_EQUAL:
+            return lambda value: value != wanted
+        case Operator.LESS:
+            return lambda value: value < wanted
+        case Operator.LESS_EQUAL:
+            return lambda value: value <= wanted
+        case Operator.GREATER:
+            return lambda value: value > wanted
+        case Operator.GREATER_EQUAL:
+            return lambda value: value >= wanted
+        case _:
+            assert_never(comparison.operator)

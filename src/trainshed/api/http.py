@@ -1,0 +1,137 @@
+"""The few HTTP pieces that every surface uses: reading a body, answering JSON, streaming lines. ASGI, no
+framework in between: a job is submitted within a fraction of a millisecond."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
+
+from trainshed.api.errors import Refusal, internal_refusal, refusal
+from trainshed.wire.status import StatusCode, Violation, WireError, error_body
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY: Final = 10 * 1024 * 1024
+"""Bytes of the largest request; the public services draw the line at the same size."""
+
+_JSON: Final = b"application/json; charset=UTF-8"
+_CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
+"""With a realm: httplib2, below Google's API client library, cannot read a challenge without parameters."""
+_log = logging.getLogger("trainshed.api")
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of that (lower-case) name."""
+    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    for key, value in headers:
+        if key == name:
+            return value.decode("latin-1")
+    return None
+
+
+def raw_path(scope: Scope) -> str:
+    """The path as it came, still percent-encoded and without the query."""
+    raw: bytes | None = scope.get("raw_path")
+    return raw.partition(b"?")[0].decode("latin-1") if raw is not None else scope["path"]
+
+
+def root_url(scope: Scope) -> str:
+    """Scheme and authority by which the caller reached the service."""
+    return f"{scope.get('scheme', 'http')}://{header(scope, b'host') or 'localhost'}"
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body. Raises WireError if it is larger than MAX_BODY."""
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        _check_size(len(body))
+        return body
+    parts, size = [body], len(body)
+    while message.get("more_body"):
+        _check_size(size)
+        message = await receive()
+        part: bytes = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+    _check_size(size)
+    return b"".join(parts)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY:
+        raise WireError(
+            (Violation("", f"Request payload size exceeds the limit: {MAX_BODY} bytes."),)
+        )
+
+
+async def send_json(
+    send: Send, body: bytes, status: int = 200, extra: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    """Answer with a JSON body."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", _JSON),
+                (b"content-length", str(len(body)).encode()),
+                *extra,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_refusal(send: Send, refused: Refusal) -> None:
+    """Answer with the public error shape."""
+    extra = (_CHALLENGE,) if refused.code is StatusCode.UNAUTHENTICATED else ()
+    body = error_body(refused.code, refused.message, refused.violations)
+    await send_json(send, body, refused.code.http, extra)
+
+
+async def send_error(send: Send, error: Exception, api: str, what: str) -> None:
+    """Answer a caller of `api` with what `error` means; a fault of our own goes to the log whole."""
+    refused = refusal(error, api)
+    if refused is None:
+        _log.error("%s failed", what, exc_info=error)
+        refused = internal_refusal()
+    await send_refusal(send, refused)
+
+
+async def send_lines(
+    receive: Receive, send: Send, lines: AsyncGenerator[bytes], closing: asyncio.Event
+) -> None:
+    """Stream `lines` as NDJSON until they end, the caller goes away, or the server shuts down."""
+    start = {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")],
+    }
+    await send(start)
+
+    async def pump() -> None:
+        async for line in lines:
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    pumping = asyncio.create_task(pump())
+    enders = (asyncio.create_task(gone()), asyncio.create_task(closing.wait()))
+    try:
+        await asyncio.wait((pumping, *enders), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (pumping, *enders):
+            task.cancel()
+        await asyncio.gather(pumping, *enders, return_exceptions=True)
+        await lines.aclose()
+    if not pumping.cancelled() and (fault := pumping.exception()) is not None:
+        # The status line is out; an unfinished body is how the caller learns that lines are missing. The
+        # server logs it.
+        raise fault
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,1 @@
+"""Logging v2 `entries:list` over the jobs' logs and timelines."""

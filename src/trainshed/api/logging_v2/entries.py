@@ -1,0 +1,191 @@
+"""Logging v2 `entries:list` (facts §5.6, CLIENTS §3.5): replicas' lines and the service's own, in one order.
+
+Readers page by time and drop what comes behind it, so an answer about a job that still runs stops short of
+the last moment, in which a line of another replica may still be on its way to its file.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.call import Call, Handlers
+from trainshed.api.filters.syntax import FilterError
+from trainshed.api.logging_v2.entry import Entry, message
+from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
+from trainshed.api.logging_v2.merge import Position, Span, job_entries, merged
+from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName, JobUid, project_number
+from trainshed.store.port import JobQuery, Reader
+from trainshed.wire import pool
+
+_SERVICE: Final = "google.logging.v2.LoggingServiceV2"
+_DEFAULT_PAGE: Final = 50
+_LARGEST_PAGE: Final = 1_000
+_SCAN_LIMIT: Final = 20_000
+"""Entries that one request looks at before it answers a short page with a token to go on."""
+_JOBS_SEARCHED: Final = 100
+"""Newest jobs of a project that a filter without a job is applied to."""
+_SETTLED: Final = 10**9
+"""Nanoseconds after which a line that was written is surely in its file."""
+_READERS_MARGIN: Final = 8 * 10**9
+"""Nanoseconds. gcloud leaves out the last five seconds, in which a line could still come late, and a request
+takes a while; an end of the asked span that is no older than this is such a margin."""
+
+
+async def list_(call: Call, request: Any) -> Message:
+    try:
+        wanted = compile_log_filter(request.filter)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    descending = _is_descending(request.order_by)
+    projects = _projects(request)
+    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
+    question = (*projects, request.filter, request.order_by)
+    after = _position(request.page_token, question)
+    jobs = await _jobs(call.services.reader, projects, wanted)
+    page = await _search(call, jobs, wanted, descending=descending, after=after, size=size)
+    return pool.message_class("google.logging.v2.ListLogEntriesResponse")(
+        entries=[message(entry) for entry in page.entries],
+        next_page_token=encode_token("{}:{}".format(*page.next), *question) if page.next else "",
+    )
+
+
+HANDLERS: Final[Handlers] = {f"{_SERVICE}.ListLogEntries": list_}
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    entries: tuple[Entry, ...]
+    next: Position | None
+
+
+async def _search(
+    call: Call,
+    jobs: Sequence[Job],
+    wanted: LogFilter,
+    *,
+    descending: bool,
+    after: Position | None,
+    size: int,
+) -> _Page:
+    """At most `size` entries that pass; `next` is the place of the last one looked at."""
+    now = call.services.now()
+    sources = [
+        job_entries(
+            call.services,
+            job,
+            Span(
+                wanted.start,
+                _end(job, wanted, now),
+                wanted.tasks,
+                after,
+                descending,
+            ),
+            alone=len(jobs) == 1,
+        )
+        for job in jobs
+    ]
+    found: list[Entry] = []
+    last: Position | None = None
+    scanned = 0
+    async for entry in merged(sources, descending=descending):
+        if scanned == _SCAN_LIMIT:
+            return _Page(tuple(found), last)
+        scanned += 1
+        if wanted.passes(entry):
+            if len(found) == size:
+                return _Page(tuple(found), last)
+            found.append(entry)
+        last = entry.position
+    return _Page(tuple(found), None)
+
+
+async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Job]:
+    """The jobs whose entries the filter can match."""
+    found: dict[JobUid, Job] = {}
+    for project in projects:
+        if wanted.job_ids is None:
+            newest = await reader.jobs(JobQuery(project, None, None, limit=_JOBS_SEARCHED))
+            candidates = [job for job, _ in newest]
+        else:
+            candidates = await _named_jobs(reader, project, wanted.job_ids)
+        found |= {job.uid: job for job in candidates if _overlaps(job, wanted)}
+    return list(found.values())
+
+
+async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) -> list[Job]:
+    found: list[Job] = []
+    for job_id in sorted(job_ids):
+        try:
+            if job_id.isdecimal():
+                job, _ = await reader.job_by_uid(JobUid(int(job_id)))
+            else:
+                job, _ = await reader.job(JobName(Api.ML, project, "", job_id))
+        except (NotFound, OverflowError):
+            continue
+        owner = job.name.project_id
+        if project in (owner, str(project_number(owner))):
+            found.append(job)
+    return found
+
+
+def _overlaps(job: Job, wanted: LogFilter) -> bool:
+    return job.created < wanted.end and (job.ended == 0 or job.ended + _SETTLED >= wanted.start)
+
+
+def _end(job: Job, wanted: LogFilter, now: int) -> int:
+    """The moment before which a job's entries are given.
+
+    To a job that is over no line comes late, so a reader's margin is not kept: `gcloud ai-platform jobs
+    stream-logs` stops as soon as it sees the end of a job that was silent, and would never show the last
+    five seconds (CLIENTS §3.6; the public service publishes a job's end a minute after its lines).
+    """
+    if not job.state.is_final:
+        return min(wanted.end, now - _SETTLED)
+    return wanted.end if wanted.end < now - _READERS_MARGIN else FOREVER
+
+
+def _is_descending(order_by: str) -> bool:
+    match order_by.split():
+        case [] | ["timestamp"] | ["timestamp", "asc"]:
+            return False
+        case ["timestamp", "desc"]:
+            return True
+        case _:
+            raise InvalidRequest(
+                (
+                    Violation(
+                        "order_by", f"{order_by!r} is not 'timestamp asc' or 'timestamp desc'."
+                    ),
+                )
+            )
+
+
+def _projects(request: Any) -> tuple[str, ...]:
+    """Project ids of `resource_names` (`projects/P`, or what lies below it) and `project_ids`."""
+    names: list[str] = list(request.resource_names)
+    foreign = [name for name in names if not name.startswith("projects/") or name == "projects/"]
+    if foreign:
+        raise InvalidRequest(
+            tuple(
+                Violation("resource_names", f"{name!r} is not of the form projects/PROJECT.")
+                for name in foreign
+            )
+        )
+    projects = dict.fromkeys((*(name.split("/")[1] for name in names), *request.project_ids))
+    if not projects:
+        raise InvalidRequest(
+            (Violation("resource_names", "Name at least one project: projects/PROJECT."),)
+        )
+    return tuple(projects)
+
+
+def _position(token: str, question: tuple[str, ...]) -> Position | None:
+    if not token:
+        return None
+    at, _, insert_id = decode_token(token, *question).partition(":")
+    return int(at), insert_id

@@ -1,0 +1,165 @@
+"""One log entry before it becomes a public message, and how it is written out (facts §5.6, §2.4).
+
+Entries are made from two sources and stored by neither: the lines of the replicas, and the service's own
+lines, which follow from the job's timeline.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from urllib.parse import quote
+
+from google.protobuf.message import Message
+
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobName, JobUid, log_task_name
+from trainshed.store.logs.lines import LogLine
+from trainshed.store.logs.severity import Severity
+from trainshed.wire import pool
+
+SERVICE_TASK: Final = "service"
+RESOURCE_TYPE: Final = "ml_job"
+
+_PUBLIC_LINES: Final[Mapping[str, str]] = {
+    "created": "Waiting for job to be provisioned.",
+    "admitted": "Job is preparing.",
+    "launching": "Waiting for training program to start.",
+    "running": "Job is running.",
+    "succeeded": "Job completed successfully.",
+    "failed": "Job failed.",
+}
+"""Timeline kinds whose line in the log is the public one; all others are logged with their own message."""
+
+_SEVERITIES: Final[Mapping[str, Severity]] = {
+    "notice": Severity.NOTICE,
+    "warning": Severity.WARNING,
+    "cancel_requested": Severity.WARNING,
+    "cancelled": Severity.WARNING,
+    "replica_lost": Severity.ERROR,
+    "package_failed": Severity.ERROR,
+    "internal_error": Severity.ERROR,
+    "verdict": Severity.ERROR,
+    "failed": Severity.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text."""
+
+    job: JobName
+    task: str
+    at: int
+    insert_id: str
+    severity: Severity
+    text: str
+    payload: dict[str, Any] | None = None
+
+    @property
+    def position(self) -> tuple[int, str]:
+        return (self.at, self.insert_id)
+
+    @property
+    def log_name(self) -> str:
+        return (
+            f"projects/{self.job.project_id}/logs/ml.googleapis.com%2F{quote(self.task, safe='')}"
+        )
+
+    @property
+    def resource_labels(self) -> dict[str, str]:
+        return {
+            "job_id": self.job.job_id,
+            "project_id": self.job.project_id,
+            "task_name": self.task,
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {
+            "ml.googleapis.com/job_id": self.job.job_id,
+            "ml.googleapis.com/task_name": self.task,
+        }
+
+
+def replica_entry(name: JobName, line: LogLine) -> Entry:
+    """The entry of a replica's line."""
+    return Entry(
+        name,
+        log_task_name(name.api, line.replica),
+        line.at,
+        line.insert_id,
+        line.severity,
+        line.text,
+        line.payload,
+    )
+
+
+def service_entries(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
+    """The service's own lines, in strictly ascending time: an entry told late moves behind its predecessor."""
+    found: list[Entry] = []
+    last = 0
+    # What the job gets instead of what it asked for is the first line of its log (SPEC §4).
+    for told in sorted(timeline, key=lambda told: not _is_first_notice(told, timeline)):
+        for text in _texts(told):
+            last = max(told.at, last + 1)
+            found.append(
+                Entry(
+                    job.name,
+                    SERVICE_TASK,
+                    last,
+                    _service_insert_id(job.uid, len(found)),
+                    _SEVERITIES.get(told.kind, Severity.INFO),
+                    text,
+                )
+            )
+    return tuple(found)
+
+
+def message(entry: Entry) -> Message:
+    """The LogEntry message. A line that was JSON keeps its fields beside `message`."""
+    view: Any = _log_entry()(
+        log_name=entry.log_name,
+        insert_id=entry.insert_id,
+        severity=_severity_numbers()[entry.severity],
+    )
+    view.timestamp.seconds, view.timestamp.nanos = divmod(entry.at, 10**9)
+    view.receive_timestamp.CopyFrom(view.timestamp)
+    view.resource.type = RESOURCE_TYPE
+    view.resource.labels.update(entry.resource_labels)
+    view.labels.update(entry.labels)
+    if entry.payload is None:
+        view.text_payload = entry.text
+    else:
+        view.json_payload.update({**entry.payload, "message": entry.text})
+    return view
+
+
+def _is_first_notice(told: TimelineEntry, timeline: Sequence[TimelineEntry]) -> bool:
+    return told.kind == "notice" and told.at == timeline[0].at
+
+
+def _texts(told: TimelineEntry) -> Iterator[str]:
+    public = _PUBLIC_LINES.get(told.kind)
+    if public is None or told.kind == "failed":
+        yield told.message
+    if public is not None:
+        yield public
+
+
+def _service_insert_id(uid: JobUid, number: int) -> str:
+    # "-" sorts before the digits of a replica's line (`LogLine.insert_id`) of the same moment.
+    return f"{uid:016x}-{number:020x}"
+
+
+@cache
+def _log_entry() -> type[Message]:
+    return pool.message_class("google.logging.v2.LogEntry")
+
+
+@cache
+def _severity_numbers() -> dict[Severity, int]:
+    field = _log_entry().DESCRIPTOR.fields_by_name["severity"]
+    assert field.enum_type is not None
+    return {s: field.enum_type.values_by_name[s.value].number for s in Severity}

@@ -1,0 +1,253 @@
+"""Log filters: which jobs, which tasks, which span of time to read, and what else a line must meet.
+
+Serves what `stream-logs` and `gcloud logging read` send (CLIENTS §3.5): resource, labels, timestamp,
+insertId, severity, payloads, text. Texts compare without regard to case, as in the public language.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, assert_never, cast
+
+from trainshed.api.filters.matching import compile_tree, moment, moment_test, ranked_test, text_test
+from trainshed.api.filters.syntax import (
+    And,
+    Comparison,
+    Expression,
+    FilterError,
+    Not,
+    Operator,
+    Or,
+    Term,
+    parse_filter,
+)
+from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
+from trainshed.store.logs.severity import Severity
+
+EntryTest = Callable[[Entry], bool]
+FOREVER: Final = 2**63 - 1
+"""Nanoseconds since the epoch that no line reaches."""
+
+_EVERYTHING: Final = (0, FOREVER)
+_RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
+_TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
+"""Both names of the resource; the second is the one that old clients ask for beside the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """`job_ids`, `tasks`: all that can match, None for any. Times: nanoseconds, `end` exclusive.
+
+    `passes` is the filter but for an end that holds for all of it, which is left to `end`; the rest only
+    says where looking is in vain.
+    """
+
+    job_ids: frozenset[str] | None
+    tasks: frozenset[str] | None
+    start: int
+    end: int
+    passes: EntryTest
+
+
+def compile_log_filter(text: str) -> LogFilter:
+    """Read a filter. Raises FilterError."""
+    tree = parse_filter(text)
+    start, end = _span(tree)
+    return LogFilter(
+        job_ids=_named(tree, "resource.labels.job_id"),
+        tasks=_named(tree, "resource.labels.task_name"),
+        start=start,
+        end=end,
+        passes=compile_tree(_without_end(tree), _leaf),
+    )
+
+
+def _leaf(leaf: Comparison | Term) -> EntryTest:
+    if isinstance(leaf, Term):
+        wanted = leaf.name.casefold()
+        return lambda entry: wanted in entry.text.casefold()
+    match leaf.path:
+        case ("timestamp",) | ("receiveTimestamp",) | ("receive_timestamp",):
+            happened = moment_test(leaf)
+            return lambda entry: happened(entry.at)
+        case ("severity",):
+            severe = ranked_test(leaf, _RANKS)
+            return lambda entry: severe(_RANKS[entry.severity.value])
+        case ("insertId",) | ("insert_id",):
+            return _insert_id(leaf)
+        case ("jsonPayload" | "json_payload", *inside) if inside and inside != ["message"]:
+            return _payload(leaf, tuple(inside))
+        case _:
+            read = _text_field(leaf)
+            test = text_test(leaf, fold_case=True)
+            absent = leaf.operator is Operator.NOT_EQUAL
+
+            def compare(entry: Entry) -> bool:
+                value = read(entry)
+                return absent if value is None else test(value)
+
+            return compare
+
+
+def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
+    """What a path reads from an entry; the reader answers None where the entry has no such value."""
+    match leaf.path:
+        case ("resource", "type"):
+            # Whichever of the two names is asked for is the one it has.
+            asked = leaf.value if leaf.value in _TYPES else RESOURCE_TYPE
+            return lambda entry: asked
+        case ("resource", "labels", *rest) if rest:
+            resource_label = ".".join(rest)
+            return lambda entry: entry.resource_labels.get(resource_label)
+        case ("labels", *rest) if rest:
+            label = ".".join(rest)
+            return lambda entry: entry.labels.get(label)
+        case ("logName",) | ("log_name",):
+            return lambda entry: entry.log_name
+        case (
+            ("textPayload",)
+            | ("text_payload",)
+            | ("jsonPayload", "message")
+            | ("json_payload", "message")
+        ):
+            return lambda entry: entry.text
+        case _:
+            raise FilterError(
+                f"log entries cannot be filtered by {leaf.name!r}; use timestamp, severity, insertId, "
+                "resource.type, resource.labels.NAME, labels.NAME, logName, textPayload or jsonPayload.NAME"
+            )
+
+
+def _insert_id(leaf: Comparison) -> EntryTest:
+    """Insert ids order as text, which is how a reader goes on within one moment."""
+    wanted = leaf.value
+    match leaf.operator:
+        case Operator.EQUAL | Operator.HAS:
+            return lambda entry: entry.insert_id == wanted
+        case Operator.NOT_EQUAL:
+            return lambda entry: entry.insert_id != wanted
+        case Operator.LESS:
+            return lambda entry: entry.insert_id < wanted
+        case Operator.LESS_EQUAL:
+            return lambda entry: entry.insert_id <= wanted
+        case Operator.GREATER:
+            return lambda entry: entry.insert_id > wanted
+        case Operator.GREATER_EQUAL:
+            return lambda entry: entry.insert_id >= wanted
+        case _:
+            assert_never(leaf.operator)
+
+
+def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
+    """A field of a line that was JSON. Numbers order as numbers, everything else compares as text."""
+    absent = leaf.operator is Operator.NOT_EQUAL
+    number = _number(leaf.value)
+    ordered = leaf.operator not in (Operator.EQUAL, Operator.NOT_EQUAL, Operator.HAS)
+    if ordered and number is None:
+        raise FilterError(f"{leaf.name} can be compared by {leaf.operator} with a number only")
+    test = None if ordered else text_test(leaf, fold_case=True)
+
+    def compare(entry: Entry) -> bool:
+        value = _inside(entry.payload, path)
+        if value is None:
+            return absent
+        if test is not None:
+            return test(str(value).lower() if isinstance(value, bool) else str(value))
+        return isinstance(value, int | float) and _in_order(leaf.operator, value, number or 0.0)
+
+    return compare
+
+
+def _inside(payload: Any, path: tuple[str, ...]) -> Any:
+    """The value at `path`, None where the payload has none."""
+    value = payload
+    for name in path:
+        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _in_order(order: Operator, value: float, wanted: float) -> bool:
+    below, above = order.value.startswith("<"), order.value.startswith(">")
+    return (
+        (below and value < wanted)
+        or (above and value > wanted)
+        or (order.value.endswith("=") and value == wanted)
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _span(tree: Expression | None) -> tuple[int, int]:
+    """The half-open span of time outside which nothing can match."""
+    match tree:
+        case Comparison(path=("timestamp",)):
+            return _span_of(tree)
+        case And():
+            spans = [_span(operand) for operand in tree.operands]
+            return max(start for start, _ in spans), min(end for _, end in spans)
+        case Or():
+            spans = [_span(operand) for operand in tree.operands]
+            return min(start for start, _ in spans), max(end for _, end in spans)
+        case Comparison() | Term() | Not() | None:
+            return _EVERYTHING
+        case _:
+            assert_never(tree)
+
+
+def _without_end(tree: Expression | None) -> Expression | None:
+    """The filter without the upper bounds of time that all of it is subject to."""
+    match tree:
+        case Comparison(path=("timestamp",), operator=Operator.LESS | Operator.LESS_EQUAL):
+            return None
+        case And():
+            rest = [part for part in map(_without_end, tree.operands) if part is not None]
+            return And(tuple(rest)) if len(rest) > 1 else rest[0] if rest else None
+        case _:
+            return tree
+
+
+def _span_of(leaf: Comparison) -> tuple[int, int]:
+    at = moment(leaf.value)
+    match leaf.operator:
+        case Operator.EQUAL | Operator.HAS:
+            return at, at + 1
+        case Operator.LESS:
+            return 0, at
+        case Operator.LESS_EQUAL:
+            return 0, at + 1
+        case Operator.GREATER:
+            return at + 1, FOREVER
+        case Operator.GREATER_EQUAL:
+            return at, FOREVER
+        case Operator.NOT_EQUAL:
+            return _EVERYTHING
+        case _:
+            assert_never(leaf.operator)
+
+
+def _named(tree: Expression | None, name: str) -> frozenset[str] | None:
+    """The values that field `name` must have one of, or None if the filter does not say."""
+    match tree:
+        case Comparison(operator=Operator.EQUAL) if tree.name == name:
+            return frozenset({tree.value})
+        case And():
+            sets = [
+                found for operand in tree.operands if (found := _named(operand, name)) is not None
+            ]
+            return sets[0].intersection(*sets[1:]) if sets else None
+        case Or():
+            united: frozenset[str] = frozenset()
+            for operand in tree.operands:
+                found = _named(operand, name)
+                if found is None:
+                    return None
+                united |= found
+            return united
+        case Comparison() | Term() | Not() | None:
+            return None
+        case _:
+            assert_never(tree)

@@ -1,0 +1,132 @@
+"""Entries of jobs in one order of time, read page by page as they are asked for."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.api.logging_v2.entry import (
+    SERVICE_TASK,
+    Entry,
+    replica_entry,
+    service_entries,
+)
+from trainshed.api.services import Services
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import ReplicaId, log_task_name
+
+Position = tuple[int, str]
+"""(nanoseconds, insert id) of an entry."""
+
+_CHUNK: Final = 1_000
+"""Lines read at once."""
+_CHUNK_OF_MANY: Final = 50
+"""Lines read first of each of several jobs, most of which have nothing in the page that is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What to read of a job: start <= at < end (nanoseconds), these tasks (None: all), beyond `after` in the
+    direction of reading."""
+
+    start: int
+    end: int
+    tasks: frozenset[str] | None
+    after: Position | None
+    descending: bool
+
+    def narrowed(self) -> tuple[int, int]:
+        """Start and end, given where reading goes on; entries of that very moment are still in."""
+        if self.after is None:
+            return self.start, self.end
+        if self.descending:
+            return self.start, min(self.end, self.after[0] + 1)
+        return max(self.start, self.after[0]), self.end
+
+    def holds(self, entry: Entry) -> bool:
+        start, end = self.narrowed()
+        if not start <= entry.at < end:
+            return False
+        if self.after is None:
+            return True
+        return entry.position < self.after if self.descending else entry.position > self.after
+
+
+async def job_entries(
+    services: Services, job: Job, span: Span, *, alone: bool
+) -> AsyncIterator[Entry]:
+    """Everything a job logged in `span`: its replicas' lines merged with the service's own. `alone`: no other
+    job is read beside it, so that a long stretch can be read at once."""
+    sources: list[AsyncIterator[Entry]] = []
+    replicas = _replicas(job, span.tasks)
+    if replicas is None or replicas:
+        sources.append(_lines(services, job, span, replicas, alone=alone))
+    if span.tasks is None or SERVICE_TASK in span.tasks:
+        sources.append(_service(services, job, span))
+    async for entry in merged(sources, descending=span.descending):
+        yield entry
+
+
+async def merged(
+    sources: Sequence[AsyncIterator[Entry]], *, descending: bool
+) -> AsyncIterator[Entry]:
+    """Merge ordered sources into one, by time and insert id."""
+    choose = max if descending else min
+    heads: dict[int, Entry] = {}
+    for index, source in enumerate(sources):
+        await _advance(heads, index, source)
+    while heads:
+        index = choose(heads, key=lambda i: heads[i].position)
+        yield heads[index]
+        await _advance(heads, index, sources[index])
+
+
+async def _advance(heads: dict[int, Entry], index: int, source: AsyncIterator[Entry]) -> None:
+    try:
+        heads[index] = await anext(source)
+    except StopAsyncIteration:
+        heads.pop(index, None)
+
+
+async def _lines(
+    services: Services,
+    job: Job,
+    span: Span,
+    replicas: frozenset[ReplicaId] | None,
+    *,
+    alone: bool,
+) -> AsyncIterator[Entry]:
+    start, end = span.narrowed()
+    cursor, limit = None, _CHUNK if alone else _CHUNK_OF_MANY
+    while True:
+        page = await services.logs.page(
+            job.uid,
+            replicas=replicas,
+            start=start,
+            end=end,
+            after=cursor,
+            limit=limit,
+            descending=span.descending,
+        )
+        for line in page.lines:
+            entry = replica_entry(job.name, line)
+            if span.holds(entry):
+                yield entry
+        if page.next is None:
+            return
+        cursor, limit = page.next, _CHUNK
+
+
+async def _service(services: Services, job: Job, span: Span) -> AsyncIterator[Entry]:
+    told = service_entries(job, await services.reader.timeline(job.uid))
+    for entry in reversed(told) if span.descending else told:
+        if span.holds(entry):
+            yield entry
+
+
+def _replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
+    """The replicas that the tasks name; None for all."""
+    if tasks is None:
+        return None
+    return frozenset(
+        replica for replica in job.spec.replicas() if log_task_name(job.name.api, replica) in tasks
+    )

@@ -1,0 +1,102 @@
+"""Pages of lists: sizes, opaque tokens, and a bounded search for what a filter lets pass.
+
+A token says where the previous page ended and is bound to the question it was given for.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.store.port import JobQuery, Reader
+
+SCAN_LIMIT: Final = 2_000
+"""Jobs that one request looks at before it answers a short page with a token to go on."""
+_CHUNK: Final = 250
+_DIGEST_SIZE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs with their etags, newest first; `next_token` is "" on the last page."""
+
+    jobs: tuple[tuple[Job, str], ...]
+    next_token: str
+
+
+def page_size(requested: int, *, default: int, maximum: int, field: str = "page_size") -> int:
+    """The size to serve: 0 means the default, more than the maximum means the maximum."""
+    if requested < 0:
+        raise InvalidRequest(
+            (Violation(field, f"{requested} is negative; leave it out for {default} per page."),)
+        )
+    return min(requested or default, maximum)
+
+
+def encode_token(position: str, *question: str) -> str:
+    """An opaque token for `position`, valid only together with the same `question`."""
+    packed = _digest(question) + position.encode()
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def decode_token(token: str, *question: str, field: str = "page_token") -> str:
+    """The position of a token. Raises InvalidRequest for one that is not ours or of another question."""
+    try:
+        packed = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
+        position = packed[_DIGEST_SIZE:].decode()
+    except (binascii.Error, ValueError):
+        packed, position = b"", ""
+    if not position or packed[:_DIGEST_SIZE] != _digest(question):
+        raise InvalidRequest(
+            (
+                Violation(
+                    field,
+                    "The page token was not given for this request; repeat parent, filter and order "
+                    "of the request that gave it, or start again without a token.",
+                ),
+            )
+        )
+    return position
+
+
+async def list_jobs(
+    reader: Reader,
+    query: JobQuery,
+    passes: Callable[[Job], bool],
+    *,
+    token: str,
+    question: tuple[str, ...],
+) -> Page:
+    """One page of at most `query.limit` jobs that pass, reading at most SCAN_LIMIT.
+
+    A page can be short, or empty, and still carry a token: the jobs further back were not looked at
+    yet, and the request costs the same however long the history is (DESIGN §3.6).
+    """
+    after = int(decode_token(token, *question)) if token else 0
+    found: list[tuple[Job, str]] = []
+    scanned = 0
+    while scanned < SCAN_LIMIT:
+        # One more than is wanted tells whether there is a next page at all.
+        chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
+        rows = await reader.jobs(replace(query, after=after, limit=chunk))
+        for row in rows:
+            if passes(row[0]):
+                if len(found) == query.limit:
+                    return Page(tuple(found), encode_token(str(after), *question))
+                found.append(row)
+            after = int(row[0].uid)
+        scanned += len(rows)
+        if len(rows) < chunk:
+            return Page(tuple(found), "")
+    return Page(tuple(found), encode_token(str(after), *question))
+
+
+def _digest(question: tuple[str, ...]) -> bytes:
+    text = "\0".join(question)
+    return hashlib.blake2b(
+        text.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_SIZE
+    ).digest()

@@ -1,0 +1,58 @@
+"""The parents that requests name: `projects/P` and `projects/P/locations/L`.
+
+Job names are read in `core.names`; here is only what stands above a job.
+"""
+
+import re
+from dataclasses import dataclass
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+# Project ids, project numbers, and ids of a domain (`example.com:lab`).
+_PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,61}[A-Za-z0-9])?")
+_LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectName:
+    """`projects/P`."""
+
+    project_id: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project_id}"
+
+    @staticmethod
+    def parse(name: str, *, field: str = "parent") -> "ProjectName":
+        """Raises InvalidRequest on `field` for anything else."""
+        match name.split("/"):
+            case ["projects", project] if _PROJECT.fullmatch(project):
+                return ProjectName(project)
+            case _:
+                raise _not_a_parent(field, name, "projects/PROJECT")
+
+
+@dataclass(frozen=True, slots=True)
+class LocationName:
+    """`projects/P/locations/L`."""
+
+    project_id: str
+    location: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project_id}/locations/{self.location}"
+
+    @staticmethod
+    def parse(name: str, *, field: str = "parent") -> "LocationName":
+        """Raises InvalidRequest on `field` for anything else."""
+        match name.split("/"):
+            case ["projects", project, "locations", location] if _PROJECT.fullmatch(
+                project
+            ) and _LOCATION.fullmatch(location):
+                return LocationName(project, location)
+            case _:
+                raise _not_a_parent(field, name, "projects/PROJECT/locations/LOCATION")
+
+
+def _not_a_parent(field: str, name: str, expected: str) -> InvalidRequest:
+    return InvalidRequest((Violation(field, f"{name!r} is not a name of the form {expected}."),))

@@ -1,0 +1,40 @@
+"""Every handler by the full name of its API method: what any transport can call."""
+
+from collections.abc import Iterable
+from functools import cache
+from types import MappingProxyType
+
+from trainshed.api.aiplatform_v1 import custom_jobs
+from trainshed.api.aiplatform_v1 import locations as vertex_locations
+from trainshed.api.aiplatform_v1 import operations as vertex_operations
+from trainshed.api.call import Handler, Handlers
+from trainshed.api.logging_v2 import entries
+from trainshed.api.ml_v1 import jobs, locations, operations, project_config
+
+
+@cache
+def handlers() -> Handlers:
+    """The registry. Raises ValueError if two modules claim one method."""
+    return _merged(
+        module.HANDLERS
+        for module in (
+            custom_jobs,
+            vertex_locations,
+            vertex_operations,
+            jobs,
+            locations,
+            operations,
+            project_config,
+            entries,
+        )
+    )
+
+
+def _merged(parts: Iterable[Handlers]) -> Handlers:
+    merged: dict[str, Handler] = {}
+    for part in parts:
+        twice = merged.keys() & part.keys()
+        if twice:
+            raise ValueError(f"two handlers for one method: {', '.join(sorted(twice))}")
+        merged |= part
+    return MappingProxyType(merged)

@@ -1,0 +1,1 @@
+"""Resource Manager v1 `projects.get`, as `gcloud projects describe` calls it."""

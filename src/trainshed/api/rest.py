@@ -1,0 +1,98 @@
+"""REST over the registry of handlers: match, authenticate, authorise, bind, call, render.
+
+Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
+that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations (CLIENTS §3.2).
+"""
+
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import parse_qsl
+
+from trainshed.access.permissions import authorize
+from trainshed.access.principals import Principal
+from trainshed.api.call import Call, Handlers
+from trainshed.api.errors import NotServed, Refusal
+from trainshed.api.http import (
+    Receive,
+    Scope,
+    Send,
+    header,
+    raw_path,
+    read_body,
+    send_error,
+    send_json,
+    send_refusal,
+)
+from trainshed.api.services import Services
+from trainshed.wire import json as wire_json
+from trainshed.wire import routes
+from trainshed.wire.binding import bind
+from trainshed.wire.routes import Route
+from trainshed.wire.status import StatusCode
+
+_OPERATIONS: Final = "google.longrunning.Operations"
+_NINE_DIGITS: Final = frozenset({"logging_v2"})
+"""Surfaces whose timestamps all have one width, because gcloud compares them as text (CLIENTS §3.5)."""
+
+
+class RestTransport:
+    """The public APIs as one ASGI application."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        services: Services,
+        authenticate: Callable[[str | None], Principal],
+    ) -> None:
+        self._handlers = handlers
+        self._services = services
+        self._authenticate = authenticate
+        self._table = routes.route_table()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = raw_path(scope)
+        matched = self._match(scope["method"], path)
+        if matched is None:
+            text = f"There is no method {scope['method']} {path} in the APIs that are served here."
+            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
+            return
+        route, variables = matched
+        try:
+            principal = self._authenticate(header(scope, b"authorization"))
+            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            body = await read_body(receive)
+            answer = await self._call(principal, route, variables, query, body)
+        except Exception as error:
+            await send_error(send, error, route.api, f"{scope['method']} {path}")
+            return
+        await send_json(send, answer)
+
+    def _match(self, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
+        if path.startswith("/ui/"):
+            found = self._table.match(verb, "/v1/" + path[4:])
+            return found if found is not None and found[0].service == _OPERATIONS else None
+        if path.startswith("/v1beta1/"):
+            path = "/v1/" + path[9:]
+        return self._table.match(verb, path)
+
+    async def _call(
+        self,
+        principal: Principal,
+        route: Route,
+        variables: dict[str, str],
+        query: list[tuple[str, str]],
+        body: bytes,
+    ) -> bytes:
+        method = f"{route.service}.{route.method}"
+        handler = self._handlers.get(method)
+        if handler is None:
+            raise NotServed(f"{method} is not served here yet; the documentation lists what is.")
+        authorize(principal, method)
+        bound = bind(route, variables, query, body)
+        response = await handler(Call(principal, self._services, method), bound.message)
+        return wire_json.render(
+            response,
+            enums_as_ints=bound.enums_as_ints,
+            nine_digits=route.api in _NINE_DIGITS,
+            pretty=bound.pretty,
+        )

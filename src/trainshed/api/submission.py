@@ -1,0 +1,103 @@
+"""What creating a job has in common in both APIs: named buckets must exist; the record and its first
+timeline entries are written in one step; the controller is told."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from trainshed.api.services import BucketProbe, Services
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobName, JobUid
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.syntax import bucket_path_fault
+
+T = TypeVar("T")
+
+BucketUse = tuple[str, str]
+"""A field's path and the gs:// URI it holds."""
+
+
+def checked(
+    parse: Callable[[], T], uses: Iterator[BucketUse] | tuple[BucketUse, ...], buckets: BucketProbe
+) -> T:
+    """The parsed job, if its spec is valid and every bucket it names exists.
+
+    Raises InvalidRequest with the violations of both kinds at once.
+    """
+    missing = tuple(_missing_buckets(uses, buckets))
+    try:
+        parsed = parse()
+    except InvalidRequest as invalid:
+        raise InvalidRequest((*invalid.violations, *missing)) from None
+    if missing:
+        raise InvalidRequest(missing)
+    return parsed
+
+
+async def store_job(
+    services: Services,
+    uid: JobUid,
+    name: JobName,
+    *,
+    display_name: str,
+    spec: JobSpec,
+    labels: tuple[tuple[str, str], ...],
+    public: Mapping[str, Any],
+    principal: str,
+) -> Job:
+    """Write the new job and wake the controller. Raises AlreadyExists."""
+    now = services.now()
+    # Labels can change later, so they are kept beside the record and not within it.
+    kept = {key: value for key, value in public.items() if key not in ("labels", "name", "etag")}
+    job = Job(
+        uid=uid,
+        name=name,
+        display_name=display_name,
+        spec=spec,
+        public_json=json.dumps(kept, ensure_ascii=False, separators=(",", ":")),
+        created=now,
+        updated=now,
+        labels=labels,
+    )
+    await services.intake.create_job(job, _first_entries(job, principal))
+    services.wake(uid)
+    return job
+
+
+def _first_entries(job: Job, principal: str) -> tuple[TimelineEntry, ...]:
+    replicas = len(job.spec.replicas())
+    created = TimelineEntry(
+        job.created,
+        "created",
+        f"{job.name} was created by {principal}: {replicas} replica{'s' * (replicas != 1)}.",
+        {"principal": principal, "replicas": replicas},
+    )
+    notices = dict.fromkeys(
+        notice for pool in job.spec.pools for notice in pool.program.runtime.notices
+    )
+    return (
+        created,
+        *(TimelineEntry(job.created, "notice", text) for text in notices),
+        *(TimelineEntry(job.created, "warning", text) for text in job.spec.warnings),
+    )
+
+
+def _missing_buckets(
+    uses: Iterator[BucketUse] | tuple[BucketUse, ...], buckets: BucketProbe
+) -> Iterator[Violation]:
+    """A violation for every well-formed URI whose bucket is not there; the spec reports the others."""
+    known: dict[str, bool] = {}
+    for field, uri in uses:
+        if not uri or bucket_path_fault(uri):
+            continue
+        bucket = uri[5:].partition("/")[0]
+        if bucket not in known:
+            known[bucket] = buckets.bucket_exists(bucket)
+        if not known[bucket]:
+            yield Violation(
+                field,
+                f"The bucket {bucket!r} of {uri!r} does not exist; create it first, for example with "
+                f"`gcloud storage buckets create gs://{bucket}`.",
+            )

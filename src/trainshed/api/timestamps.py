@@ -1,0 +1,25 @@
+"""Moments in answers: nanoseconds inside, public Timestamps outside."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+
+def set_micros(target: Any, at: int) -> None:
+    """Set a Timestamp field to `at` (ns) at the public precision of microseconds; 0 leaves it unset."""
+    if at:
+        target.seconds, rest = divmod(at, 10**9)
+        target.nanos = rest // 1000 * 1000
+
+
+def text_micros(at: int) -> str:
+    """`2026-11-20T05:55:42.123456Z`, or "" for a moment that has not come."""
+    if not at:
+        return ""
+    seconds, rest = divmod(at, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+
+
+def text_nanos(at: int) -> str:
+    """`2026-11-20T05:55:42.123456789Z`: one width, so that texts order like the moments."""
+    seconds, rest = divmod(at, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"

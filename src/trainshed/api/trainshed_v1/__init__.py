@@ -1,0 +1,1 @@
+"""What is ours: describe, timeline, live logs and live progress of a job, in plain JSON."""

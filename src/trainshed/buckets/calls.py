@@ -1,0 +1,163 @@
+"""One request of the storage API as its handlers see it, and the answers they give.
+
+Owns what all handlers share: query and headers, the address the client used, JSON bodies, the hop
+to a worker thread for blocking work, and header names that keep their capitals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any, ParamSpec, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
+from trainshed.buckets.digests import BLOCK
+from trainshed.buckets.errors import BucketsError, InvalidRequest
+from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.routes import Target
+from trainshed.buckets.uploads import UploadSessions
+from trainshed.buckets.views import error_view
+
+IDENTITY_HEADER = "x-trainshed-identity"
+_MAX_JSON = 10 << 20
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class VerbatimName(bytes):
+    """A header name that the HTTP server sends as it is written.
+
+    Some clients (libcurl-based file systems) look for ``Location`` and ``Range`` with capitals;
+    the server puts every name into lower case by calling this very method.
+    """
+
+    def lower(self) -> bytes:
+        """The name itself."""
+        return self
+
+
+class Call:
+    """A request in progress; ``moved`` counts content bytes in and out, for the access log."""
+
+    def __init__(
+        self,
+        request: Request,
+        target: Target,
+        store: ObjectStore,
+        sessions: UploadSessions,
+        pool: Executor,
+    ) -> None:
+        self.request = request
+        self.target = target
+        self.store = store
+        self.sessions = sessions
+        self._pool = pool
+        self.query: Mapping[str, str] = request.query_params
+        self.moved = 0
+        self.object = target.object
+        self.operation = "metadata"
+        # Only our gateway speaks over the socket without an address, so only it is believed.
+        self.trusted = request.client is None
+        scheme = request.url.scheme
+        if self.trusted:
+            scheme = request.headers.get("x-forwarded-proto", scheme)
+        self.base = f"{scheme}://{request.headers.get('host', 'localhost')}"
+
+    @property
+    def identity(self) -> str:
+        """Who asks, as the gateway found out; '' if nobody said or the door is not the gateway."""
+        return self.request.headers.get(IDENTITY_HEADER, "") if self.trusted else ""
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do blocking work in a worker thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    async def json(self) -> dict[str, Any]:
+        """The body as a JSON object, {} if it is empty; raises ``InvalidRequest``."""
+        return parse_json(b"".join([block async for block in self.blocks(limit=_MAX_JSON)]))
+
+    async def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
+        """The body in blocks of about ``BLOCK`` bytes.
+
+        When the client goes away in the middle, what has come is yielded first, so that a
+        resumable upload loses nothing; then Starlette's ``ClientDisconnect`` follows.
+        """
+        pending = bytearray()
+        total = 0
+        try:
+            async for chunk in self.request.stream():
+                pending += chunk
+                total += len(chunk)
+                if limit is not None and total > limit:
+                    raise InvalidRequest(f"The request's body is over {limit} bytes.")
+                if len(pending) >= BLOCK:
+                    yield bytes(pending)
+                    pending.clear()
+        except BucketsError:
+            raise
+        except Exception:
+            if pending:
+                yield bytes(pending)
+            raise
+        if pending:
+            yield bytes(pending)
+
+    def generation(self) -> int | None:
+        """The ``generation`` parameter."""
+        return self.number("generation")
+
+    def number(self, key: str) -> int | None:
+        """An optional number of the query."""
+        return parse_number(self.query, key)
+
+    def conditions(self) -> Conditions:
+        """The request's preconditions."""
+        return conditions_of(self.query)
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A JSON object from bytes, {} from none; raises ``InvalidRequest``."""
+    if not body.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"Parse Error: the body is not JSON: {error}. Correct it.") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("Parse Error: the body is not a JSON object. Send an object.")
+    return cast("dict[str, Any]", value)
+
+
+def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
+    """A JSON response that no cache keeps."""
+    return Response(
+        msgspec.json.encode(value),
+        status,
+        {"Cache-Control": "no-cache, no-store, max-age=0, must-revalidate"},
+        "application/json; charset=UTF-8",
+    )
+
+
+def error_answer(error: BucketsError) -> Response:
+    """The public form of an error; a 304 has no body."""
+    if error.status == 304:
+        return Response(status_code=304)
+    return json_answer(error_view(error), error.status)
+
+
+def with_header(response: Response, name: str, value: str) -> Response:
+    """Add a header whose name keeps its capitals."""
+    response.raw_headers.append((VerbatimName(name.encode()), value.encode("latin-1")))
+    return response
+
+
+def header_text(value: str) -> str:
+    """A property as a header value: what is not printable ASCII is percent-encoded."""
+    return quote(value, safe=" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

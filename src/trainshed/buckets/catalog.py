@@ -1,0 +1,216 @@
+"""Which buckets exist, and their properties.
+
+A bucket is a directory below the store's root; its properties lie in a small file in the hidden
+part of the store. A directory without such a file (made by an operator) is a bucket with defaults.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.errors import Conflict, InvalidRequest, NotFound, no_such_bucket
+from trainshed.buckets.paths import validate_bucket_name
+from trainshed.buckets.records import sync_directory, write_durably
+from trainshed.buckets.tree import DIRECTORY_MODE
+from trainshed.buckets.walk import Walk
+
+HIDDEN = ".trainshed"
+"""Top-level directory for everything that is no bucket: no bucket name begins with a dot."""
+DEFAULT_LOCATION = "US"
+_FIXED = frozenset(
+    [
+        "name",
+        "id",
+        "kind",
+        "selfLink",
+        "projectNumber",
+        "timeCreated",
+        "updated",
+        "etag",
+        "metageneration",
+        "generation",
+        "location",
+        "locationType",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRecord:
+    """A bucket's properties; ``settings`` are the editable ones under their public names.
+
+    Times in ns since the epoch. ``policy`` is the IAM policy's bindings as they were last set.
+    """
+
+    name: str
+    location: str
+    created_ns: int
+    updated_ns: int
+    metageneration: int = 1
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+class BucketCatalog:
+    """Creates, finds, changes and removes buckets. Blocking; safe to use from several threads."""
+
+    def __init__(self, root: Path, now: Callable[[], int], *, auto_create: bool = False) -> None:
+        self._root = root
+        self._now = now
+        self._auto_create = auto_create
+        self._records = root / HIDDEN / "buckets"
+        self._trash = root / HIDDEN / "tmp"
+        self._lock = threading.Lock()
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._records.mkdir(parents=True, exist_ok=True)
+        self._trash.mkdir(parents=True, exist_ok=True)
+
+    def directory(self, bucket: str) -> Path:
+        """The visible tree of a bucket, which ``/gcs/BUCKET`` is a bind mount of."""
+        return self._root / validate_bucket_name(bucket)
+
+    def exists(self, bucket: str) -> bool:
+        """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
+        path = self.directory(bucket)
+        return path.is_dir() and not path.is_symlink()
+
+    def names(self, prefix: str = "") -> list[str]:
+        """All buckets whose name begins with ``prefix``, sorted."""
+        found: list[str] = []
+        for path in self._root.iterdir():
+            if path.name.startswith(prefix) and path.name != HIDDEN:
+                try:
+                    if self.exists(path.name):
+                        found.append(path.name)
+                except InvalidRequest:
+                    continue  # something foreign that lies in the root is no bucket
+        return sorted(found)
+
+    def open(self, bucket: str, *, writing: bool = False) -> int:
+        """A descriptor of the bucket's directory, which the caller closes; raises ``NotFound``.
+
+        ``writing`` creates the bucket first where the operator allows that (``auto_create``).
+        """
+        if writing and self._auto_create and not self.exists(bucket):
+            self.ensure(bucket)
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(self.directory(bucket), flags)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise no_such_bucket(bucket) from error
+
+    def get(self, bucket: str) -> BucketRecord:
+        """The bucket's properties; raises ``NotFound``."""
+        if not self.exists(bucket):
+            raise no_such_bucket(bucket)
+        try:
+            encoded = (self._records / f"{bucket}.json").read_bytes()
+        except FileNotFoundError:
+            created = self.directory(bucket).stat().st_mtime_ns
+            return BucketRecord(bucket, DEFAULT_LOCATION, created, created)
+        return msgspec.json.decode(encoded, type=BucketRecord)
+
+    def create(
+        self,
+        bucket: str,
+        location: str = DEFAULT_LOCATION,
+        settings: Mapping[str, Any] | None = None,
+    ) -> BucketRecord:
+        """Make a bucket, durably; raises ``Conflict`` if it is there, ``InvalidRequest``."""
+        path = self.directory(bucket)
+        now = self._now()
+        kept = {key: value for key, value in (settings or {}).items() if key not in _FIXED}
+        record = BucketRecord(bucket, (location or DEFAULT_LOCATION).upper(), now, now, 1, kept)
+        with self._lock:
+            if path.exists():
+                raise Conflict(
+                    "Your previous request to create the named bucket succeeded and you already "
+                    f"own it. (bucket: {bucket})"
+                )
+            write_durably(self._records / f"{bucket}.json", msgspec.json.encode(record))
+            path.mkdir()
+            path.chmod(DIRECTORY_MODE)
+            sync_directory(self._root)
+        return record
+
+    def ensure(self, bucket: str, location: str = DEFAULT_LOCATION) -> BucketRecord:
+        """The bucket, made if it was not there; repeating it changes nothing."""
+        try:
+            return self.create(bucket, location)
+        except Conflict:
+            return self.get(bucket)
+
+    def patch(
+        self, bucket: str, changes: Mapping[str, Any], conditions: Conditions = ALWAYS
+    ) -> BucketRecord:
+        """Merge editable properties (None removes one; ``labels`` merge by key)."""
+        with self._lock:
+            record = self.get(bucket)
+            conditions.check(0, record.metageneration)
+            settings = dict(record.settings)
+            for key, value in changes.items():
+                if key in _FIXED:
+                    continue
+                merged = _merge(settings.get(key), value) if key == "labels" else value
+                if merged is None:
+                    settings.pop(key, None)
+                else:
+                    settings[key] = merged
+            return self._save(replace(record, settings=settings))
+
+    def set_policy(self, bucket: str, bindings: list[dict[str, Any]]) -> BucketRecord:
+        """Keep the bindings of the bucket's IAM policy; enforcing them is ``access``'s business."""
+        with self._lock:
+            return self._save(replace(self.get(bucket), policy=bindings))
+
+    def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove an empty bucket; raises ``NotFound``, ``Conflict`` if it holds objects."""
+        path = self.directory(bucket)
+        with self._lock:
+            conditions.check(0, self.get(bucket).metageneration)
+            self._require_empty(path)
+            trash = self._trash / f"bucket-{os.urandom(8).hex()}"
+            try:
+                path.rename(trash)
+            except FileNotFoundError as error:
+                raise NotFound(str(no_such_bucket(bucket))) from error
+            try:
+                # A writer may have come between the look and the rename: look again, out of reach.
+                self._require_empty(trash)
+            except Conflict:
+                trash.rename(path)
+                raise
+            (self._records / f"{bucket}.json").unlink(missing_ok=True)
+            sync_directory(self._root)
+            shutil.rmtree(trash, ignore_errors=True)
+
+    def _save(self, record: BucketRecord) -> BucketRecord:
+        changed = replace(record, metageneration=record.metageneration + 1, updated_ns=self._now())
+        write_durably(self._records / f"{record.name}.json", msgspec.json.encode(changed))
+        return changed
+
+    @staticmethod
+    def _require_empty(path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if next(iter(Walk(fd, "", b"")), None) is not None:
+                raise Conflict("The bucket you tried to delete is not empty.")
+        finally:
+            os.close(fd)
+
+
+def _merge(old: Any, changes: Any) -> dict[str, Any] | None:
+    """Labels changed key by key, as a PATCH does; None removes them all."""
+    if changes is None:
+        return None
+    merged: dict[str, Any] = {**(old or {}), **changes}
+    return {key: value for key, value in merged.items() if value is not None}

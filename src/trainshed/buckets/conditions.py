@@ -1,0 +1,66 @@
+"""Preconditions of a request on an object's generation and metageneration. Pure.
+
+Semantics of the public API: ``ifGenerationMatch=0`` means "the object must not exist",
+``ifGenerationNotMatch=0`` "it must exist"; every given condition has to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainshed.buckets.errors import InvalidRequest, NotModified, condition_failed
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The four conditions of a request; None where the request does not set one."""
+
+    generation_match: int | None = None
+    generation_not_match: int | None = None
+    metageneration_match: int | None = None
+    metageneration_not_match: int | None = None
+
+    @property
+    def must_be_absent(self) -> bool:
+        """Whether the request may only create, never replace."""
+        return self.generation_match == 0
+
+    def check(self, generation: int, metageneration: int, *, reading: bool = False) -> None:
+        """Raise unless all hold; an absent object has generation 0 and metageneration 0.
+
+        Raises ``PreconditionFailed``; for a failed "not match" of a read, ``NotModified``.
+        """
+        if self.generation_match is not None and generation != self.generation_match:
+            raise condition_failed()
+        if self.metageneration_match is not None and metageneration != self.metageneration_match:
+            raise condition_failed()
+        if (self.generation_not_match is not None and generation == self.generation_not_match) or (
+            self.metageneration_not_match is not None
+            and metageneration == self.metageneration_not_match
+        ):
+            raise NotModified("Not Modified") if reading else condition_failed()
+
+
+ALWAYS = Conditions()
+
+
+def parse_number(query: Mapping[str, str], key: str) -> int | None:
+    """An optional int64 of the query; raises ``InvalidRequest`` if it is no decimal number."""
+    text = query.get(key)
+    if text is None or text == "":
+        return None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
+        raise InvalidRequest(f"Invalid value '{text}' for '{key}': give a decimal number.")
+    return int(text)
+
+
+def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
+    """Read ``ifGenerationMatch`` and its kin; ``prefix`` is ``ifSource`` for a copy's source."""
+    return Conditions(
+        parse_number(query, prefix + "GenerationMatch"),
+        parse_number(query, prefix + "GenerationNotMatch"),
+        parse_number(query, prefix + "MetagenerationMatch"),
+        parse_number(query, prefix + "MetagenerationNotMatch"),
+    )

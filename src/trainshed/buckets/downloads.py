@@ -1,0 +1,181 @@
+"""Content on its way out: whole objects, byte ranges, and gzip that the client did not ask for."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from trainshed.buckets.calls import Call, header_text
+from trainshed.buckets.digests import BLOCK
+from trainshed.buckets.errors import NotModified, RangeNotSatisfiable, Unavailable
+from trainshed.buckets.objects import OpenObject
+from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.views import etag_of, hash_header
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_HASH_LIMIT = 64 << 20
+"""A download of a file that was written through the directory waits for its checksums up to this
+size; a larger one is served without them, rather than read twice."""
+
+
+async def download(call: Call) -> Response:
+    """The content of the call's object, streamed; raises ``NotFound``, ``RangeNotSatisfiable``."""
+    call.operation = "read"
+    opened = await call.run(
+        call.store.open,
+        call.target.bucket,
+        call.target.object,
+        call.generation(),
+        call.conditions(),
+        hash_limit=_HASH_LIMIT,
+    )
+    try:
+        return _answer(call, opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _answer(call: Call, opened: OpenObject) -> Response:
+    record = opened.record
+    headers = _headers(record)
+    if call.request.headers.get("if-none-match") == headers["ETag"]:
+        raise NotModified("Not Modified")
+    status, start, end = 200, 0, record.size
+    if _must_unpack(call, record):
+        del headers["Content-Encoding"]
+        headers["Warning"] = "214 UploadServer gunzipped"
+        content = _unpacked(call, opened)
+    else:
+        asked = _range(call.request.headers.get("range", ""), record.size)
+        if asked is not None:
+            status, (start, end) = 206, asked
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
+        headers["Content-Length"] = str(end - start)
+        content = _content(call, opened, start, end)
+    if call.request.method == "HEAD":
+        opened.close()
+        return Response(status_code=status, headers=headers)
+    return ContentResponse(call, opened, content, status, headers)
+
+
+class ContentResponse(Response):
+    """Streams an object and closes it however the answer ends, even one that never began."""
+
+    def __init__(
+        self,
+        call: Call,
+        opened: OpenObject,
+        content: AsyncIterator[bytes],
+        status: int,
+        headers: dict[str, str],
+    ) -> None:
+        super().__init__(status_code=status, headers=headers)
+        if "Content-Length" not in headers:
+            del self.headers["content-length"]  # the empty body's: the length is not known yet
+        self._call = call
+        self._opened = opened
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send head and content; stops reading once the client is gone."""
+        try:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            async for block in self._content:
+                await send({"type": "http.response.body", "body": block, "more_body": True})
+                if await self._call.request.is_disconnected():
+                    return
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._opened.close()
+
+
+def _headers(record: ObjectRecord) -> dict[str, str]:
+    fields = record.fields
+    headers = {
+        "Content-Type": header_text(fields.get("contentType", "application/octet-stream")),
+        "Cache-Control": header_text(
+            fields.get("cacheControl", "no-cache, no-store, max-age=0, must-revalidate")
+        ),
+        "ETag": etag_of(record),
+        "Accept-Ranges": "bytes",
+        "X-Goog-Generation": str(record.generation),
+        "X-Goog-Metageneration": str(record.metageneration),
+        "X-Goog-Stored-Content-Length": str(record.size),
+        "X-Goog-Stored-Content-Encoding": header_text(fields.get("contentEncoding", "identity")),
+        "X-Goog-Storage-Class": header_text(fields.get("storageClass", "STANDARD")),
+    }
+    for key, name in (
+        ("contentEncoding", "Content-Encoding"),
+        ("contentDisposition", "Content-Disposition"),
+        ("contentLanguage", "Content-Language"),
+    ):
+        if fields.get(key):
+            headers[name] = header_text(fields[key])
+    if hashes := hash_header(record):
+        headers["X-Goog-Hash"] = hashes
+    return headers
+
+
+def _must_unpack(call: Call, record: ObjectRecord) -> bool:
+    """Whether the object is stored as gzip and the client can only read what is in it."""
+    return (
+        record.fields.get("contentEncoding") == "gzip"
+        and "gzip" not in call.request.headers.get("accept-encoding", "")
+        and "no-transform" not in record.fields.get("cacheControl", "")
+    )
+
+
+def _range(header: str, size: int) -> tuple[int, int] | None:
+    """[start, end) that a ``Range`` asks for; None for the whole (or a form that we ignore)."""
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match.group(0) == "bytes=-":
+        return None
+    first, last = match.groups()
+    if first == "":
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1) if last else size
+        if last and int(last) < start:
+            return None
+    if start >= size:
+        raise RangeNotSatisfiable(
+            f"The requested range cannot be satisfied: the object has {size} bytes.", size
+        )
+    return start, end
+
+
+async def _content(call: Call, opened: OpenObject, start: int, end: int) -> AsyncIterator[bytes]:
+    while start < end:
+        block = await call.run(os.pread, opened.fd, min(BLOCK, end - start), start)
+        if not block:
+            raise Unavailable("The object was cut while it was read. Read it again.")
+        start += len(block)
+        call.moved += len(block)
+        yield block
+
+
+async def _unpacked(call: Call, opened: OpenObject) -> AsyncIterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    async for block in _content(call, opened, 0, opened.record.size):
+        # Bounded steps: a small file can unpack to gigabytes.
+        pending = block
+        while pending:
+            content = await call.run(unpacker.decompress, pending, BLOCK)
+            pending = unpacker.unconsumed_tail
+            if content:
+                yield content
+    rest = unpacker.flush()
+    if rest:
+        yield rest

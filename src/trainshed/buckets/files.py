@@ -1,0 +1,214 @@
+"""Objects as files: finding one, putting one in place, taking one away. Knows no request.
+
+Owns the locks that serialise the writers of one object, and the rule for ``a`` beside ``a/b``: a
+file in the way of a directory moves to its shadow place, under the lock of its own object.
+"""
+
+from __future__ import annotations
+
+import os
+import stat as stat_module
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+from trainshed.buckets.conditions import Conditions
+from trainshed.buckets.digests import digest_file
+from trainshed.buckets.errors import (
+    Conflict,
+    Forbidden,
+    Unavailable,
+    condition_failed,
+    no_such_object,
+)
+from trainshed.buckets.layout import SHADOW_DIR, Place, place_of
+from trainshed.buckets.paths import validate_object_name
+from trainshed.buckets.records import FileIdentity, ObjectRecord, RecordStore
+from trainshed.buckets.staging import Staged
+from trainshed.buckets.tree import (
+    Found,
+    find,
+    is_absent,
+    make_directories,
+    make_directory,
+    open_directory,
+)
+
+_LOCKS = 256
+_ATTEMPTS = 50
+_SETTLED_NS = 2_000_000_000
+"""Age below which a file's identity is not trusted with a computed checksum: the kernel's clock may
+be coarse, and the next write of the same size could then leave the identity as it is."""
+
+
+class ObjectFiles:
+    """The physical side of an object store. Blocking; safe to use from several threads."""
+
+    def __init__(self, records: RecordStore) -> None:
+        self.records = records
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+
+    def lock(self, place: Place) -> threading.Lock:
+        """The lock of one object's place; never hold two of them (they are shared by hash)."""
+        return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
+
+    def find(self, base: int, bucket: str, name: str) -> Found:
+        """Open an object's file; raises ``NotFound`` with the public text, ``Forbidden``."""
+        try:
+            return find(base, place_of(validate_object_name(name)))
+        except FileNotFoundError as error:
+            raise no_such_object(bucket, name) from error
+        except PermissionError as error:
+            raise Forbidden(
+                f"The file of {bucket}/{name} cannot be read by the service: the program that "
+                "wrote it took the permission away. Restore it through /gcs."
+            ) from error
+
+    def check(self, base: int, place: Place, conditions: Conditions) -> None:
+        """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the place."""
+        try:
+            found = find(base, place)
+        except FileNotFoundError:
+            conditions.check(0, 0)
+            return
+        try:
+            record = self.records.load(found.fd, found.stat)
+        finally:
+            os.close(found.fd)
+        conditions.check(record.generation, record.metageneration)
+
+    def install(self, base: int, place: Place, staged: Staged, conditions: Conditions) -> None:
+        """Rename a staged file into its place, if the conditions hold, durably."""
+        for _ in range(_ATTEMPTS):
+            try:
+                parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
+            except OSError as error:
+                if is_absent(error):
+                    continue  # pruned or replaced meanwhile
+                raise
+            try:
+                with self.lock(place):
+                    self.check(base, place, conditions)
+                    if self._put(base, parent, place, staged, exclusive=conditions.must_be_absent):
+                        return
+            finally:
+                os.close(parent)
+        raise Unavailable("The object's directory keeps changing under the write. Try again.")
+
+    def remove(self, base: int, place: Place) -> None:
+        """Unlink an object's file at its place and at its shadow place, durably."""
+        while True:
+            try:
+                found = find(base, place)
+            except FileNotFoundError:
+                return
+            os.close(found.fd)
+            parent = open_directory(base, found.dirs)
+            try:
+                os.unlink(found.leaf, dir_fd=parent)
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+            self.records.forget(FileIdentity.of(found.stat))
+
+    def hash(self, found: Found, record: ObjectRecord, now: int) -> ObjectRecord:
+        """The record with the checksums of a file that was written through the directory."""
+        sums = digest_file(found.fd).sums()
+        hashed = replace(record, md5=sums.md5, crc32c=sums.crc32c)
+        after = os.fstat(found.fd)
+        if FileIdentity.of(after) != record.file:
+            return record  # being written at this moment: no checksum is better than a wrong one
+        if now - record.file.mtime_ns > _SETTLED_NS:
+            # Kept only to spare the work next time; a read-only tree is no reason to fail.
+            with suppress(OSError):
+                self.records.save(found.fd, hashed)
+        return hashed
+
+    def _put(
+        self, base: int, parent: int, place: Place, staged: Staged, *, exclusive: bool
+    ) -> bool:
+        """One attempt, under the object's lock; False if the directory is gone."""
+        try:
+            old = find(base, place)
+        except FileNotFoundError:
+            old = None
+        if old is not None:
+            os.close(old.fd)
+        try:
+            if self._rename(staged, parent, place.leaf, exclusive=exclusive):
+                if old is not None and old.dirs != place.dirs:
+                    self._drop(base, old)  # it lay in the shadow of a directory that is gone
+            else:
+                make_directory(parent, SHADOW_DIR)
+                shadow = open_directory(parent, (SHADOW_DIR,))
+                try:
+                    if not self._rename(staged, shadow, place.leaf, exclusive=exclusive):
+                        raise Conflict("A directory stands where the object's file belongs.")
+                finally:
+                    os.close(shadow)
+        except FileNotFoundError:
+            if not staged.path.exists():
+                raise
+            return False
+        if old is not None:
+            self.records.forget(FileIdentity.of(old.stat))
+        return True
+
+    @staticmethod
+    def _rename(staged: Staged, parent: int, leaf: str, *, exclusive: bool) -> bool:
+        """Put the file at ``leaf``, durably; False if a directory is there."""
+        try:
+            if exclusive:
+                os.link(staged.path, leaf, dst_dir_fd=parent, follow_symlinks=False)
+                staged.path.unlink()
+            else:
+                os.rename(staged.path, leaf, dst_dir_fd=parent)
+        except FileExistsError as error:
+            status = os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+            if stat_module.S_ISDIR(status.st_mode):
+                return False
+            raise condition_failed() from error
+        except IsADirectoryError:
+            return False
+        os.fsync(parent)
+        return True
+
+    def _make_way(self, base: int, path: tuple[str, ...]) -> None:
+        """Move the file at ``path`` to its shadow place, so that a directory can stand there."""
+        dirs, leaf = path[:-1], path[-1]
+        with self.lock(Place(dirs, leaf)):
+            parent = open_directory(base, dirs)
+            try:
+                status = os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+                if stat_module.S_ISDIR(status.st_mode):
+                    return
+                if not stat_module.S_ISREG(status.st_mode):
+                    raise Conflict(
+                        f"'{'/'.join(path)}' in the bucket's directory is neither a file nor a "
+                        "directory, so nothing can be stored below it. Remove it through /gcs."
+                    )
+                make_directory(parent, SHADOW_DIR)
+                shadow = open_directory(parent, (SHADOW_DIR,))
+                try:
+                    os.rename(leaf, leaf, src_dir_fd=parent, dst_dir_fd=shadow)
+                    os.fsync(shadow)
+                finally:
+                    os.close(shadow)
+                os.fsync(parent)
+            except FileNotFoundError:
+                return  # gone by itself
+            finally:
+                os.close(parent)
+
+    def _drop(self, base: int, found: Found) -> None:
+        try:
+            parent = open_directory(base, found.dirs)
+        except OSError as error:
+            if is_absent(error):
+                return
+            raise
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(found.leaf, dir_fd=parent)
+        finally:
+            os.close(parent)

@@ -1,0 +1,278 @@
+"""The API process's door to the bucket process: forwards storage requests over its unix socket.
+
+Streams both ways with back-pressure and buffers nothing. Who asks is decided here (the ``Admit``
+that the composition root hands in) and told to the bucket process in a header that no client can
+set. While the bucket process restarts, requests get a 503 that clients retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httptools
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from trainshed.buckets.calls import IDENTITY_HEADER, VerbatimName
+from trainshed.buckets.errors import BucketsError, Unavailable
+from trainshed.buckets.routes import Target, parse_target
+from trainshed.buckets.sockets import reachable
+from trainshed.buckets.views import error_view
+
+PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/")
+_READ = 1 << 18
+_MAX_IDLE = 64
+_IDLE_NS = 30_000_000_000
+_HOP_BY_HOP = {
+    *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
+    *(b"transfer-encoding", b"expect", b"x-forwarded-proto", IDENTITY_HEADER.encode()),
+}
+_CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
+
+Admit = Callable[[Scope, Target], Awaitable[str]]
+"""Who asks, given the request and what it names: an identity ('' for anonymous), or a raised
+``BucketsError`` (401, 403) that is answered as it is."""
+
+
+def handles(path: str) -> bool:
+    """Whether a request path belongs to the storage API."""
+    return path.startswith(PREFIXES)
+
+
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    used_ns: int = 0
+
+    @property
+    def usable(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+
+class _Lost(Exception):
+    """The bucket process closed the connection before it answered."""
+
+
+class _Reply:
+    """Collects what the response parser calls back with."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.has_head = False
+        self.done = False
+        self.body: list[bytes] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lower = name.lower()
+        if lower not in _HOP_BY_HOP:
+            self.headers.append((_CAPITALS.get(lower, name), value))
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, block: bytes) -> None:
+        self.body.append(block)
+
+    def on_message_complete(self) -> None:
+        self.done = True
+
+
+class BucketsGateway:
+    """An ASGI application that is the bucket process, as far as a client can see."""
+
+    def __init__(
+        self,
+        uds: Path,
+        admit: Admit | None = None,
+        *,
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._uds = uds
+        self._admit = admit
+        self._now = now
+        self._idle: deque[_Connection] = deque()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward one HTTP request."""
+        if scope["type"] != "http":
+            return
+        try:
+            identity = ""
+            if self._admit is not None:
+                raw_path = scope.get("raw_path") or scope["path"].encode()
+                identity = await self._admit(scope, parse_target(raw_path))
+            await self._forward(scope, receive, send, _head_of(scope, identity))
+        except BucketsError as error:
+            await _answer_error(send, error)
+
+    async def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().writer.close()
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, head: _Head) -> None:
+        while True:
+            connection, fresh = await self._acquire()
+            pump = _Pump(receive, connection, chunked=head.chunked)
+            try:
+                connection.writer.write(head.encoded)
+                reusable = await self._exchange(connection, scope["method"], pump, send)
+            except (_Lost, ConnectionError) as error:
+                connection.writer.close()
+                if pump.client_gone:
+                    return
+                # A kept connection may have died with the process that we kept it to; nothing was
+                # answered, and without a body nothing is lost by asking again.
+                if not fresh and not head.has_body:
+                    continue
+                raise _restarting() from error
+            except BaseException:
+                connection.writer.close()
+                raise
+            if reusable:
+                self._release(connection)
+            else:
+                connection.writer.close()
+            return
+
+    async def _exchange(
+        self, connection: _Connection, method: str, pump: _Pump, send: Send
+    ) -> bool:
+        """Pass the body on and the answer back; returns whether the connection can be kept."""
+        pumping = asyncio.create_task(pump.run())
+        try:
+            reply = _Reply()
+            parser = httptools.HttpResponseParser(reply)
+            started = False
+            while not reply.done:
+                data = await connection.reader.read(_READ)
+                if not data:
+                    if started and not pump.client_gone:
+                        raise RuntimeError("the bucket process died during an answer")
+                    raise _Lost
+                parser.feed_data(data)
+                if reply.has_head and not started:
+                    started = True
+                    await send(
+                        {
+                            "type": "http.response.start",
+                            "status": parser.get_status_code(),
+                            "headers": reply.headers,
+                        }
+                    )
+                    if method == "HEAD":
+                        break  # the parser would wait for the body that the length announces
+                if reply.body:
+                    body = b"".join(reply.body)
+                    reply.body.clear()
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            sent, keep = pump.sent, method != "HEAD" and parser.should_keep_alive()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return sent and keep
+        finally:
+            pumping.cancel()
+
+    async def _acquire(self) -> tuple[_Connection, bool]:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and self._now() - connection.used_ns < _IDLE_NS:
+                return connection, False
+            connection.writer.close()
+        try:
+            with reachable(self._uds) as short:
+                reader, writer = await asyncio.open_unix_connection(short, limit=_READ)
+        except OSError as error:
+            raise _restarting() from error
+        return _Connection(reader, writer), True
+
+    def _release(self, connection: _Connection) -> None:
+        connection.used_ns = self._now()
+        if len(self._idle) < _MAX_IDLE and connection.usable:
+            self._idle.append(connection)
+        else:
+            connection.writer.close()
+
+
+class _Pump:
+    """Sends a request's body on, then listens for the client to go away."""
+
+    def __init__(self, receive: Receive, connection: _Connection, *, chunked: bool) -> None:
+        self._receive = receive
+        self._writer = connection.writer
+        self._chunked = chunked
+        self.sent = False
+        self.client_gone = False
+
+    async def run(self) -> None:
+        """Ends when the client is gone; cancelled when the exchange is over."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.client_gone = True
+                self._writer.close()  # what was cut must look cut on the other side, too
+                return
+            body: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            if body:
+                block = b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body
+                self._writer.write(block)
+            if self._chunked and not more:
+                self._writer.write(b"0\r\n\r\n")
+            try:
+                await self._writer.drain()
+            except ConnectionError:
+                return  # the reading side sees it, too, and has perhaps an answer to pass on
+            self.sent = not more
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A request's line and headers as they are sent on."""
+
+    encoded: bytes
+    chunked: bool
+    has_body: bool
+
+
+def _head_of(scope: Scope, identity: str) -> _Head:
+    target: bytes = scope.get("raw_path") or scope["path"].encode()
+    if scope["query_string"]:
+        target += b"?" + scope["query_string"]
+    lines = [b"%b %b HTTP/1.1" % (scope["method"].encode(), target)]
+    chunked = has_body = False
+    for name, value in scope["headers"]:
+        chunked = chunked or (name == b"transfer-encoding" and b"chunked" in value.lower())
+        has_body = has_body or (name == b"content-length" and value.strip() != b"0")
+        if name not in _HOP_BY_HOP:
+            lines.append(b"%b: %b" % (name, value))
+    if chunked:
+        lines.append(b"transfer-encoding: chunked")
+    lines.append(b"x-forwarded-proto: %b" % scope.get("scheme", "http").encode())
+    if identity:
+        lines.append(b"%b: %b" % (IDENTITY_HEADER.encode(), identity.encode()))
+    return _Head(b"\r\n".join([*lines, b"", b""]), chunked, chunked or has_body)
+
+
+async def _answer_error(send: Send, error: BucketsError) -> None:
+    body = msgspec.json.encode(error_view(error))
+    headers = [
+        (b"content-type", b"application/json; charset=UTF-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if error.status == 503:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _restarting() -> Unavailable:
+    return Unavailable(
+        "The bucket service is not answering: it is restarting, or could not start. "
+        "Try again in a moment; if it lasts, look into the service's log."
+    )

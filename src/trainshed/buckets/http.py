@@ -1,0 +1,212 @@
+"""The storage API as an ASGI application: dispatches a request, turns errors into public JSON.
+
+An unknown path or verb is a 404 or a 501 with the public error body, never an empty success.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
+from urllib.parse import unquote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from trainshed.buckets import bucket_methods, object_methods
+from trainshed.buckets.access_log import AccessLine, AccessLog
+from trainshed.buckets.batch import InnerRequest, answer_batch
+from trainshed.buckets.calls import Call, error_answer
+from trainshed.buckets.downloads import download
+from trainshed.buckets.errors import (
+    BucketsError,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    RangeNotSatisfiable,
+    Unavailable,
+)
+from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.routes import Door, parse_target
+from trainshed.buckets.upload_methods import upload
+from trainshed.buckets.uploads import UploadSessions
+
+_THREADS = 32
+"""Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
+_log = logging.getLogger(__name__)
+
+
+class BucketsApp:
+    """One store behind the storage API."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        access_log: AccessLog | None = None,
+        pool: Executor | None = None,
+    ) -> None:
+        self._store = store
+        self._sessions = UploadSessions(store)
+        self._access_log = access_log
+        self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request (and the server's start and stop)."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        started = self._store.now()
+        call = self._call(scope, receive)
+        status = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            response = await self._answer(call)
+            await response(scope, receive, counted)
+        except ClientDisconnect:
+            _log.debug("client went away: %s %s", call.request.method, call.request.url.path)
+        finally:
+            self._note(call, started, status)
+
+    def _call(self, scope: Scope, receive: Receive) -> Call:
+        request = Request(scope, receive)
+        target = parse_target(scope.get("raw_path") or scope["path"].encode())
+        return Call(request, target, self._store, self._sessions, self._pool)
+
+    async def _answer(self, call: Call) -> Response:
+        try:
+            return await self._dispatch(call)
+        except RangeNotSatisfiable as error:
+            response = error_answer(error)
+            response.headers["Content-Range"] = f"bytes */{error.size}"
+            return response
+        except BucketsError as error:
+            return error_answer(error)
+        except ClientDisconnect:
+            raise
+        except PermissionError as error:
+            return error_answer(Forbidden(f"The bucket's files refuse this: {error.strerror}."))
+        except OSError as error:
+            _log.exception("file error: %s %s", call.request.method, call.request.url.path)
+            if error.errno in _FULL:
+                text = f"The storage is out of room: {error.strerror}. Free some and try again."
+                return error_answer(Unavailable(text))
+            return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
+        except Exception:
+            _log.exception("request failed: %s %s", call.request.method, call.request.url.path)
+            text = "Internal error, see the bucket service's log. Try again."
+            return error_answer(BucketsError(text))
+
+    async def _dispatch(self, call: Call) -> Response:
+        target = call.target
+        match target.door:
+            case Door.METADATA:
+                return await _metadata(call)
+            case Door.UPLOAD:
+                return await upload(call)
+            case Door.DOWNLOAD:
+                _require_read(call)
+                return await download(call)
+            case Door.PLAIN:
+                _require_read(call)
+                if "uploads" in call.query or "uploadId" in call.query:
+                    raise NotSupported("Multipart uploads of the XML API are not supported.")
+                return await download(call)
+            case Door.BATCH:
+                return await self._batch(call)
+            case Door.UNKNOWN:
+                raise NotFound(f"Not Found: {call.request.url.path} is no address of this API.")
+
+    async def _batch(self, call: Call) -> Response:
+        if call.request.method != "POST":
+            raise NotSupported("A batch is sent with POST.")
+
+        async def answer(inner: InnerRequest) -> Response:
+            inner_call = self._inner(call, inner)
+            started = self._store.now()
+            allowed = inner_call.target.door is Door.METADATA
+            if not allowed or inner_call.query.get("alt") == "media":
+                response = error_answer(InvalidRequest("Content does not go through a batch."))
+            else:
+                response = await self._answer(inner_call)
+            self._note(inner_call, started, response.status_code)
+            return response
+
+        return await answer_batch(call, answer)
+
+    def _inner(self, call: Call, inner: InnerRequest) -> Call:
+        """A batch's part as a call of its own; who asks and at which address is the batch's."""
+        own = {name for name, _ in inner.headers} | {b"content-length", b"content-type"}
+        kept = [pair for pair in call.request.scope["headers"] if pair[0] not in own]
+        scope: Scope = {
+            **call.request.scope,
+            "method": inner.method,
+            "path": unquote(inner.path.decode("latin-1")),
+            "raw_path": inner.path,
+            "query_string": inner.query,
+            "headers": [*kept, *(p for p in inner.headers if not p[0].startswith(b"x-train"))],
+        }
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": inner.body, "more_body": False}
+
+        return self._call(scope, receive)
+
+    def _note(self, call: Call, started: int, status: int) -> None:
+        if self._access_log is not None:
+            self._access_log.write(
+                AccessLine(
+                    time=started,
+                    duration=self._store.now() - started,
+                    method=call.request.method,
+                    operation=call.operation,
+                    bucket=call.target.bucket,
+                    object=call.object,
+                    bytes=call.moved,
+                    status=status,
+                    identity=call.identity,
+                )
+            )
+
+
+async def _metadata(call: Call) -> Response:
+    target = call.target
+    if target.is_objects:
+        return await object_methods.collection(call)
+    if target.object:
+        if target.action:
+            return await object_methods.action(call)
+        return await object_methods.item(call)
+    if target.bucket:
+        if target.action:
+            return await bucket_methods.part(call)
+        return await bucket_methods.bucket(call)
+    if target.action:
+        raise NotSupported(f"{call.request.method} {target.action} is not supported.")
+    return await bucket_methods.collection(call)
+
+
+def _require_read(call: Call) -> None:
+    if call.request.method not in {"GET", "HEAD"}:
+        raise NotSupported(
+            f"{call.request.method} at {call.request.url.path} is not supported: the XML API is "
+            "served for reading only. Use the JSON API."
+        )
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

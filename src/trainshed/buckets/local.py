@@ -1,0 +1,106 @@
+"""A synchronous door to the buckets for other parts of the service, past HTTP.
+
+Reads what the bucket process serves, from the same files (rename makes every read a whole object);
+makes buckets; never writes objects. ``runtimes`` fetches packages through it, the validation of a
+job's ``jobDir`` probes through it (SPEC: "bucket exists, and a write probe").
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from trainshed.buckets.catalog import BucketRecord
+from trainshed.buckets.errors import BucketsError, Forbidden, NotFound
+from trainshed.buckets.layout import MARK, place_of
+from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.paths import validate_object_name
+from trainshed.buckets.tree import is_absent, open_directory
+from trainshed.buckets.walk import Walk
+
+
+class LocalStore:
+    """Blocking; safe to use from several threads and beside the bucket process."""
+
+    def __init__(self, root: Path, *, now: Callable[[], int] = time.time_ns) -> None:
+        self._store = ObjectStore(root, now=now)
+
+    def bucket_exists(self, bucket: str) -> bool:
+        """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
+        return self._store.catalog.exists(bucket)
+
+    def bucket(self, bucket: str) -> BucketRecord:
+        """The bucket's properties, its location among them; raises ``NotFound``."""
+        return self._store.catalog.get(bucket)
+
+    def ensure_bucket(self, bucket: str, location: str = "US") -> BucketRecord:
+        """The bucket, made if it was not there."""
+        return self._store.catalog.ensure(bucket, location)
+
+    def directory(self, bucket: str) -> Path:
+        """The bucket's visible tree: what ``/gcs/BUCKET`` is a bind mount of."""
+        return self._store.catalog.directory(bucket)
+
+    def open(self, bucket: str, name: str) -> BinaryIO:
+        """The object's content, open for reading; raises ``NotFound``."""
+        return os.fdopen(self._store.open(bucket, name, hash_limit=0).fd, "rb")
+
+    def exists(self, bucket: str, name: str) -> bool:
+        """Whether the object is there; False also if its bucket is not."""
+        try:
+            self._store.read_record(bucket, name, hash_limit=0)
+        except NotFound:
+            return False
+        return True
+
+    def fingerprint(self, bucket: str, name: str) -> str:
+        """A text that changes whenever the object does; raises ``NotFound``. Reads no content."""
+        return str(self._store.read_record(bucket, name, hash_limit=0).generation)
+
+    def list(self, bucket: str, prefix: str = "") -> list[str]:
+        """Names of all objects with a prefix, in the order of their UTF-8 bytes."""
+        base = self._store.catalog.open(bucket)
+        try:
+            return [entry.name for entry in Walk(base, prefix, b"")]
+        finally:
+            os.close(base)
+
+    def write_probe(self, bucket: str, prefix: str = "") -> None:
+        """Raise unless objects below ``prefix`` can be written now; leaves nothing behind.
+
+        Creates and removes a hidden file in the deepest directory of the prefix that exists. Raises
+        ``NotFound`` (no such bucket), ``InvalidRequest`` (illegal prefix), ``Forbidden``.
+        """
+        name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
+        base = self._store.catalog.open(bucket)
+        try:
+            parent = self._deepest(base, place_of(name).dirs)
+            try:
+                leaf = f"{MARK}probe-{os.urandom(6).hex()}"
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(leaf, flags, 0o600, dir_fd=parent))
+                os.unlink(leaf, dir_fd=parent)
+            finally:
+                os.close(parent)
+        except BucketsError:
+            raise
+        except OSError as error:
+            raise Forbidden(
+                f"gs://{bucket}/{prefix} cannot be written: {error.strerror}. "
+                "Check the permissions and the free space of the bucket's directory."
+            ) from error
+        finally:
+            os.close(base)
+
+    @staticmethod
+    def _deepest(base: int, dirs: tuple[str, ...]) -> int:
+        for depth in range(len(dirs), -1, -1):
+            try:
+                return open_directory(base, dirs[:depth])
+            except OSError as error:
+                if not is_absent(error):
+                    raise
+        return os.dup(base)

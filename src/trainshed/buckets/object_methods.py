@@ -1,0 +1,202 @@
+"""The methods of the storage API that concern objects: request in, resource or content out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from starlette.responses import Response
+
+from trainshed.buckets.calls import Call, json_answer
+from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
+from trainshed.buckets.downloads import download
+from trainshed.buckets.errors import InvalidRequest, NotSupported
+from trainshed.buckets.listing import MAX_RESULTS, Query, list_objects
+from trainshed.buckets.objects import Draft
+from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.transfers import Source, compose, copy, move
+from trainshed.buckets.views import EDITABLE, custom_metadata, editable_fields, object_view
+
+_HASH_LIMIT = 1 << 30
+"""Bytes up to which a get computes missing checksums (some seconds of work): a larger file that was
+written through the directory has none, rather than a client that gives up waiting."""
+
+
+async def collection(call: Call) -> Response:
+    """``b/B/o``: list."""
+    if call.request.method != "GET":
+        raise NotSupported(
+            f"{call.request.method} on a list of objects is not supported here. "
+            "Uploads go to /upload/storage/v1/b/BUCKET/o."
+        )
+    query = Query(
+        prefix=call.query.get("prefix", ""),
+        delimiter=call.query.get("delimiter", ""),
+        page_token=call.query.get("pageToken", ""),
+        max_results=call.number("maxResults") or MAX_RESULTS,
+        start_offset=call.query.get("startOffset", ""),
+        end_offset=call.query.get("endOffset", ""),
+        include_trailing_delimiter=call.query.get("includeTrailingDelimiter") == "true",
+        match_glob=call.query.get("matchGlob", ""),
+    )
+    answer: dict[str, Any] = {"kind": "storage#objects"}
+    if call.query.get("softDeleted") == "true":
+        await call.run(call.store.catalog.get, call.target.bucket)
+        return json_answer(answer)  # nothing is ever kept after its deletion
+    page = await call.run(list_objects, call.store, call.target.bucket, query)
+    if page.next_page_token:
+        answer["nextPageToken"] = page.next_page_token
+    if page.prefixes:
+        answer["prefixes"] = page.prefixes
+    if page.objects:
+        answer["items"] = [
+            object_view(call.base, call.target.bucket, name, record)
+            for name, record in page.objects
+        ]
+    return json_answer(answer)
+
+
+async def item(call: Call) -> Response:
+    """``b/B/o/O``: get (properties or content), patch, update, delete."""
+    bucket, name = call.target.bucket, call.target.object
+    match call.request.method:
+        case "GET" | "HEAD":
+            if call.query.get("alt") == "media":
+                return await download(call)
+            record = await call.run(
+                call.store.read_record,
+                bucket,
+                name,
+                call.generation(),
+                call.conditions(),
+                hash_limit=_HASH_LIMIT,
+            )
+        case "PATCH" | "PUT" as method:
+            change = _change(await call.json(), whole=method == "PUT")
+            record = await call.run(
+                call.store.patch, bucket, name, change, call.generation(), call.conditions()
+            )
+        case "DELETE":
+            call.operation = "delete"
+            await call.run(call.store.delete, bucket, name, call.generation(), call.conditions())
+            return Response(status_code=204)
+        case method:
+            raise NotSupported(f"{method} on an object is not supported.")
+    return json_answer(object_view(call.base, bucket, name, record))
+
+
+async def action(call: Call) -> Response:
+    """``b/B/o/O/VERB``: compose, copyTo, rewriteTo, moveTo; every other verb is a 501."""
+    verb = call.target.action
+    if call.request.method != "POST" or verb not in {"compose", "copyTo", "rewriteTo", "moveTo"}:
+        raise NotSupported(
+            f"{call.request.method} {verb} of an object is not supported by this service."
+        )
+    call.operation = "write"
+    body = await call.json()
+    if verb == "compose":
+        record = await _compose(call, body)
+        call.moved = record.size
+        return json_answer(object_view(call.base, call.target.bucket, call.target.object, record))
+    source = Source(
+        call.target.bucket,
+        call.target.object,
+        call.number("sourceGeneration"),
+        conditions_of(call.query, "ifSource"),
+    )
+    to_bucket, to_name = call.target.to_bucket, call.target.to_object
+    redraft = _redraft(body)
+    if verb == "moveTo":
+        record = await call.run(
+            move, call.store, source, to_name, redraft=redraft, conditions=call.conditions()
+        )
+    else:
+        record = await call.run(
+            copy,
+            call.store,
+            source,
+            to_bucket,
+            to_name,
+            redraft=redraft,
+            conditions=call.conditions(),
+        )
+    call.moved = record.size
+    resource = object_view(call.base, to_bucket, to_name, record)
+    if verb != "rewriteTo":
+        return json_answer(resource)
+    return json_answer(
+        {
+            "kind": "storage#rewriteResponse",
+            "totalBytesRewritten": str(record.size),
+            "objectSize": str(record.size),
+            "done": True,
+            "resource": resource,
+        }
+    )
+
+
+async def _compose(call: Call, body: dict[str, Any]) -> ObjectRecord:
+    given = body.get("sourceObjects")
+    if not isinstance(given, list):
+        raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
+    sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", given)]
+    destination: dict[str, Any] = body.get("destination") or {}
+    # Checksums in the destination are not this content's: clients send the first component's.
+    draft = Draft(editable_fields(destination), custom_metadata(destination))
+    return await call.run(
+        compose,
+        call.store,
+        call.target.bucket,
+        call.target.object,
+        sources,
+        draft=draft,
+        conditions=call.conditions(),
+    )
+
+
+def _source(bucket: str, entry: Any) -> Source:
+    fields = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+    name = fields.get("name")
+    if not isinstance(name, str):
+        raise InvalidRequest("Each of 'sourceObjects' has a 'name'. Add it.")
+    wanted: Mapping[str, Any] = fields.get("objectPreconditions") or {}
+    numbers = {key: str(value) for key, value in {**wanted, **fields}.items() if value is not None}
+    return Source(
+        bucket,
+        name,
+        parse_number(numbers, "generation"),
+        Conditions(generation_match=parse_number(numbers, "ifGenerationMatch")),
+    )
+
+
+def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
+    """A copy keeps its source's properties unless the request describes the destination."""
+
+    def redraft(source: ObjectRecord) -> Draft:
+        fields, metadata = editable_fields(body), custom_metadata(body)
+        if not fields and not metadata:
+            return Draft(source.fields, source.metadata)
+        if "contentType" not in fields and "contentType" in source.fields:
+            fields["contentType"] = source.fields["contentType"]
+        return Draft(fields, metadata)
+
+    return redraft
+
+
+def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord], ObjectRecord]:
+    """What a PATCH (merge; None removes) or a PUT (``whole``: replace) makes of a record."""
+
+    def change(record: ObjectRecord) -> ObjectRecord:
+        if whole:
+            return replace(record, fields=editable_fields(body), metadata=custom_metadata(body))
+        fields = {key: text for key, text in record.fields.items() if key not in body}
+        fields.update(editable_fields({key: body.get(key) for key in EDITABLE}))
+        metadata = dict(record.metadata)
+        if "metadata" in body:
+            given: Mapping[str, Any] | None = body["metadata"]
+            merged: dict[str, Any] = {} if given is None else {**metadata, **given}
+            metadata = custom_metadata({"metadata": merged})
+        return replace(record, fields=fields, metadata=metadata)
+
+    return change

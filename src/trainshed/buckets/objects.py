@@ -1,0 +1,252 @@
+"""The objects of all buckets: write, read, change, copy, remove, with preconditions that hold.
+
+A write is: temporary file → fsync → record → fsync → rename → fsync of the directory; so after a
+crash an acknowledged object is whole, and one that was not acknowledged is whole or absent.
+Writers of one object are serialised by a lock around "check the condition, then rename". A program
+that writes through ``/gcs`` holds no such lock: creation (``ifGenerationMatch=0``) is still
+exclusive against it, since the file is linked in, and anything it did before the check is seen.
+
+All methods block and may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trainshed.buckets.catalog import HIDDEN, BucketCatalog
+from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.digests import UNKNOWN, Checksums, verify
+from trainshed.buckets.errors import no_such_bucket, no_such_object
+from trainshed.buckets.files import ObjectFiles
+from trainshed.buckets.generations import GenerationSource
+from trainshed.buckets.layout import SHADOW_DIR, place_of
+from trainshed.buckets.paths import validate_object_name
+from trainshed.buckets.records import FileIdentity, ObjectRecord, RecordStore
+from trainshed.buckets.staging import Staged
+from trainshed.buckets.tree import prune
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a client says of an object that it writes; ``expected`` are checksums to verify."""
+
+    fields: Mapping[str, str] = field(default_factory=dict[str, str])
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    expected: Checksums = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class OpenObject:
+    """An object open for reading: a snapshot, since writers replace files; ``close`` it."""
+
+    fd: int
+    record: ObjectRecord
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
+
+
+class ObjectStore:
+    """The objects below one root directory, which belongs to this store alone."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        now: Callable[[], int] = time.time_ns,
+        auto_create: bool = False,
+        attributes: bool = True,
+    ) -> None:
+        self.root = root
+        self.now = now
+        self.catalog = BucketCatalog(root, now, auto_create=auto_create)
+        self._temporary = root / HIDDEN / "tmp"
+        self._files = ObjectFiles(RecordStore(root / HIDDEN / "records", attributes=attributes))
+        self._generations = GenerationSource(root / HIDDEN / "generation", now)
+
+    def clean(self) -> None:
+        """Remove what an earlier process left half-written; call before serving."""
+        for path in self._temporary.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def stage(self) -> Staged:
+        """A temporary file for new content; ``commit`` or ``discard`` it."""
+        return Staged.create(self._temporary)
+
+    def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
+        """Refuse early what ``commit`` would refuse, before the content is sent."""
+        validate_object_name(name)
+        base = self.catalog.open(bucket, writing=True)
+        try:
+            self._files.check(base, place_of(name), conditions)
+        finally:
+            os.close(base)
+
+    def commit(
+        self,
+        bucket: str,
+        name: str,
+        staged: Staged,
+        draft: Draft,
+        conditions: Conditions = ALWAYS,
+        *,
+        components: int = 0,
+        announce: Callable[[ObjectRecord], None] | None = None,
+    ) -> ObjectRecord:
+        """Make staged content an object, durably; the staged file is closed or left to its owner.
+
+        ``announce`` is called with the record before the object can be seen. Raises
+        ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``.
+        """
+        place = place_of(validate_object_name(name))
+        base = self.catalog.open(bucket, writing=True)
+        try:
+            verify(staged.sums, draft.expected)
+            self._files.check(base, place, conditions)
+            staged.seal()
+            record = self._describe(staged, draft, components)
+            if announce is not None:
+                announce(record)
+            self._files.install(base, place, staged, conditions)
+            if os.fstat(base).st_ino != self.catalog.directory(bucket).stat().st_ino:
+                raise no_such_bucket(bucket)
+        except FileNotFoundError as error:
+            raise no_such_bucket(bucket) from error
+        finally:
+            os.close(base)
+        staged.close()
+        return record
+
+    def open(
+        self,
+        bucket: str,
+        name: str,
+        generation: int | None = None,
+        conditions: Conditions = ALWAYS,
+        *,
+        hash_limit: int | None = None,
+    ) -> OpenObject:
+        """Open an object for reading, with its record; raises ``NotFound``, ``NotModified``, ….
+
+        Checksums of a file that was written through the directory are computed now if it has at
+        most ``hash_limit`` bytes (None: any size), and kept with it.
+        """
+        base = self.catalog.open(bucket)
+        try:
+            found = self._files.find(base, bucket, name)
+        finally:
+            os.close(base)
+        try:
+            record = self._files.records.load(found.fd, found.stat)
+            if generation is not None and generation != record.generation:
+                raise no_such_object(bucket, f"{name}#{generation}")
+            conditions.check(record.generation, record.metageneration, reading=True)
+            if not record.crc32c and (hash_limit is None or record.size <= hash_limit):
+                record = self._files.hash(found, record, self.now())
+        except BaseException:
+            os.close(found.fd)
+            raise
+        return OpenObject(found.fd, record)
+
+    def read_record(
+        self,
+        bucket: str,
+        name: str,
+        generation: int | None = None,
+        conditions: Conditions = ALWAYS,
+        *,
+        hash_limit: int | None = None,
+    ) -> ObjectRecord:
+        """The record alone; see ``open``."""
+        opened = self.open(bucket, name, generation, conditions, hash_limit=hash_limit)
+        opened.close()
+        return opened.record
+
+    def patch(
+        self,
+        bucket: str,
+        name: str,
+        change: Callable[[ObjectRecord], ObjectRecord],
+        generation: int | None = None,
+        conditions: Conditions = ALWAYS,
+    ) -> ObjectRecord:
+        """Change an object's editable properties; its metageneration rises by one."""
+        place = place_of(validate_object_name(name))
+        base = self.catalog.open(bucket)
+        try:
+            with self._files.lock(place):
+                found = self._files.find(base, bucket, name)
+                try:
+                    record = self._files.records.load(found.fd, found.stat)
+                    if generation is not None and generation != record.generation:
+                        raise no_such_object(bucket, f"{name}#{generation}")
+                    conditions.check(record.generation, record.metageneration)
+                    changed = replace(
+                        change(record),
+                        metageneration=record.metageneration + 1,
+                        updated_ns=self.now(),
+                    )
+                    self._files.records.save(found.fd, changed)
+                    os.fsync(found.fd)
+                finally:
+                    os.close(found.fd)
+        finally:
+            os.close(base)
+        return changed
+
+    def delete(
+        self,
+        bucket: str,
+        name: str,
+        generation: int | None = None,
+        conditions: Conditions = ALWAYS,
+    ) -> None:
+        """Remove an object, durably, and directories that it leaves empty."""
+        place = place_of(validate_object_name(name))
+        base = self.catalog.open(bucket)
+        try:
+            with self._files.lock(place):
+                found = self._files.find(base, bucket, name)
+                record = self._files.records.load(found.fd, found.stat)
+                os.close(found.fd)
+                if generation is not None and generation != record.generation:
+                    raise no_such_object(bucket, f"{name}#{generation}")
+                conditions.check(record.generation, record.metageneration)
+                self._files.remove(base, place)
+            prune(base, (*place.dirs, SHADOW_DIR))
+        finally:
+            os.close(base)
+
+    def _describe(self, staged: Staged, draft: Draft, components: int) -> ObjectRecord:
+        """Write the record of a sealed file into it."""
+        generation = self._generations.next()
+        now = self.now()
+        # A time of our own makes the identity unique: the kernel's clock ticks coarsely, and a
+        # program that rewrites the file within one tick would else go unnoticed.
+        mtime = now - now % 1000 + generation % 997
+        os.utime(staged.fd, ns=(mtime, mtime))
+        sums = staged.sums
+        record = ObjectRecord(
+            file=FileIdentity.of(os.fstat(staged.fd)),
+            generation=generation,
+            metageneration=1,
+            created_ns=now,
+            updated_ns=now,
+            md5="" if components else sums.md5,
+            crc32c=sums.crc32c,
+            fields=dict(draft.fields),
+            metadata=dict(draft.metadata),
+            components=components,
+        )
+        self._files.records.save(staged.fd, record)
+        os.fsync(staged.fd)
+        return record

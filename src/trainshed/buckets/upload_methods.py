@@ -1,0 +1,229 @@
+"""The upload methods of the storage API: media, multipart, resumable. Content goes to disk in blocks
+as it comes; nothing is held whole in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from trainshed.buckets.calls import Call, json_answer, parse_json, with_header
+from trainshed.buckets.digests import Checksums, parse_goog_hash
+from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
+from trainshed.buckets.multipart import MultipartReader
+from trainshed.buckets.objects import Draft
+from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.staging import Staged
+from trainshed.buckets.uploads import Committed, UploadSpec, UploadWriter
+from trainshed.buckets.views import custom_metadata, editable_fields, object_view
+
+_CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+async def upload(call: Call) -> Response:
+    """``/upload/storage/v1/b/B/o``, by ``uploadType`` and ``upload_id``."""
+    method, kind = call.request.method, call.query.get("uploadType", "")
+    call.operation = "write"
+    if "upload_id" in call.query:
+        if method == "DELETE":
+            await call.run(call.sessions.cancel, call.query["upload_id"])
+            raise UploadCancelled("The upload was cancelled.")
+        if method in {"PUT", "POST"}:
+            return await _continue(call, call.query["upload_id"])
+    elif method == "POST":
+        match kind:
+            case "media":
+                return await _media(call)
+            case "multipart":
+                return await _multipart(call)
+            case "resumable":
+                return await _start(call)
+            case _:
+                raise InvalidRequest(
+                    f"Unknown uploadType '{kind}'. Use media, multipart or resumable."
+                )
+    raise NotSupported(f"{method} on the upload address is not supported.")
+
+
+async def _media(call: Call) -> Response:
+    name = _name(call, {})
+    await call.run(call.store.precheck, call.target.bucket, name, call.conditions())
+    staged = await call.run(call.store.stage)
+    try:
+        async for block in call.blocks():
+            call.moved += len(block)
+            await call.run(staged.write, block)
+        content_type = call.request.headers.get("content-type", "")
+        return await _commit(call, name, staged, {}, content_type)
+    finally:
+        await call.run(staged.discard)
+
+
+async def _multipart(call: Call) -> Response:
+    reader = MultipartReader(call.request.headers.get("content-type", ""))
+    staged = await call.run(call.store.stage)
+    resource: dict[str, Any] | None = None
+    name = ""
+    try:
+        async for block in call.blocks():
+            content = reader.feed(block)
+            if reader.head is not None and resource is None:
+                resource = parse_json(reader.head.metadata)
+                name = _name(call, resource)
+                await call.run(call.store.precheck, call.target.bucket, name, call.conditions())
+            if content:
+                call.moved += len(content)
+                await call.run(staged.write, content)
+        content = reader.finish()
+        call.moved += len(content)
+        await call.run(staged.write, content)
+        if reader.head is None or resource is None:
+            raise InvalidRequest("The multipart upload has no metadata part. Send both parts.")
+        return await _commit(call, name, staged, resource, reader.head.content_type)
+    finally:
+        await call.run(staged.discard)
+
+
+async def _commit(
+    call: Call, name: str, staged: Staged, resource: Mapping[str, Any], content_type: str
+) -> Response:
+    record = await call.run(
+        call.store.commit,
+        call.target.bucket,
+        name,
+        staged,
+        Draft(
+            _fields(call, resource, content_type),
+            custom_metadata(resource),
+            _expected(call, resource),
+        ),
+        call.conditions(),
+    )
+    return json_answer(object_view(call.base, call.target.bucket, name, record))
+
+
+async def _start(call: Call) -> Response:
+    resource = await call.json()
+    name = _name(call, resource)
+    headers = call.request.headers
+    total = headers.get("x-upload-content-length", "")
+    spec = UploadSpec(
+        call.target.bucket,
+        name,
+        call.store.now(),
+        _fields(call, resource, headers.get("x-upload-content-type", "")),
+        custom_metadata(resource),
+        _expected(call, resource),
+        call.conditions(),
+        int(total) if total.isdecimal() else None,
+    )
+    upload_id = await call.run(call.sessions.start, spec)
+    path = call.request.scope["raw_path"].decode("latin-1")
+    location = f"{call.base}{path}?uploadType=resumable&upload_id={upload_id}"
+    answer = Response(b"", 200)
+    with_header(answer, "X-GUploader-UploadID", upload_id)
+    return with_header(answer, "Location", location)
+
+
+async def _continue(call: Call, upload_id: str) -> Response:
+    session = await call.run(call.sessions.resume, upload_id)
+    call.object = session.spec.name
+    if isinstance(session, Committed):
+        async for _ in call.blocks():
+            pass  # a repeated last chunk: the object has it already
+        return _finished(call, session.spec, session.record)
+    try:
+        return await _receive(call, session)
+    finally:
+        await call.run(call.sessions.release, session)
+
+
+async def _receive(call: Call, writer: UploadWriter) -> Response:
+    """Take one chunk in, and finish the upload if it is the last."""
+    first, total = _content_range(call)
+    if first is None:
+        async for _ in call.blocks():
+            pass  # a status query has no content
+    else:
+        await _append(call, writer, first)
+    if total is None and first == 0 and "content-range" not in call.request.headers:
+        total = writer.offset  # the whole content in one request
+    if total is not None and writer.offset > total:
+        raise InvalidRequest(
+            f"The upload has {writer.offset} bytes, more than the {total} it announced. "
+            "Cancel it and start again."
+        )
+    if total is not None and writer.offset == total:
+        record = await call.run(writer.commit, _expected(call, {}))
+        return _finished(call, writer.spec, record)
+    await call.run(writer.sync)
+    answer = Response(b"", 308)
+    with_header(answer, "X-GUploader-UploadID", writer.upload_id)
+    if writer.offset:
+        with_header(answer, "Range", f"bytes=0-{writer.offset - 1}")
+    return answer
+
+
+async def _append(call: Call, writer: UploadWriter, first: int) -> None:
+    """Append what is new of a chunk that begins at ``first``: bytes that are here are skipped, and
+    a chunk that would leave a gap is not taken (the answer says where to go on)."""
+    skip = writer.offset - first
+    try:
+        async for block in call.blocks():
+            if skip < 0:
+                continue
+            fresh = block[skip:]
+            skip = max(0, skip - len(block))
+            if fresh:
+                call.moved += len(fresh)
+                await call.run(writer.write, fresh)
+    except ClientDisconnect:
+        await call.run(writer.sync)
+        raise
+
+
+def _content_range(call: Call) -> tuple[int | None, int | None]:
+    """(first byte, total) of a chunk; no first byte in a status query, no total while unknown."""
+    header = call.request.headers.get("content-range")
+    if header is None:
+        return 0, None
+    match = _CONTENT_RANGE.fullmatch(header.strip())
+    if match is None:
+        raise InvalidRequest(
+            f"Failed to parse Content-Range header '{header}'. "
+            "Send 'bytes FIRST-LAST/TOTAL', with '*' for what is not known."
+        )
+    first, _, total = match.groups()
+    return int(first) if first is not None else None, int(total) if total != "*" else None
+
+
+def _finished(call: Call, spec: UploadSpec, record: ObjectRecord) -> Response:
+    return json_answer(object_view(call.base, spec.bucket, spec.name, record))
+
+
+def _name(call: Call, resource: Mapping[str, Any]) -> str:
+    name = call.query.get("name") or resource.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest("Required: the object's 'name', in the query or in the metadata.")
+    call.object = name
+    return name
+
+
+def _fields(call: Call, resource: Mapping[str, Any], content_type: str) -> dict[str, str]:
+    fields = editable_fields(resource)
+    if "contentType" not in fields and content_type:
+        fields["contentType"] = content_type
+    if "contentEncoding" in call.query:
+        fields.setdefault("contentEncoding", call.query["contentEncoding"])
+    return fields
+
+
+def _expected(call: Call, resource: Mapping[str, Any]) -> Checksums:
+    header = parse_goog_hash(call.request.headers.get("x-goog-hash", ""))
+    return Checksums(
+        header.md5 or str(resource.get("md5Hash") or ""),
+        header.crc32c or str(resource.get("crc32c") or ""),
+    )

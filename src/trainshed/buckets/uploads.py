@@ -1,0 +1,272 @@
+"""Resumable upload sessions, which survive the death of the process at any moment.
+
+A session is a directory in the hidden part of the store: ``session.json`` (what is uploaded, and
+under which conditions), ``data`` (the bytes so far; it becomes the object by a rename) and, from
+the commit on, ``commit.json`` (the record of the object that it became). Bytes are only appended,
+so the length of ``data`` is the truth about what has arrived. All methods block.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from trainshed.buckets.catalog import HIDDEN
+from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.digests import BLOCK, UNKNOWN, Checksums, Digest
+from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
+from trainshed.buckets.objects import Draft, ObjectStore
+from trainshed.buckets.records import ObjectRecord, sync_directory, write_durably
+from trainshed.buckets.staging import Staged, write_all
+
+# The public service's: a session can be resumed for a week.
+LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
+_EXPIRE_EVERY_NS = 3600 * 1_000_000_000
+_KEPT_DIGESTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class UploadSpec:
+    """What a session uploads: destination, properties, conditions, announced size in bytes."""
+
+    bucket: str
+    name: str
+    created_ns: int
+    fields: dict[str, str] = field(default_factory=dict[str, str])
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    expected: Checksums = UNKNOWN
+    conditions: Conditions = ALWAYS
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A session whose object is stored; asking again gives the same answer."""
+
+    spec: UploadSpec
+    record: ObjectRecord
+
+
+class UploadSessions:
+    """All sessions of a store. Safe to use from several threads."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._root = store.root / HIDDEN / "uploads"
+        self._root.mkdir(exist_ok=True)
+        self._writers: dict[str, UploadWriter] = {}
+        self._digests: dict[str, Digest] = {}
+        self._lock = threading.Lock()
+        self._expired_ns = 0
+
+    def start(self, spec: UploadSpec) -> str:
+        """Make a session, durably, and return its id; refuses what the commit would refuse."""
+        self._store.precheck(spec.bucket, spec.name, spec.conditions)
+        if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
+            self.expire()
+        upload_id = os.urandom(24).hex()
+        directory = self._root / upload_id
+        directory.mkdir()
+        os.close(os.open(directory / "data", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        write_durably(directory / "session.json", msgspec.json.encode(spec))
+        sync_directory(self._root)
+        return upload_id
+
+    def resume(self, upload_id: str) -> UploadWriter | Committed:
+        """Take a session over; whoever wrote to it before cannot any more.
+
+        Raises ``NotFound`` for an id that is unknown, cancelled or too old.
+        """
+        directory = self._directory(upload_id)
+        try:
+            encoded = (directory / "session.json").read_bytes()
+        except FileNotFoundError as error:
+            raise _unknown(upload_id) from error
+        spec = msgspec.json.decode(encoded, type=UploadSpec)
+        writer = UploadWriter(self, self._store, spec, directory)
+        with self._lock:
+            before = self._writers.get(upload_id)
+            self._writers[upload_id] = writer
+        if before is not None:
+            before.give_up()
+        committed = self._committed(spec, directory)
+        if committed is not None:
+            self.release(writer)
+            return committed
+        writer.open(self._take_digest(upload_id))
+        return writer
+
+    def cancel(self, upload_id: str) -> None:
+        """Forget a session and its bytes; raises ``NotFound``."""
+        directory = self._directory(upload_id)
+        if not directory.is_dir():
+            raise _unknown(upload_id)
+        with self._lock:
+            writer = self._writers.pop(upload_id, None)
+        if writer is not None:
+            writer.give_up()
+        self.drop(directory)
+
+    def expire(self) -> None:
+        """Drop sessions that nobody has touched for a week; happens by itself once an hour."""
+        self._expired_ns = self._store.now()
+        horizon = self._expired_ns - LIFETIME_NS
+        for directory in self._root.iterdir():
+            try:
+                fresh = directory.stat().st_mtime_ns >= horizon
+            except FileNotFoundError:
+                continue
+            if not fresh:
+                self.drop(directory)
+
+    def release(self, writer: UploadWriter) -> None:
+        """The writer is done with its request; its checksum state is kept for the next one."""
+        with self._lock:
+            if self._writers.get(writer.upload_id) is writer:
+                del self._writers[writer.upload_id]
+                digest = writer.give_up()
+                if digest is not None and len(self._digests) < _KEPT_DIGESTS:
+                    self._digests[writer.upload_id] = digest
+
+    def drop(self, directory: Path) -> None:
+        """Remove a session's files."""
+        with self._lock:
+            self._digests.pop(directory.name, None)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def _take_digest(self, upload_id: str) -> Digest | None:
+        with self._lock:
+            return self._digests.pop(upload_id, None)
+
+    def _directory(self, upload_id: str) -> Path:
+        if not upload_id.isalnum():
+            raise _unknown(upload_id)
+        return self._root / upload_id
+
+    def _committed(self, spec: UploadSpec, directory: Path) -> Committed | None:
+        try:
+            encoded = (directory / "commit.json").read_bytes()
+        except FileNotFoundError:
+            return None
+        record = msgspec.json.decode(encoded, type=ObjectRecord)
+        data = directory / "data"
+        if data.exists():
+            # Announced but perhaps not renamed (or linked, for a creation, and not yet unlinked).
+            try:
+                current = self._store.read_record(spec.bucket, spec.name, hash_limit=0)
+            except BucketsError:
+                return None
+            if current.generation != record.generation:
+                return None
+            data.unlink(missing_ok=True)
+        return Committed(spec, record)
+
+
+class UploadWriter:
+    """One request's hold on a session: appends bytes and, at the end, commits the object."""
+
+    def __init__(
+        self, sessions: UploadSessions, store: ObjectStore, spec: UploadSpec, directory: Path
+    ) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._staged: Staged | None = None
+        self._given_up = False
+        self.spec = spec
+
+    @property
+    def upload_id(self) -> str:
+        """The session's id."""
+        return self._directory.name
+
+    @property
+    def offset(self) -> int:
+        """Bytes that have arrived."""
+        return self._staged.digest.size if self._staged is not None else 0
+
+    def open(self, digest: Digest | None) -> None:
+        """Open the data; without a digest that matches it, hash what is there."""
+        path = self._directory / "data"
+        with self._lock:
+            if self._given_up:
+                self._require()
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError as error:
+                raise _unknown(self.upload_id) from error
+            self._staged = Staged(path, fd, Digest())
+            if digest is not None and digest.size == os.fstat(fd).st_size:
+                self._staged.digest = digest
+            else:
+                while block := os.read(fd, BLOCK):
+                    self._staged.digest.update(block)
+            os.lseek(fd, 0, os.SEEK_END)
+
+    def write(self, block: bytes) -> None:
+        """Append; raises ``Unavailable`` if another request has taken the session over."""
+        with self._lock:
+            staged = self._require()
+            write_all(staged.fd, block)
+            staged.digest.update(block)
+
+    def sync(self) -> None:
+        """Make what has arrived durable, before it is acknowledged."""
+        with self._lock:
+            os.fsync(self._require().fd)
+
+    def commit(self, expected: Checksums) -> ObjectRecord:
+        """Make the session's bytes the object; ``expected`` adds to the checksums announced.
+
+        A session whose commit is refused for good (checksum, precondition) is dropped.
+        """
+        spec = self.spec
+        sums = Checksums(expected.md5 or spec.expected.md5, expected.crc32c or spec.expected.crc32c)
+        with self._lock:
+            staged = self._require()
+            try:
+                record = self._store.commit(
+                    spec.bucket,
+                    spec.name,
+                    staged,
+                    Draft(spec.fields, spec.metadata, sums),
+                    spec.conditions,
+                    announce=self._announce,
+                )
+            except BucketsError as error:
+                if error.status < 500:
+                    self._sessions.drop(self._directory)
+                raise
+            self._staged = None
+        return record
+
+    def give_up(self) -> Digest | None:
+        """Let go of the session; returns the checksum state if it was still held."""
+        with self._lock:
+            self._given_up = True
+            staged, self._staged = self._staged, None
+            if staged is None:
+                return None
+            staged.close()
+            return staged.digest
+
+    def _announce(self, record: ObjectRecord) -> None:
+        write_durably(self._directory / "commit.json", msgspec.json.encode(record))
+
+    def _require(self) -> Staged:
+        if self._staged is None:
+            raise Unavailable(
+                "This upload session was taken over by a newer request. Ask for its status "
+                "(Content-Range: bytes */*) and go on from there."
+            )
+        return self._staged
+
+
+def _unknown(upload_id: str) -> NotFound:
+    return NotFound(f"No such upload session: {upload_id}. Start the upload again.")

@@ -1,0 +1,148 @@
+"""Records as the JSON resources of the public storage API. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from trainshed.buckets.catalog import BucketRecord
+from trainshed.buckets.errors import BucketsError
+from trainshed.buckets.records import ObjectRecord
+
+EDITABLE = (
+    "contentType",
+    "contentEncoding",
+    "contentDisposition",
+    "contentLanguage",
+    "cacheControl",
+    "storageClass",
+    "customTime",
+)
+"""The text properties of an object that a client may set."""
+
+
+def timestamp(time_ns: int) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    seconds, rest = divmod(time_ns, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest // 1_000_000:03d}Z"
+
+
+def etag_of(record: ObjectRecord) -> str:
+    """Changes whenever the content or the properties do."""
+    number = f"{record.generation}/{record.metageneration}".encode()
+    return base64.b64encode(number).decode()
+
+
+def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict[str, Any]:
+    """A ``storage#object``; ``base`` is the scheme and host that the client used."""
+    path = f"b/{bucket}/o/{quote(name, safe='')}"
+    view: dict[str, Any] = {
+        "kind": "storage#object",
+        "id": f"{bucket}/{name}/{record.generation}",
+        "selfLink": f"{base}/storage/v1/{path}",
+        "mediaLink": (
+            f"{base}/download/storage/v1/{path}?generation={record.generation}&alt=media"
+        ),
+        "name": name,
+        "bucket": bucket,
+        "generation": str(record.generation),
+        "metageneration": str(record.metageneration),
+        "storageClass": "STANDARD",
+        "size": str(record.size),
+        "etag": etag_of(record),
+        "timeCreated": timestamp(record.created_ns),
+        "updated": timestamp(record.updated_ns),
+        "timeStorageClassUpdated": timestamp(record.created_ns),
+        "timeFinalized": timestamp(record.created_ns),
+    }
+    view.update(record.fields)
+    if record.md5:
+        view["md5Hash"] = record.md5
+    if record.crc32c:
+        view["crc32c"] = record.crc32c
+    if record.components:
+        view["componentCount"] = record.components
+    if record.metadata:
+        view["metadata"] = record.metadata
+    return view
+
+
+def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
+    """A ``storage#bucket``."""
+    multi = record.location in {"US", "EU", "ASIA"}
+    return {
+        "storageClass": "STANDARD",
+        "iamConfiguration": {
+            "uniformBucketLevelAccess": {"enabled": True},
+            "publicAccessPrevention": "inherited",
+        },
+        **record.settings,
+        "kind": "storage#bucket",
+        "id": record.name,
+        "selfLink": f"{base}/storage/v1/b/{record.name}",
+        "projectNumber": "0",
+        "name": record.name,
+        "generation": str(record.created_ns // 1000),
+        "metageneration": str(record.metageneration),
+        "location": record.location,
+        "locationType": "multi-region" if multi else "region",
+        "etag": base64.b64encode(str(record.metageneration).encode()).decode(),
+        "timeCreated": timestamp(record.created_ns),
+        "updated": timestamp(record.updated_ns),
+    }
+
+
+def layout_view(record: BucketRecord) -> dict[str, Any]:
+    """A ``storage#storageLayout``: never a hierarchical namespace."""
+    multi = record.location in {"US", "EU", "ASIA"}
+    return {
+        "kind": "storage#storageLayout",
+        "bucket": record.name,
+        "location": record.location,
+        "locationType": "multi-region" if multi else "region",
+        "hierarchicalNamespace": {"enabled": False},
+    }
+
+
+def policy_view(record: BucketRecord) -> dict[str, Any]:
+    """A ``storage#policy`` with the bindings that were last set."""
+    return {
+        "kind": "storage#policy",
+        "resourceId": f"projects/_/buckets/{record.name}",
+        "version": 1,
+        "etag": base64.b64encode(str(record.metageneration).encode()).decode(),
+        "bindings": record.policy,
+    }
+
+
+def error_view(error: BucketsError) -> dict[str, Any]:
+    """The public shape of an error."""
+    detail: dict[str, Any] = {
+        "message": error.message,
+        "domain": "global",
+        "reason": error.reason,
+    }
+    if error.location is not None:
+        detail["locationType"], detail["location"] = error.location
+    return {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
+
+
+def hash_header(record: ObjectRecord) -> str:
+    """The value of ``X-Goog-Hash``, '' if no checksum is known."""
+    named = {"crc32c": record.crc32c, "md5": record.md5}
+    return ",".join(f"{kind}={value}" for kind, value in named.items() if value)
+
+
+def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
+    """The editable text properties that a client's object resource sets."""
+    return {key: str(resource[key]) for key in EDITABLE if resource.get(key) is not None}
+
+
+def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
+    """The user's own metadata in a client's object resource."""
+    given: Mapping[str, Any] = resource.get("metadata") or {}
+    return {str(key): str(value) for key, value in given.items() if value is not None}

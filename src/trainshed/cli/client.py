@@ -1,0 +1,219 @@
+"""Requests to a running service: JSON, streams of JSON lines, objects; errors as people need them.
+
+Owns how a refusal is told on a terminal. Knows no method of the APIs.
+"""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+
+_PATIENCE = 60.0
+"""Seconds that an answer may take; streams wait without end."""
+
+
+class Unreachable(click.ClickException):
+    """No service answers. Exit status 1, as for every error that is not one of usage."""
+
+
+class Refused(click.ClickException):
+    """The service answered with an error.
+
+    `status`: of HTTP; `violations`: (field, description) of each offending field; the message lists them,
+    one per line.
+    """
+
+    def __init__(
+        self, status: int, message: str, violations: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        if violations:
+            listed = "".join(f"\n  {field}: {text}" for field, text in violations)
+            message = f"The service refused the request:{listed}"
+        super().__init__(message)
+        self.status = status
+        self.violations = violations
+
+
+class Client:
+    """Requests to one address with one token. Every call blocks, and opens a connection of its own."""
+
+    def __init__(self, address: str, token: str, advice: str) -> None:
+        """`address`: `http://host:port`; `advice`: what to do when nobody answers there."""
+        self.address = address.rstrip("/")
+        self._token = token
+        self._advice = advice
+
+    def get(self, path: str, **query: str | int | None) -> Any:
+        """The JSON that GET answers; a query parameter that is None is left out.
+
+        Raises Refused, Unreachable.
+        """
+        with self._open("GET", path, query=query) as answer:
+            return answer.json()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON that POST answers. Raises Refused, Unreachable."""
+        content = json.dumps(body).encode()
+        with self._open("POST", path, content=content) as answer:
+            return answer.json()
+
+    def upload(self, bucket: str, name: str, content: bytes, content_type: str) -> None:
+        """Write an object. Raises Refused, Unreachable."""
+        path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        query = {"uploadType": "media", "name": name}
+        with self._open("POST", path, query=query, content=content, content_type=content_type) as a:
+            a.read()
+
+    def download(self, bucket: str, name: str) -> bytes:
+        """The content of an object. Raises Refused, Unreachable."""
+        path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+        with self._open("GET", path, query={"alt": "media"}) as answer:
+            return answer.read()
+
+    def stream(self, path: str, **query: str | int | None) -> "Answer":
+        """An answer of JSON lines to iterate over, which may take as long as a job does.
+
+        Raises Refused, Unreachable; so does iterating.
+        """
+        return self._open("GET", path, query=query, patience=None)
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int | None] | None = None,
+        content: bytes | None = None,
+        content_type: str = "application/json",
+        patience: float | None = _PATIENCE,
+    ) -> "Answer":
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        target = path + ("?" + urlencode(given) if given else "")
+        headers = {"Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if content is not None:
+            headers["Content-Type"] = content_type
+        connection = self._connection(patience)
+        try:
+            connection.request(method, target, body=content, headers=headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as failure:
+            connection.close()
+            raise self._unreachable(failure) from None
+        answer = Answer(connection, response, self)
+        if response.status >= 400:
+            with answer:
+                raise _refused(response.status, answer.read())
+        return answer
+
+    def _connection(self, patience: float | None) -> http.client.HTTPConnection:
+        parts = urlsplit(self.address)
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        if parts.scheme not in kinds or not parts.hostname:
+            raise Unreachable(
+                f"{self.address!r} is not the address of a service. Give one like"
+                " http://127.0.0.1:8080."
+            )
+        return kinds[parts.scheme](parts.hostname, parts.port, timeout=patience)
+
+    def _unreachable(self, failure: Exception) -> Unreachable:
+        if isinstance(failure, ConnectionRefusedError):
+            return Unreachable(f"Nothing answers at {self.address}. {self._advice}")
+        cause = str(failure) or type(failure).__name__
+        return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")
+
+    def broken(self, failure: Exception) -> Unreachable:
+        """The error for an answer that broke off."""
+        return Unreachable(
+            f"The connection to the service at {self.address} broke off"
+            f" ({type(failure).__name__}). {self._advice}"
+        )
+
+
+class Answer:
+    """An answer that is being read; close it, or use it in a `with`. Iterate once."""
+
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        response: http.client.HTTPResponse,
+        client: Client,
+    ) -> None:
+        self._connection = connection
+        self._response = response
+        self._client = client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def read(self) -> bytes:
+        """All of it. Raises Unreachable if it breaks off."""
+        try:
+            return self._response.read()
+        except (OSError, http.client.HTTPException) as failure:
+            raise self._client.broken(failure) from None
+
+    def json(self) -> Any:
+        """All of it as JSON. Raises Unreachable if it breaks off, Refused if it is not JSON."""
+        content = self.read()
+        try:
+            return json.loads(content or b"{}")
+        except ValueError:
+            raise Refused(
+                self._response.status,
+                f"{self._client.address} answered with something else than JSON: it may not be a"
+                " Trainshed service. Check the address.",
+            ) from None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The JSON objects, one per line, as they come. Raises Unreachable if the answer breaks off."""
+        try:
+            while line := self._response.readline():
+                if line.strip():
+                    yield json.loads(line)
+            # Reading by lines does not raise when the connection ends within the answer.
+            response = self._response
+            if response.chunk_left is not None if response.chunked else response.length:
+                raise http.client.IncompleteRead(b"")
+        except (OSError, http.client.HTTPException, ValueError) as failure:
+            raise self._client.broken(failure) from None
+
+    def close(self) -> None:
+        """Let go of the connection. Twice is fine."""
+        self._response.close()
+        self._connection.close()
+
+
+def _refused(status: int, content: bytes) -> Refused:
+    try:
+        error = json.loads(content)["error"]
+        message = str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        return Refused(
+            status, f"The service answered with HTTP status {status} and no explanation."
+        )
+    if status == http.client.UNAUTHORIZED:
+        message += (
+            '\nThe token is not the one of this service. If your shell has an older one: eval "$(trainshed'
+            ' env --unset)"'
+        )
+    return Refused(status, message, tuple(_violations(error)))
+
+
+def _violations(error: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for detail in cast(list[dict[str, Any]], error.get("details") or ()):
+        for violation in cast(list[dict[str, Any]], detail.get("fieldViolations") or ()):
+            yield str(violation.get("field", "")), str(violation.get("description", ""))

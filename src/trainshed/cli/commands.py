@@ -1,0 +1,57 @@
+"""Which commands there are besides those that build services, and how each is loaded: when it is used.
+
+Owns the names and the one-line descriptions, so that `trainshed --help` loads no command's module.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What every command is handed as its context object. `now`: nanoseconds since the epoch."""
+
+    now: Callable[[], int]
+
+
+_COMMANDS = (
+    ("demo", "trainshed.cli.demo", "Run a small distributed training job from start to end."),
+    ("down", "trainshed.cli.down", "Cancel all jobs and stop the service."),
+    ("env", "trainshed.cli.environment", "Print what points gcloud and the SDKs at the service."),
+    ("jobs", "trainshed.cli.jobs", "List, describe, follow and cancel jobs."),
+    ("machine-types", "trainshed.cli.machine_types", "Show the machine types and their memory."),
+)
+"""(name, module, description); the module's `command` is the click command."""
+
+
+def register(group: click.Group, now: Callable[[], int]) -> None:
+    """Add the commands to `group`. `now` is the clock that they are to use."""
+    session = Session(now)
+    for name, module, description in _COMMANDS:
+        group.add_command(_Lazy(name, module, description, session))
+
+
+class _Lazy(click.Command):
+    """Stands for a command until it is called; help of the group needs only the description."""
+
+    def __init__(self, name: str, module: str, description: str, session: Session) -> None:
+        super().__init__(name, help=description)
+        self._module = module
+        self._session = session
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        command: click.Command = importlib.import_module(self._module).command
+        if os.environ.get("NO_COLOR"):
+            extra.setdefault("color", False)
+        return command.make_context(info_name, args, parent, obj=self._session, **extra)

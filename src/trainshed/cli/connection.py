@@ -1,0 +1,172 @@
+"""Finds the service that a command talks to: the command line, then the environment, then this machine.
+
+A service on this machine leaves `service.json` in its data directory: address, token, process.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trainshed.cli.client import Client, Unreachable
+
+R = TypeVar("R")
+
+_START = "Start one: trainshed up"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a service is, and what clients need to know of it.
+
+    `rest`, `storage`: `http://host:port`. `token` is secret and stands in no error or dump. `pid`, `data`
+    and `buckets` (the directory whose sub-directories are the buckets) are known only of a service on
+    this machine, project, region and bucket perhaps of no other.
+    """
+
+    rest: str
+    token: str = field(repr=False)
+    storage: str = ""
+    project: str = ""
+    region: str = ""
+    bucket: str = ""
+    pid: int = 0
+    data: Path | None = None
+    buckets: Path | None = None
+    advice: str = _START
+
+    def client(self) -> Client:
+        """For the APIs."""
+        return Client(self.rest, self.token, self.advice)
+
+    def storage_client(self) -> Client:
+        """For the objects of buckets."""
+        return Client(self.storage or self.rest, self.token, self.advice)
+
+
+def data_directory(given: Path | None) -> Path:
+    """The data directory: as given, else $TRAINSHED_DATA, else `~/.trainshed`."""
+    named = given or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
+    return Path(named).expanduser().absolute()
+
+
+def find(url: str | None, token: str | None, data: Path | None) -> Endpoint:
+    """The service that these options, the environment or the data directory name.
+
+    Raises Unreachable if none is named or the one of the data directory has ended.
+    """
+    if url is None and data is None and (named := os.environ.get("TRAINSHED_ENDPOINT")):
+        return remote(
+            named,
+            token,
+            f"The address is from TRAINSHED_ENDPOINT, which this shell was given. {_START}; then, for"
+            ' the address of today: eval "$(trainshed env)"',
+        )
+    if url is not None:
+        return remote(url, token, "Check the address that --url gives.")
+    return local(data_directory(data), token)
+
+
+def local(data: Path, token: str | None = None) -> Endpoint:
+    """The service of a data directory. Raises Unreachable if none runs there."""
+    file = data / "service.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+        endpoint = Endpoint(
+            rest=found["rest"],
+            token=token or found["token"],
+            storage=found.get("storage", ""),
+            project=found.get("project", ""),
+            region=found.get("region", ""),
+            bucket=found.get("bucket", ""),
+            pid=int(found["pid"]),
+            data=data,
+            buckets=Path(found.get("buckets") or data / "buckets"),
+            advice=f"The service of {data} does not answer (yet, or any more). {_START}",
+        )
+    except FileNotFoundError:
+        raise Unreachable(
+            f"No Trainshed service is running with its data in {data}. {_START}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise Unreachable(
+            f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"
+            " again, which writes the file anew."
+        ) from None
+    if not _is_alive(endpoint.pid):
+        raise Unreachable(
+            f"No Trainshed service is running with its data in {data} (the last one, process"
+            f" {endpoint.pid}, has ended). {_START}"
+        )
+    return endpoint
+
+
+def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
+    """Adds --url, --token and --data to a command, and hands it the service that they name, first."""
+
+    @takes_address
+    @functools.wraps(command)
+    def connected(
+        *args: Any, url: str | None, token: str | None, data: Path | None, **options: Any
+    ) -> R:
+        return command(find(url, token, data), *args, **options)
+
+    return connected
+
+
+def takes_address(command: Callable[..., R]) -> Callable[..., R]:
+    """Adds --url, --token and --data as they are."""
+    named = click.option("--url", metavar="URL", help="Address of the service: http://host:8080.")
+    known = click.option("--token", metavar="TOKEN", help="Its token; else $TRAINSHED_TOKEN.")
+    return named(known(takes_data(command)))
+
+
+def takes_data(command: Callable[..., R]) -> Callable[..., R]:
+    """Adds --data alone, for commands about the service of this machine."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        help="Data directory of a service on this machine; else $TRAINSHED_DATA or ~/.trainshed.",
+    )(command)
+
+
+def remote(url: str, token: str | None, advice: str) -> Endpoint:
+    """A service by its address; what a client needs to know besides, the environment may say."""
+    environ = os.environ
+    return Endpoint(
+        rest=url.rstrip("/"),
+        token=token or environ.get("TRAINSHED_TOKEN", ""),
+        project=environ.get("GOOGLE_CLOUD_PROJECT", ""),
+        region=environ.get("GOOGLE_CLOUD_REGION", ""),
+        advice=advice,
+    )
+
+
+def answering(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, known to answer, with what the service says of its defaults where they are not known.
+
+    Raises Refused, Unreachable.
+    """
+    said = endpoint.client().get("/trainshed/v1/status")
+    return replace(
+        endpoint,
+        project=endpoint.project or said.get("project", ""),
+        region=endpoint.region or said.get("region", ""),
+        bucket=endpoint.bucket or said.get("bucket", ""),
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # Another user's process: alive.
+        return True
+    return True

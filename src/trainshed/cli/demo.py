@@ -1,0 +1,194 @@
+"""`trainshed demo`: a distributed training job from the package to the accuracy, through the public API."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainshed.cli import hosting
+from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.colours import faint, state_colour
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import (
+    Endpoint,
+    answering,
+    data_directory,
+    find,
+    local,
+    takes_address,
+)
+from trainshed.cli.demo_job import DemoPlaces, accuracy, demo_places, demo_request
+from trainshed.cli.following import Update, follow
+from trainshed.cli.logs import require_over
+from trainshed.cli.moments import duration
+from trainshed.cli.packaging import build_demo_sdist
+from trainshed.cli.progress import show
+from trainshed.cli.references import job_path
+from trainshed.cli.tables import pairs
+from trainshed.cli.views import JobView, LogLine
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobName
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the service running if this command started it.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Workers beside the primary and the evaluator.",
+)
+@takes_address
+@click.pass_obj
+def command(
+    session: Session,
+    *,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    keep: bool,
+    workers: int,
+) -> None:
+    """Run a small distributed training job from start to end.
+
+    A primary and its workers learn to tell handwritten digits apart, exchanging gradients; an evaluator
+    judges their checkpoints. If no service runs, one is started, and stopped again in the end.
+    """
+    # Whoever asks this command to end wants no job and no service to be left over either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    endpoint = _running(url, token, data)
+    hosted = None
+    if endpoint is None:
+        directory = data_directory(data)
+        click.echo(f"No service is running; starting one with its data in {directory}.")
+        hosted = hosting.start(directory)
+        endpoint = answering(hosted.endpoint)
+    click.echo(f"Service   {endpoint.rest}")
+    try:
+        succeeded = _run(session, endpoint, workers)
+    finally:
+        if hosted and not keep:
+            hosted.stop()
+    if not succeeded:
+        raise SystemExit(1)
+    _say_what_next(started=hosted is not None, kept=keep, endpoint=endpoint)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of the job. `first_line`: when its first line was written, 0 before."""
+
+    client: Client
+    job: JobView
+    places: DemoPlaces
+    submitted: int
+    first_line: int = 0
+
+    def updates(self) -> Iterator[Update]:
+        for update in follow(self.client, self.job.uid):
+            if isinstance(update, LogLine) and not self.first_line:
+                self.first_line = update.at
+            yield update
+
+
+def _running(url: str | None, token: str | None, data: Path | None) -> Endpoint | None:
+    """A service that answers, None if there is none on this machine. Raises Unreachable for a --url."""
+    try:
+        return answering(find(url, token, data))
+    except Unreachable:
+        if url:
+            raise
+    try:
+        # The environment may name a service of yesterday while another one runs here.
+        return answering(local(data_directory(data), token))
+    except Unreachable:
+        return None
+
+
+def _run(session: Session, endpoint: Endpoint, workers: int) -> bool:
+    run = _submit(session, endpoint, workers)
+    click.echo(f"Job       {run.job.name}")
+    click.echo(
+        faint(
+            "The first job of its kind builds its runtime; later ones start in well under a second."
+        )
+    )
+    try:
+        show(run.updates(), session.now, lines=True)
+    except KeyboardInterrupt:
+        click.echo("\nCancelling the job.")
+        run.client.post(job_path(run.job.uid, ":cancel"), {})
+        show(follow(run.client, run.job.uid, lines=False), session.now, lines=False)
+        raise SystemExit(130) from None
+    over = require_over(run.client, run.job.uid)
+    click.echo()
+    if over.state is not JobState.SUCCEEDED:
+        state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
+        click.echo(f"{state} after {duration(over.lasted(session.now()))}", err=True)
+        click.echo(over.error, err=True)
+        return False
+    for line in _result(run, over, endpoint):
+        click.echo(line)
+    return True
+
+
+def _submit(session: Session, endpoint: Endpoint, workers: int) -> _Run:
+    missing = [name for name in ("project", "region", "bucket") if not getattr(endpoint, name)]
+    if missing:
+        raise click.ClickException(
+            f"The service at {endpoint.rest} does not say its default {' and '.join(missing)}. Run the"
+            " demo on the machine where it runs, with --data."
+        )
+    sdist = build_demo_sdist()
+    places = demo_places(endpoint.bucket, sdist, session.now())
+    endpoint.storage_client().upload(
+        places.bucket, places.package, sdist.content, "application/gzip"
+    )
+    client = endpoint.client()
+    parent = f"/v1/projects/{endpoint.project}/locations/{endpoint.region}"
+    submitted = session.now()
+    created: dict[str, Any] = client.post(f"{parent}/customJobs", demo_request(places, workers))
+    name = str(JobName.parse(created["name"]))
+    return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)
+
+
+def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
+    places = run.places
+    told = click.style(over.state.value, fg=state_colour(over.state), bold=True)
+    try:
+        metrics = endpoint.storage_client().download(places.bucket, places.metrics)
+        told += f"  accuracy {accuracy(metrics):.3f} on images that it has not learned from"
+    except (Refused, ValueError) as failure:
+        told += f"  (its accuracy cannot be read: {failure})"
+    facts = [
+        ("Result", told),
+        ("First line", f"{duration(run.first_line - run.submitted)} after the submit"),
+        ("In all", duration(over.ended - run.submitted)),
+        ("Model", places.uri(places.model)),
+    ]
+    on_disk = endpoint.buckets / places.bucket / places.model if endpoint.buckets else None
+    if on_disk is not None and on_disk.is_dir():
+        facts.append(("On disk", str(on_disk)))
+    return pairs(facts)
+
+
+def _say_what_next(*, started: bool, kept: bool, endpoint: Endpoint) -> None:
+    stopped = started and not kept
+    option = f" --data {endpoint.data}" if endpoint.data and started else ""
+    steps = [
+        *([(f"trainshed up{option}", "start the service again")] if stopped else []),
+        ("trainshed jobs list", "this job and all others"),
+        ('eval "$(trainshed env)"', "point gcloud and the SDKs at the service, and then"),
+        ("gcloud ai custom-jobs list", "as ever"),
+        *([("trainshed down", "stop the service")] if started and kept else []),
+    ]
+    click.echo()
+    if stopped:
+        click.echo(faint("The service was stopped again; jobs, logs and models stay."))
+    click.echo("What next:")
+    for line in pairs(steps):
+        click.echo(f"  {line}")

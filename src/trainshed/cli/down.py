@@ -1,0 +1,105 @@
+"""`trainshed down`: cancel what runs, wait until it is over, stop the service, wait until it has ended."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, data_directory, local, takes_data
+from trainshed.cli.processes import Process
+from trainshed.cli.references import job_path, live_jobs
+from trainshed.cli.views import JobView
+
+_SECOND = 10**9
+
+
+@click.command()
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=90.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long all of it may take.",
+)
+@takes_data
+@click.pass_obj
+def command(session: Session, data: Path | None, timeout: float) -> None:
+    """Cancel all jobs and stop the service.
+
+    Nothing is stopped by force: if a job is not over in time, the service goes on.
+    """
+    try:
+        endpoint = local(data_directory(data))
+    except Unreachable as none_runs:
+        click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
+        return
+    deadline = session.now() + round(timeout * _SECOND)
+
+    def left() -> float:
+        return max(0.0, (deadline - session.now()) / _SECOND)
+
+    # Held before it is asked anything, so that what answers is what will be stopped.
+    with Process(endpoint.pid) as process:
+        client = endpoint.client()
+        jobs = live_jobs(client)
+        _cancel(client, jobs)
+        _wait_until_over(client, jobs, left)
+        _stop(endpoint, process, left())
+
+
+def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
+    for job in jobs:
+        click.echo(f"Cancelling {job.id} {job.display_name}".rstrip())
+        try:
+            client.post(job_path(job.uid, ":cancel"), {})
+        except Refused as refused:
+            # It was over before it could be cancelled, which is as good.
+            if refused.status not in (400, 404):
+                raise
+
+
+def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
+    over: set[str] = set()
+    watchers = [
+        threading.Thread(target=_watch, args=(client, job, over), daemon=True) for job in jobs
+    ]
+    for watcher in watchers:
+        watcher.start()
+    for watcher in watchers:
+        watcher.join(left())
+    late = [job for job in jobs if job.uid not in over]
+    if late:
+        named = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late)
+        raise click.ClickException(
+            f"{len(late)} of {len(jobs)} jobs are not over yet, so the service was left running:{named}"
+            "\nTheir programs may need longer to end; try again with a longer --timeout."
+        )
+
+
+def _watch(client: Client, job: JobView, over: set[str]) -> None:
+    try:
+        with client.stream(job_path(job.uid, "/watch")) as views:
+            for view in views:
+                if JobView.parse(view).state.is_final:
+                    over.add(job.uid)
+    except Refused as refused:
+        # Deleted meanwhile, so it was over.
+        if refused.status == 404:
+            over.add(job.uid)
+    except Unreachable:
+        # Not known to be over, and so it will be told.
+        return
+
+
+def _stop(endpoint: Endpoint, process: Process, seconds: float) -> None:
+    process.terminate()
+    if not process.wait(seconds):
+        raise click.ClickException(
+            f"The service (process {endpoint.pid}) was asked to end and has not yet. Its log in"
+            f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
+        )
+    click.echo("The service has ended.")

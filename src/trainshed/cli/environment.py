@@ -1,0 +1,139 @@
+"""`trainshed env`: the variables that point gcloud and the client libraries at the service.
+
+The recipes are those of the official clients (CLIENTS §2). They are printed; nothing is set here.
+"""
+
+import enum
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import assert_never
+
+import click
+
+from trainshed.cli.connection import (
+    Endpoint,
+    answering,
+    data_directory,
+    local,
+    remote,
+    takes_address,
+)
+
+
+class Shell(enum.StrEnum):
+    """Whose syntax is printed. SH: bash, zsh and every other POSIX shell."""
+
+    SH = "sh"
+    FISH = "fish"
+    POWERSHELL = "powershell"
+
+
+_GCLOUD_APIS = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
+
+_USE = {
+    Shell.SH: 'eval "$(trainshed env)"',
+    Shell.FISH: "trainshed env --shell fish | source",
+    Shell.POWERSHELL: "trainshed env --shell powershell | Out-String | Invoke-Expression",
+}
+
+# Behind the variables and not before: a shell that is given all of it as one line reads them first.
+_NOTES = """\
+#
+# For this shell:     {use}
+# To forget it:       the same with --unset
+#
+# gcloud              as it is:  gcloud ai custom-jobs list
+# Vertex AI SDK       aiplatform.init(api_endpoint=os.environ["TRAINSHED_ENDPOINT"],
+#                                     api_transport="rest")
+# API client library  discovery.build("ml", "v1", static_discovery=True, client_options={{
+#                                     "api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}})
+# Cloud Storage       google.cloud.storage.Client()
+"""
+
+
+def variables(endpoint: Endpoint) -> dict[str, str]:
+    """Every variable with its value, "" where that is not known."""
+    rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
+    return {
+        "TRAINSHED_ENDPOINT": rest,
+        "TRAINSHED_TOKEN": endpoint.token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": endpoint.token,
+        "CLOUDSDK_CORE_PROJECT": endpoint.project,
+        "CLOUDSDK_AI_REGION": endpoint.region,
+        # Where `gcloud ai-platform jobs submit` looks for a region.
+        "CLOUDSDK_COMPUTE_REGION": endpoint.region,
+        **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _GCLOUD_APIS},
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage}/storage/v1/",
+        # `--stream-logs` would look for new lines once a minute.
+        "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
+        "STORAGE_EMULATOR_HOST": storage,
+        "GOOGLE_CLOUD_PROJECT": endpoint.project,
+        "GOOGLE_CLOUD_REGION": endpoint.region,
+        "GOOGLE_APPLICATION_CREDENTIALS": (
+            str(endpoint.data / "credentials.json") if endpoint.data else ""
+        ),
+    }
+
+
+def setting(values: dict[str, str], shell: Shell) -> Iterator[str]:
+    """A line per variable that sets it in `shell`; those without a value are passed over."""
+    for name, value in values.items():
+        if not value:
+            continue
+        match shell:
+            case Shell.SH:
+                yield f"export {name}={shlex.quote(value)}"
+            case Shell.FISH:
+                escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+                yield f"set -gx {name} '{escaped}'"
+            case Shell.POWERSHELL:
+                escaped = value.replace("'", "''")
+                yield f"$env:{name} = '{escaped}'"
+            case _:
+                assert_never(shell)
+
+
+def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
+    """A line per variable that removes it in `shell`."""
+    for name in names:
+        match shell:
+            case Shell.SH:
+                yield f"unset {name}"
+            case Shell.FISH:
+                yield f"set -e {name}"
+            case Shell.POWERSHELL:
+                yield f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
+            case _:
+                assert_never(shell)
+
+
+@click.command()
+@click.option(
+    "--shell",
+    type=click.Choice([shell.value for shell in Shell]),
+    default=Shell.SH.value,
+    show_default=True,
+    help="Syntax to print; sh is right for bash and zsh.",
+)
+@click.option("--unset", is_flag=True, help="Print what removes the variables again.")
+@takes_address
+def command(url: str | None, token: str | None, data: Path | None, shell: str, unset: bool) -> None:
+    """Print what points gcloud and the SDKs at the service.
+
+    \b
+    In bash and zsh:   eval "$(trainshed env)"
+    """
+    chosen = Shell(shell)
+    if unset:
+        names = variables(Endpoint(rest="", token=""))
+        click.echo("\n".join(unsetting(names, chosen)))
+        return
+    # What this shell was given before is not asked: it may be of a service that has ended.
+    endpoint = (
+        answering(remote(url, token, "Check the address that --url gives."))
+        if url
+        else local(data_directory(data), token)
+    )
+    click.echo("\n".join(setting(variables(endpoint), chosen)))
+    click.echo(_NOTES.format(use=_USE[chosen]), nl=False)

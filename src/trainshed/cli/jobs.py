@@ -1,0 +1,230 @@
+"""`trainshed jobs`: list, describe, timeline, cancel; following a job is in `logs` and `watching`."""
+
+import json
+import shutil
+import sys
+from datetime import tzinfo
+from typing import Any
+
+import click
+
+from trainshed.cli import logs, watching
+from trainshed.cli.client import Client, Refused
+from trainshed.cli.colours import faint, replica_colour, state_colour
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.moments import duration, local_clock, local_moment
+from trainshed.cli.references import find_job, job_path, list_jobs
+from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.cli.views import JobView, ReplicaView, TimelineView
+from trainshed.core.lifecycle.states import JobState
+
+_format = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or JSON for programs.",
+)
+
+
+@click.group()
+def command() -> None:
+    """List, describe, follow and cancel jobs of both APIs.
+
+    JOB is a job's id, its full name, or the beginning of its id if no other id begins so.
+    """
+
+
+command.add_command(logs.command, "logs")
+command.add_command(watching.command, "watch")
+
+
+@command.command("list")
+@click.option("--state", metavar="STATE", help="Only jobs in this state, such as RUNNING.")
+@click.option("--project", metavar="PROJECT", help="Whose jobs; else the service's own project.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many."
+)
+@_format
+@takes_endpoint
+@click.pass_obj
+def list_(
+    session: Session,
+    endpoint: Endpoint,
+    *,
+    state: str | None,
+    project: str | None,
+    limit: int,
+    form: str,
+) -> None:
+    """List the newest jobs, newest first."""
+    chosen = project or endpoint.project
+    if not chosen:
+        raise click.UsageError("Which project's jobs? Give --project, or set GOOGLE_CLOUD_PROJECT.")
+    found = list_jobs(endpoint.client(), chosen, state=state, limit=limit)
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not found:
+        which = f"in state {state.upper()} " if state else ""
+        click.echo(f"No jobs {which}in project {chosen}. Try one: trainshed demo", err=True)
+        return
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in job_table([JobView.parse(job) for job in found], session.now(), room):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("job")
+@_format
+@takes_endpoint
+@click.pass_obj
+def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
+    """Say everything about a job: state, replicas, error."""
+    found = find_job(endpoint.client(), job, endpoint.project)
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for line in description(JobView.parse(found), session.now()):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("job")
+@_format
+@takes_endpoint
+def timeline(endpoint: Endpoint, job: str, form: str) -> None:
+    """Tell a job's story: what happened to it, when and why."""
+    client = endpoint.client()
+    uid = find_job(client, job, endpoint.project)["uid"]
+    found: list[dict[str, Any]] = client.get(job_path(uid, "/timeline"))["entries"]
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for line in story([TimelineView.parse(entry) for entry in found]):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("job", nargs=-1, required=True)
+@takes_endpoint
+def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
+    """Cancel one or more jobs. The others are cancelled even if one cannot be."""
+    client = endpoint.client()
+    failed = [one for one in job if not _cancelled(client, one, endpoint.project)]
+    if failed:
+        raise SystemExit(1)
+
+
+def job_table(
+    jobs: list[JobView], now: int, room: int | None, zone: tzinfo | None = None
+) -> list[str]:
+    """The lines of a list of jobs; `room`: characters per line, None for no bound."""
+    columns = (
+        Column("JOB"),
+        Column("NAME", flexible=True),
+        Column("STATE"),
+        Column("CREATED"),
+        Column("LASTED", right=True),
+    )
+    rows = [
+        (
+            job.id,
+            job.display_name or "–",
+            job.state.value,
+            local_moment(job.created, zone),
+            duration(job.lasted(now)),
+        )
+        for job in jobs
+    ]
+    header, *cells = table(columns, rows, room)
+    lines = [faint(joined(header))]
+    for job, row in zip(jobs, cells, strict=True):
+        row[2] = click.style(row[2], fg=state_colour(job.state))
+        lines.append(joined(row))
+    return lines
+
+
+def description(job: JobView, now: int, zone: tzinfo | None = None) -> list[str]:
+    """The lines that describe a job."""
+    state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
+    facts = [
+        ("Job", job.name),
+        ("Name", job.display_name),
+        ("State", state),
+        ("Waits", "\n".join(job.waits)),
+        ("Created", local_moment(job.created, zone)),
+        ("Started", local_moment(job.started, zone) if job.started else ""),
+        ("Ended", local_moment(job.ended, zone) if job.ended else ""),
+        ("Lasted", duration(job.lasted(now))),
+        ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
+        ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
+        ("Error", f"{job.error} (code {job.error_code})" if job.error else ""),
+    ]
+    lines = pairs([(label, value) for label, value in facts if value])
+    return [*lines, "", *replica_table(job.replicas, now)] if job.replicas else lines
+
+
+def replica_table(replicas: tuple[ReplicaView, ...], now: int) -> list[str]:
+    """The lines of a table of replicas."""
+    columns = (
+        Column("REPLICA"),
+        Column("STATE"),
+        Column("ENDED"),
+        Column("RAN", right=True),
+        Column("NODE"),
+    )
+    rows = [
+        (
+            replica.task,
+            replica.state.value,
+            replica.how or "–",
+            duration((replica.ended or now) - replica.started) if replica.started else "–",
+            replica.node or "–",
+        )
+        for replica in replicas
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for replica, row in zip(replicas, cells, strict=True):
+        row[0] = click.style(row[0], fg=replica_colour(replica.id))
+        row[1] = click.style(row[1], fg=state_colour(replica.state))
+        lines.append(joined(row))
+    return lines
+
+
+def story(entries: list[TimelineView], zone: tzinfo | None = None) -> list[str]:
+    """The lines of a timeline: time of day, time since the first entry, kind, message."""
+    if not entries:
+        return []
+    columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
+    rows = [
+        (
+            local_clock(entry.at, zone),
+            "+" + duration(entry.at - entries[0].at),
+            entry.kind,
+            # Further lines of a message (the end of a log, say) are told by `describe`.
+            (entry.message.splitlines() or [""])[0].strip(),
+        )
+        for entry in entries
+    ]
+    header, *cells = table(columns, rows)
+    day = f"{local_moment(entries[0].at, zone)[:10]}  the story begins"
+    lines = [faint(day), faint(joined(header))]
+    for row in cells:
+        row[0], row[1] = faint(row[0]), faint(row[1])
+        lines.append(joined(row))
+    return lines
+
+
+def _cancelled(client: Client, reference: str, project: str) -> bool:
+    try:
+        job = JobView.parse(find_job(client, reference, project))
+        client.post(job_path(job.uid, ":cancel"), {})
+    except (Refused, click.ClickException) as failure:
+        click.echo(f"Error: {reference}: {failure.format_message()}", err=True)
+        return False
+    click.echo(f"{job.id}  is being cancelled")
+    return True

@@ -1,0 +1,89 @@
+"""`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over."""
+
+import json
+
+import click
+
+from trainshed.cli.client import Answer, Client, Unreachable
+from trainshed.cli.colours import replica_colour, severity_colour
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.references import find_job, job_path
+from trainshed.cli.views import JobView, LogLine
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--replica", metavar="REPLICA", help="Only this one, such as workerpool1-0.")
+@click.option(
+    "--tail", type=click.IntRange(min=1), metavar="N", help="Begin with the last N lines."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text, or one JSON object per line.",
+)
+@takes_endpoint
+def command(
+    endpoint: Endpoint,
+    *,
+    job: str,
+    follow: bool,
+    replica: str | None,
+    tail: int | None,
+    form: str,
+) -> None:
+    """Print the lines of a job's replicas, in order of time."""
+    client = endpoint.client()
+    found = find_job(client, job, endpoint.project)
+    view = JobView.parse(found)
+    wanted = "true" if follow else None
+    with client.stream(
+        job_path(view.uid, "/logs"), follow=wanted, replica=replica, tail=tail
+    ) as lines:
+        try:
+            _print(lines, view, form)
+        except KeyboardInterrupt:
+            # To look no longer is a good end; the job goes on.
+            raise SystemExit(130) from None
+    if follow:
+        require_over(client, view.uid)
+
+
+def prefix_width(job: JobView) -> int:
+    """How wide the names of a job's replicas are, so that its lines align."""
+    return max((len(replica.task) for replica in job.replicas), default=0)
+
+
+def line_text(line: LogLine, label: str, width: int) -> str:
+    """A line for a terminal, behind the name of its replica; styles vanish in pipes."""
+    prefix = click.style(label.ljust(width), fg=replica_colour(line.replica))
+    return f"{prefix}  {click.style(line.message, fg=severity_colour(line.severity))}"
+
+
+def require_over(client: Client, uid: str) -> JobView:
+    """The description of a job whose stream has ended.
+
+    Raises Unreachable if the job is not over: then it is the service that ended.
+    """
+    job = JobView.parse(client.get(job_path(uid)))
+    if not job.state.is_final:
+        raise Unreachable(
+            f"The service ended the stream while the job is {job.state.value}; it is shutting down."
+            f" The job goes on. When the service is back: trainshed jobs logs -f {job.id}"
+        )
+    return job
+
+
+def _print(lines: Answer, job: JobView, form: str) -> None:
+    width = prefix_width(job)
+    tasks = {replica.id: replica.task for replica in job.replicas}
+    for found in lines:
+        if form == "json":
+            click.echo(json.dumps(found))
+        else:
+            line = LogLine.parse(found)
+            click.echo(line_text(line, tasks.get(line.replica, line.replica), width))

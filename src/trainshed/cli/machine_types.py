@@ -1,0 +1,90 @@
+"""`trainshed machine-types`: the machine types with the memory that a replica really gets (SPEC §2.2)."""
+
+import json
+from typing import Any
+
+import click
+
+from trainshed.cli.colours import faint
+from trainshed.cli.moments import gibibytes
+from trainshed.cli.tables import Column, joined, table
+from trainshed.core.catalog.accelerators import allowed
+from trainshed.core.catalog.machines import MachineType, machine_types
+from trainshed.core.names import Api
+
+_COLUMNS = (
+    Column("MACHINE TYPE"),
+    Column("VCPUS", right=True),
+    Column("MEMORY", right=True),
+    Column("A REPLICA GETS", right=True),
+    Column("APIS"),
+    Column("ACCELERATORS"),
+)
+
+
+@click.command()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="A table to read, or JSON for programs (sizes in bytes).",
+)
+@click.argument("name", required=False)
+def command(form: str, name: str | None) -> None:
+    """Show the machine types and their memory; with NAME, those whose name begins with it.
+
+    A replica gets a machine's memory without what the platform keeps for itself.
+    """
+    found = [machine for machine in machine_types().values() if machine.name.startswith(name or "")]
+    if not found:
+        raise click.ClickException(
+            f"No machine type's name begins with {name!r}. All of them: trainshed machine-types"
+        )
+    if form == "json":
+        click.echo(json.dumps([_document(machine) for machine in found], indent=2))
+        return
+    header, *lines = table(_COLUMNS, [_row(machine) for machine in found])
+    click.echo(faint(joined(header)))
+    for line in lines:
+        click.echo(joined(line))
+
+
+def _row(machine: MachineType) -> tuple[str, ...]:
+    return (
+        machine.name,
+        f"{machine.vcpus:g}" if machine.vcpus else "–",
+        gibibytes(machine.memory_bytes),
+        gibibytes(machine.memory_limit_bytes),
+        " ".join(sorted(api.value for api in machine.apis)) or "scale tiers",
+        ", ".join(
+            f"{_short(kind)} ×{'|'.join(map(str, counts))}"
+            for kind, counts in _accelerators(machine).items()
+        ),
+    )
+
+
+def _document(machine: MachineType) -> dict[str, Any]:
+    return {
+        "name": machine.name,
+        "vcpus": machine.vcpus or None,
+        "memoryBytes": machine.memory_bytes or None,
+        "replicaMemoryBytes": machine.memory_limit_bytes or None,
+        "apis": sorted(api.value for api in machine.apis),
+        "accelerators": {kind: list(counts) for kind, counts in _accelerators(machine).items()},
+    }
+
+
+def _accelerators(machine: MachineType) -> dict[str, tuple[int, ...]]:
+    if machine.accelerator_type:
+        return {machine.accelerator_type: (machine.accelerator_count,)}
+    found: dict[str, tuple[int, ...]] = {}
+    for api in Api:
+        if api in machine.apis:
+            found.update(allowed(machine, api))
+    return found
+
+
+def _short(kind: str) -> str:
+    return kind.removeprefix("NVIDIA_").removeprefix("TESLA_")

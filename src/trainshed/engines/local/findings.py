@@ -1,0 +1,68 @@
+"""What a slot's files say about an incarnation, whoever wrote them and whatever was killed since. Blocks."""
+
+import fcntl
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.engines.local.link import connect
+from trainshed.replica import durable, fence, protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The incarnation ended; `record` is its attempt record (exited or lost)."""
+
+    record: protocol.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A shim serves it and took the connection."""
+
+    connection: socket.socket
+
+
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """A shim holds the slot but does not listen: it is beginning, ending or dying. Look again soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverStarted:
+    """Nothing of it ever ran, and nobody is about to run it."""
+
+
+Finding = Over | Alive | Changing | NeverStarted
+
+
+def look(slot: Path, incarnation: int) -> Finding:
+    """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
+    loss recorded, so that the answer stays the same for ever."""
+    if record := protocol.read_document(str(slot / protocol.exit_file(incarnation))):
+        return Over(record)
+    lock = durable.try_lock(str(slot / protocol.LOCK))
+    if lock < 0:
+        try:
+            return Alive(connect(slot))
+        except OSError:
+            return Changing()
+    try:
+        # Its holder may have written the record between the two looks.
+        if record := protocol.read_document(str(slot / protocol.exit_file(incarnation))):
+            return Over(record)
+        if not (slot / protocol.starting_file(incarnation)).exists():
+            return NeverStarted()
+        fence.clear(str(slot))
+        record = protocol.lost(protocol.SHIM_LOST)
+        durable.write(str(slot / protocol.exit_file(incarnation)), protocol.encode(record).decode())
+        return Over(record)
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+
+
+def latest(slot: Path) -> int:
+    """The highest incarnation that was ever started in a slot; 0 if none was."""
+    return fence.latest_incarnation(str(slot)) if slot.is_dir() else 0

@@ -1,0 +1,77 @@
+"""The service's end of one shim's socket: messages in, orders out, on the event loop, without a task each."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from trainshed.replica import protocol
+
+_LONGEST_ADDRESS = 90
+
+
+class Link:
+    """Calls `heard` for every message and `broken` once when the other end is closed."""
+
+    __slots__ = ("_broken", "_heard", "_lines", "_loop", "_socket")
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        heard: Callable[["Link", protocol.Message], None],
+        broken: Callable[["Link"], None],
+    ) -> None:
+        self._socket = connection
+        self._heard = heard
+        self._broken = broken
+        self._lines = protocol.Lines()
+        self._loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        self._loop.add_reader(connection.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for message in self._lines.feed(data):
+            self._heard(self, message)
+        if not data and self._socket.fileno() >= 0:
+            self.close()
+            self._broken(self)
+
+    def stop(self, grace: int) -> None:
+        """Ask for SIGTERM now and SIGKILL after `grace` ns. Nobody listening: the broken link says so."""
+        try:
+            self._socket.send(protocol.encode({"o": "stop", "grace": grace}))
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Let go; the shim goes on."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+def connect(slot: Path) -> socket.socket:
+    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    address = str(slot / protocol.SOCKET)
+    handle = -1
+    try:
+        if len(os.fsencode(address)) > _LONGEST_ADDRESS and Path("/proc/self/fd").is_dir():
+            # Socket addresses have room for about 100 bytes: go by an open directory.
+            handle = os.open(slot, os.O_RDONLY | os.O_DIRECTORY)
+            address = f"/proc/self/fd/{handle}/{protocol.SOCKET}"
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    return connection

@@ -1,0 +1,167 @@
+"""One slot as the engine sees it now: which incarnation, whether it lives, what was reported of it."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.names import JobUid
+from trainshed.engines.local import findings
+from trainshed.engines.local.link import Link
+from trainshed.engines.port import (
+    EngineEvent,
+    LinesWritten,
+    Slot,
+    SlotExited,
+    SlotLost,
+    SlotStarted,
+)
+from trainshed.replica import protocol
+
+_RETRIES = 3
+
+
+class Seat:
+    """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
+
+    `incarnation` 0: nothing was launched yet. `unclear` is called when the link breaks before the end is known.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_uid: JobUid,
+        attempt: int,
+        slot: Slot,
+        directory: Path,
+        emit: Callable[[EngineEvent], None],
+        unclear: Callable[["Seat"], None],
+    ) -> None:
+        self.job_uid = job_uid
+        self.attempt = attempt
+        self.slot = slot
+        self.directory = directory
+        self.incarnation = 0
+        self.retries_left = _RETRIES
+        self._emit = emit
+        self._unclear = unclear
+        self._link: Link | None = None
+        self._started = 0
+        self._record: protocol.Message | None = None
+        self._grace: int | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """A program of it runs, or may run."""
+        return self.incarnation > 0 and self._record is None
+
+    def begin(self, incarnation: int) -> None:
+        """Another incarnation is to be, or was, started."""
+        self.let_go()
+        self.incarnation = incarnation
+        self.retries_left = _RETRIES
+        self._started = 0
+        self._record = None
+
+    def attach(self, connection: socket.socket) -> None:
+        """Listen to the shim at the other end."""
+        self._link = Link(connection, self._heard, self._broken)
+        if self._grace is not None:
+            self._link.stop(self._grace)
+
+    def let_go(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def stop(self, grace: int) -> None:
+        """SIGTERM, SIGKILL after `grace` ns; reports again what is over."""
+        self._grace = grace
+        if self._record is not None:
+            self.report(self.incarnation, self._record)
+        elif self._link is not None:
+            self._link.stop(grace)
+
+    def lose(self, cause: str) -> None:
+        self._end(protocol.lost(cause))
+
+    def settle(self, finding: findings.Finding) -> None:
+        """Take over what the slot's files say."""
+        match finding:
+            case findings.Over(record):
+                self._end(record)
+            case findings.Alive(connection):
+                self.attach(connection)
+            case findings.NeverStarted():
+                self.lose(protocol.NEVER_STARTED)
+            case findings.Changing():
+                self._unclear(self)
+
+    def report_again(self) -> None:
+        """Say once more what is known of the current incarnation."""
+        if self._record is not None:
+            self.report(self.incarnation, self._record)
+        elif self._started:
+            self._emit_started(self.incarnation, self._started)
+
+    def report(self, incarnation: int, record: protocol.Message) -> None:
+        """Emit the end that an attempt record tells of."""
+        replica = self.slot.replica
+        if "lost" in record:
+            self._emit(SlotLost(self.job_uid, self.attempt, replica, incarnation, record["lost"]))
+            return
+        exit_record = ExitRecord(
+            record["exit_code"],
+            record["signal"],
+            record["oom"],
+            record["started"],
+            record["ended"],
+            record["log_lines"],
+            record["tail"],
+        )
+        if incarnation != self.incarnation or not self._started:
+            self._emit_started(incarnation, exit_record.started)
+        self._emit(SlotExited(self.job_uid, self.attempt, replica, incarnation, exit_record))
+
+    def _emit_started(self, incarnation: int, at: int) -> None:
+        self._emit(SlotStarted(self.job_uid, self.attempt, self.slot.replica, incarnation, at))
+
+    def _heard(self, link: Link, message: protocol.Message) -> None:
+        if link is not self._link or self._record is not None:
+            return
+        match message["e"]:
+            case "started":
+                self._started = message["at"]
+                self._emit_started(self.incarnation, self._started)
+            case "lines":
+                self._emit(
+                    LinesWritten(self.job_uid, self.attempt, self.slot.replica, message["n"])
+                )
+            case "exited":
+                self._end(message["record"])
+            case "lost":
+                self.lose(message["cause"])
+            case "refused":
+                self._refused(message["cause"])
+            case other:
+                raise ValueError(f"a shim said {other!r}, which its protocol does not know")
+
+    def _refused(self, cause: str) -> None:
+        """The shim must not start: the attempt was stopped, or the files know more than this service did."""
+        if cause == protocol.REFUSED_STOPPED:
+            self.lose(protocol.NEVER_STARTED)
+        else:
+            self.retries_left = 0
+            self.let_go()
+            self._unclear(self)
+
+    def _broken(self, link: Link) -> None:
+        if link is self._link:
+            self._link = None
+            if self._record is None:
+                self._unclear(self)
+
+    def _end(self, record: protocol.Message) -> None:
+        self._record = record
+        self.let_go()
+        self.report(self.incarnation, record)

@@ -1,0 +1,66 @@
+"""Keeps a zygote at hand: hands requests over, starts a new one when the old one is dead."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+from trainshed.engines.local import zygotes
+from trainshed.engines.port import EngineUnavailable
+from trainshed.replica import protocol
+
+_PROBE_SECONDS = 30.0
+
+
+class Spawner:
+    """`handle`: a zygote that already runs, or None."""
+
+    def __init__(self, handle: zygotes.ZygoteHandle | None) -> None:
+        self._handle = handle
+        self._lock = asyncio.Lock()
+
+    async def request(self, message: protocol.Message, connection: socket.socket) -> None:
+        """Have a shim forked with `connection` as its own. Raises EngineUnavailable.
+
+        Returning means handed over, not forked: if the zygote dies first, `connection`'s other end is closed.
+        """
+        for _ in range(3):
+            handle = self._handle or await self._replace(None)
+            try:
+                handle.request(message, connection)
+            except OSError:
+                await self._replace(handle)
+            else:
+                return
+        raise EngineUnavailable(
+            "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
+        )
+
+    async def ready(self) -> None:
+        """Have a zygote, so that the first launch does not wait for one."""
+        if self._handle is None:
+            await self._replace(None)
+
+    async def probe(self, directory: Path) -> str:
+        """The strongest sandbox level that this machine allows (`protocol.LEVEL_*`)."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await self.request({"probe": str(directory)}, theirs)
+        ours.setblocking(False)
+        with ours:
+            loop = asyncio.get_running_loop()
+            answer = await asyncio.wait_for(loop.sock_recv(ours, 4096), _PROBE_SECONDS)
+        return json.loads(answer)["level"] if answer else protocol.LEVEL_SESSION
+
+    async def close(self) -> None:
+        if self._handle is not None:
+            await asyncio.to_thread(self._handle.close)
+            self._handle = None
+
+    async def _replace(self, dead: zygotes.ZygoteHandle | None) -> zygotes.ZygoteHandle:
+        async with self._lock:
+            if self._handle is None or self._handle is dead:
+                if dead is not None:
+                    await asyncio.to_thread(dead.close)
+                self._handle = await asyncio.to_thread(zygotes.start)
+            return self._handle

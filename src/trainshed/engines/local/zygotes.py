@@ -1,0 +1,56 @@
+"""Starting a zygote and talking to it (`trainshed.replica.zygote` is its own side)."""
+
+import array
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from trainshed.replica import protocol
+
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
+
+
+class ZygoteHandle:
+    """A running zygote as its starter sees it."""
+
+    __slots__ = ("connection", "pid")
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection
+
+    def request(self, message: protocol.Message, handle: socket.socket) -> None:
+        """Hand over one request. Raises OSError: the zygote is dead, nothing was started."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle.fileno()]))]
+        data = protocol.encode(message)
+        sent = self.connection.sendmsg([data], ancillary)
+        if sent < len(data):
+            self.connection.sendall(data[sent:])
+
+    def close(self) -> None:
+        """Let it end and reap it. Shims go on."""
+        self.connection.close()
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            return  # Somebody else reaps this process's children.
+
+
+def start() -> ZygoteHandle:
+    """Start a zygote as a new interpreter, at any time. Returns in a millisecond; requests may follow at once."""
+    ours, theirs = socket.socketpair()
+    source = str(Path(__file__).resolve().parents[3])
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-E", "-c", _START, source],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+        )
+    # The handle's own close reaps it; Popen must not warn about a child still running.
+    process.returncode = 0
+    return ZygoteHandle(process.pid, ours)

@@ -1,0 +1,171 @@
+"""The last steps before a program runs: its directories, its own Python, and becoming it.
+
+the directories are made by the shim, the rest is the guardian's and the main process's. Runs on Python 3.6.
+"""
+
+import errno
+import os
+import signal
+import stat
+
+from trainshed.replica import cgroups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+WORK = "work"
+HOME = "home"
+TEMPORARY = "tmp"
+PYTHON = "python"
+PYTHON_USER = "python-user"
+HYPERTUNE = "hypertune"
+
+EXIT_NOT_FOUND = 127
+EXIT_NOT_EXECUTABLE = 126
+
+# What the interpreter ignores or we handle, and what a program must find as the system has it.
+_IGNORED_OR_HANDLED = (
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGINT,
+    signal.SIGTERM,
+)
+
+
+def lies_in_tmp(path: str) -> bool:
+    """Whether a private /tmp would cover a slot: where the service's data lies in /tmp it is not made."""
+    return os.path.abspath(path).startswith("/tmp/")
+
+
+def make_directories(files: str) -> None:
+    """Make the program's directories; what an earlier incarnation left in them stays (SPEC §2.1)."""
+    for name in ("", WORK, HOME, TEMPORARY, HYPERTUNE):
+        try:
+            os.mkdir(os.path.join(files, name), 0o700)
+        except FileExistsError:
+            continue
+
+
+def install_python(files: str, template: str) -> None:
+    """Copy the template of a Python environment once; later incarnations find it as it was left."""
+    target = os.path.join(files, PYTHON)
+    if template and not os.path.isdir(target):
+        copy_tree(template, target + ".new")
+        os.rename(target + ".new", target)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy directories, files and links as they are. A half copy of before is completed."""
+    os.makedirs(target, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            copy = os.path.join(target, entry.name)
+            if entry.is_symlink():
+                if not os.path.lexists(copy):
+                    os.symlink(os.readlink(entry.path), copy)
+            elif entry.is_dir():
+                copy_tree(entry.path, copy)
+            else:
+                mode = stat.S_IMODE(entry.stat().st_mode) | stat.S_IWUSR
+                with open(entry.path, "rb") as content:
+                    data = content.read()
+                handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+                with open(handle, "wb") as copied:
+                    copied.write(data)
+
+
+class NotRun(Exception):
+    """The program could not be executed; the reason is in its error output. `code`: what a shell would exit with."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Program:
+    """What to run, where, with which outputs, in which control groups."""
+
+    def __init__(
+        self,
+        *,
+        argv: "list[str]",
+        environ: "dict[str, str]",
+        directory: str,
+        output: int,
+        errors: int,
+        groups: cgroups.Groups,
+    ) -> None:
+        self._argv = argv
+        self._environ = environ
+        self._directory = directory
+        self._output = output
+        self._errors = errors
+        self._groups = groups
+
+    def can_spawn(self) -> bool:
+        """Whether `spawn` works here and costs less than a fork followed by `become`."""
+        return hasattr(os, "posix_spawn") and self._groups.moves_cheaply
+
+    def spawn(self) -> int:
+        """Start the program as a child that shares no memory with us; returns its process id.
+
+        Spares the copy of this process that a fork makes. Raises NotRun, OSError (control groups).
+        """
+        os.umask(0o022)
+        os.chdir(self._directory)
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, self._output, 1),
+            (os.POSIX_SPAWN_DUP2, self._errors, 2),
+        ]
+
+        def attempt(path: str) -> int:
+            return os.posix_spawn(
+                path,
+                self._argv,
+                self._environ,
+                file_actions=actions,
+                setsid=True,
+                setsigdef=_IGNORED_OR_HANDLED,
+            )
+
+        self._groups.enter()
+        try:
+            return self._first(attempt)
+        finally:
+            self._groups.leave()
+
+    def become(self) -> None:
+        """Turn this process into the program. Raises NotRun, OSError (control groups)."""
+        self._groups.enter()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(self._output, 1)
+        os.dup2(self._errors, 2)
+        os.setsid()
+        os.umask(0o022)
+        os.chdir(self._directory)
+        for number in _IGNORED_OR_HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        self._first(lambda path: os.execve(path, self._argv, self._environ))
+
+    def _first(self, attempt: "Callable[[str], int]") -> int:
+        """Try the places on the program's PATH as a shell would; raises NotRun when none will do."""
+        name, path = self._argv[0], self._environ.get("PATH", os.defpath)
+        places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
+        refusal = errno.ENOENT
+        for place in places:
+            try:
+                return attempt(place)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    refusal = error.errno or errno.EACCES
+        if refusal == errno.ENOENT:
+            text = "%s: command not found; looked in %s" % (name, path)
+            code = EXIT_NOT_FOUND
+        else:
+            text = "%s: cannot be executed: %s" % (name, os.strerror(refusal))
+            code = EXIT_NOT_EXECUTABLE
+        os.write(self._errors, (text + "\n").encode("utf-8", "replace"))
+        raise NotRun(code)

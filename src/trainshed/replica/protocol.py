@@ -1,0 +1,222 @@
+"""What a slot's shim, its zygote and an engine say to each other: files of a slot, documents, messages.
+
+Owns names and formats only; opens nothing but the files it is asked to read. Runs on Python 3.6.
+
+A slot is the directory of one replica of one attempt:
+
+    lock                held exclusively by the shim as long as anything of the replica lives (the fence)
+    plan.N.json         the launch document of incarnation N (`LaunchDocument`)
+    starting.N          written and synced before anything of incarnation N can run
+    shim.json           who serves the slot now: process ids with their start times, control groups
+    sock                the shim's Unix socket
+    exit.N.json         the attempt record: how incarnation N ended (`ending` below)
+    hosts               shown to the program as /etc/hosts
+    files/              what the program may touch: work, home, tmp, python, ...
+    ../stopped          the attempt was stopped: nothing of it starts any more
+
+Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
+that lives long enough: `started` (at), any number of `lines` (n, in all), then `exited` (the record) or `lost`
+(cause); or, as the only message, `refused` (cause, `REFUSED_*`). Service to shim: `stop` (grace, ns).
+"""
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Message = dict[str, Any]
+else:
+    Message = dict
+
+LOCK = "lock"
+SHIM = "shim.json"
+SOCKET = "sock"
+HOSTS = "hosts"
+FILES = "files"
+STOPPED = "stopped"
+
+REFUSED_HELD = "held"
+REFUSED_KNOWN = "known"
+REFUSED_STOPPED = "stopped"
+
+NEVER_STARTED = "never started"
+SHIM_LOST = "the replica's shim was killed; its program died with it"
+
+LEVEL_ROOT = "root"
+LEVEL_USER = "user"
+LEVEL_SESSION = "session"
+
+
+def plan_file(incarnation: int) -> str:
+    return "plan.%d.json" % incarnation
+
+
+def starting_file(incarnation: int) -> str:
+    return "starting.%d" % incarnation
+
+
+def exit_file(incarnation: int) -> str:
+    return "exit.%d.json" % incarnation
+
+
+class LaunchDocument:
+    """All that a shim needs to start one incarnation. Paths are absolute.
+
+    `hosts`: full text of the hosts file. `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
+    `memory_base`, `cpu_base`: control group directories under which the replica's own is made ("" = none).
+    `hidden`: directories whose content the program must not see; `read_only`: directories it may only read,
+    shown even inside hidden ones. `storage_socket`: Unix socket behind the replica's storage endpoint
+    (`address`:`storage_port`), "" = none. `hypertune`: shown as /var/hypertune when true.
+    """
+
+    FIELDS = (
+        "incarnation",
+        "argv",
+        "environ",
+        "hostname",
+        "hosts",
+        "address",
+        "logs",
+        "banner",
+        "level",
+        "python_template",
+        "memory_limit",
+        "memory_base",
+        "cpu_weight",
+        "cpu_base",
+        "cgroup_name",
+        "gcs_root",
+        "hidden",
+        "read_only",
+        "storage_socket",
+        "storage_port",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        argv: "list[str]",
+        environ: "dict[str, str]",
+        logs: str,
+        hostname: str = "",
+        hosts: str = "",
+        address: str = "127.0.0.1",
+        banner: "tuple[str, ...]" = (),
+        level: str = LEVEL_SESSION,
+        python_template: str = "",
+        memory_limit: int = 0,
+        memory_base: str = "",
+        cpu_weight: int = 0,
+        cpu_base: str = "",
+        cgroup_name: str = "",
+        gcs_root: str = "",
+        hidden: "tuple[str, ...]" = (),
+        read_only: "tuple[str, ...]" = (),
+        storage_socket: str = "",
+        storage_port: int = 0,
+    ) -> None:
+        self.incarnation = incarnation
+        self.argv = argv
+        self.environ = environ
+        self.logs = logs
+        self.hostname = hostname
+        self.hosts = hosts
+        self.address = address
+        self.banner = banner
+        self.level = level
+        self.python_template = python_template
+        self.memory_limit = memory_limit
+        self.memory_base = memory_base
+        self.cpu_weight = cpu_weight
+        self.cpu_base = cpu_base
+        self.cgroup_name = cgroup_name
+        self.gcs_root = gcs_root
+        self.hidden = hidden
+        self.read_only = read_only
+        self.storage_socket = storage_socket
+        self.storage_port = storage_port
+
+    def to_json(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.FIELDS})
+
+    @staticmethod
+    def from_json(text: str) -> "LaunchDocument":
+        return LaunchDocument(**json.loads(text))
+
+
+def ended(
+    *,
+    exit_code: "int | None",
+    signal: "int | None",
+    oom: bool,
+    started: int,
+    ended: int,
+    log_lines: int,
+    tail: str,
+    child_oom: int,
+) -> "Message":
+    """The attempt record of a program that ran. Exactly one of exit_code and signal is not None."""
+    return {
+        "exit_code": exit_code,
+        "signal": signal,
+        "oom": oom,
+        "started": started,
+        "ended": ended,
+        "log_lines": log_lines,
+        "tail": tail,
+        "child_oom": child_oom,
+    }
+
+
+def lost(cause: str) -> "Message":
+    """The attempt record of an incarnation whose program never ran, through no fault of its own."""
+    return {"lost": cause}
+
+
+def encode(message: "Message") -> bytes:
+    return json.dumps(message).encode("utf-8") + b"\n"
+
+
+class Lines:
+    """Cuts a byte stream into messages; keeps what is incomplete."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> "list[Message]":
+        parts = (self._rest + data).split(b"\n")
+        self._rest = parts.pop()
+        return [json.loads(part.decode("utf-8")) for part in parts if part]
+
+
+def read_document(path: str) -> "Message | None":
+    """A JSON document of a slot; None if it is not there or was never completely written."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def process_start(pid: int) -> int:
+    """When a process started, in the kernel's ticks; 0 if there is none or the system does not say.
+
+    A process id alone is no identity, the pair is. A zombie counts as gone: it runs nothing.
+    """
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def slot_path(root: str, job_uid: int, attempt: int, replica: str) -> str:
+    return os.path.join(root, str(job_uid), str(attempt), replica)

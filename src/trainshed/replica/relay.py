@@ -1,0 +1,153 @@
+"""A replica's own storage endpoint: TCP connections passed on, byte for byte, to the bucket process.
+
+The listening socket is made before the program starts; a relay process exists only from the first connection
+on, so that the shim's log loop carries no bulk data. It reaches the bucket process by its Unix socket, which stays
+where it is when the service restarts; a connection that comes while nobody listens there is retried.
+Runs on Python 3.6.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+
+from trainshed.replica import system
+
+_CHUNK = 256 << 10
+_RETRY_SECONDS = 10.0
+_RETRY_PAUSE = 0.05
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """The endpoint's listening socket. Raises OSError if somebody else has the port."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+def start(listener: socket.socket, target: str, close: "list[int]") -> "tuple[int, int]":
+    """Fork the relay. Returns its process id and a handle that reads as closed when it has died.
+
+    `close`: the caller's handles that the relay must not keep open.
+    """
+    alive_read, alive_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            system.die_with_parent(signal.SIGKILL)
+            system.close_all([*close, alive_read])
+            Relay(listener, target).run()
+        finally:
+            os._exit(0)
+    os.close(alive_write)
+    return child, alive_read
+
+
+class _End:
+    """One side of a connection and what still has to be written to it."""
+
+    __slots__ = ("connection", "done_reading", "peer", "pending")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.pending = memoryview(b"")
+        self.done_reading = False
+        self.peer = self
+
+
+class Relay:
+    """The loop of the relay process. At most one chunk per direction and connection is in memory."""
+
+    def __init__(self, listener: socket.socket, target: str) -> None:
+        self._listener = listener
+        self._target = target
+        self._ends: "dict[int, _End]" = {}
+        self._waiting: "list[tuple[socket.socket, float]]" = []
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        """Serve until killed."""
+        self._poll.register(self._listener, select.POLLIN)
+        while True:
+            pause = int(_RETRY_PAUSE * 1000) if self._waiting else None
+            for handle, events in self._poll.poll(pause):
+                if handle == self._listener.fileno():
+                    self._accept()
+                elif handle in self._ends:
+                    self._move(self._ends[handle], events)
+            self._connect_waiting()
+
+    def _accept(self) -> None:
+        try:
+            connection = self._listener.accept()[0]
+        except OSError:
+            return  # The client went away between its call and our answer.
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
+
+    def _connect_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for connection, deadline in waiting:
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                server.connect(self._target)
+            except OSError:
+                server.close()
+                if time.monotonic() < deadline:
+                    self._waiting.append((connection, deadline))
+                else:
+                    connection.close()
+                continue
+            server.setblocking(False)
+            near, far = _End(connection), _End(server)
+            near.peer, far.peer = far, near
+            for end in (near, far):
+                self._ends[end.connection.fileno()] = end
+                self._poll.register(end.connection, select.POLLIN)
+
+    def _move(self, end: _End, events: int) -> None:
+        try:
+            if events & select.POLLOUT and end.pending:
+                end.pending = end.pending[end.connection.send(end.pending) :]
+            if events & ~select.POLLOUT and not end.done_reading and not end.peer.pending:
+                data = end.connection.recv(_CHUNK)
+                if data:
+                    end.peer.pending = memoryview(data)
+                    end.peer.pending = end.peer.pending[end.peer.connection.send(data) :]
+                else:
+                    end.done_reading = True
+                    end.peer.connection.shutdown(socket.SHUT_WR)
+            elif events & (select.POLLERR | select.POLLHUP) and not end.peer.pending:
+                raise ConnectionResetError
+        except BlockingIOError:
+            pass  # The other side is slower; its POLLOUT goes on from here.
+        except OSError:
+            self._close(end)
+            return
+        if end.done_reading and end.peer.done_reading and not end.pending and not end.peer.pending:
+            self._close(end)
+            return
+        self._arm(end)
+        self._arm(end.peer)
+
+    def _arm(self, end: _End) -> None:
+        """Wait for what can go on: read only while the peer has taken the last chunk."""
+        events = select.POLLOUT if end.pending else 0
+        if not end.done_reading and not end.peer.pending:
+            events |= select.POLLIN
+        self._poll.modify(end.connection, events)
+
+    def _close(self, end: _End) -> None:
+        for side in (end, end.peer):
+            self._poll.unregister(side.connection)
+            del self._ends[side.connection.fileno()]
+            side.connection.close()

@@ -1,0 +1,201 @@
+"""A replica's log: what two pipes bring becomes numbered, timed JSON lines in segment files.
+
+Owns the format and the numbering; knows no process. Runs on Python 3.6.
+
+Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
+`{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
+ascending, s the stream (b: said by the service). A line longer than 64 KiB is cut, `"p":1` on all parts but
+the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone;
+`sync` makes it survive a power cut.
+"""
+
+import json
+import os
+import time
+from json.encoder import encode_basestring
+
+from trainshed.replica import durable
+
+SEGMENT_BYTES = 8 << 20
+LINE_BYTES = 64 << 10
+TAIL_BYTES = 2048
+_TAIL_LINES = 40
+_SUFFIX = ".jsonl"
+
+quoted = encode_basestring
+
+
+def wall_clock() -> int:
+    """Nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
+    return int(time.time() * 1e9)
+
+
+now = getattr(time, "time_ns", wall_clock)
+
+
+class Segments:
+    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off."""
+
+    __slots__ = ("_directory", "_file", "_last_time", "_size", "_tail", "_unsynced", "lines")
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        os.makedirs(directory, exist_ok=True)
+        self.lines = 0
+        self._last_time = 0
+        self._tail: "list[str]" = []
+        self._unsynced = False
+        self._size = 0
+        names = sorted(name for name in os.listdir(directory) if name.endswith(_SUFFIX))
+        if names:
+            self._file = self._reopen(os.path.join(directory, names[-1]))
+        else:
+            self._file = self._open()
+
+    def _path(self) -> str:
+        return os.path.join(self._directory, "%012d%s" % (self.lines, _SUFFIX))
+
+    def _open(self) -> int:
+        return os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _reopen(self, path: str) -> int:
+        """Continue the last segment: an incomplete last line was never readable, so it goes."""
+        with open(path, "rb") as file:
+            data = file.read()
+        whole = data.rfind(b"\n") + 1
+        self.lines = int(os.path.basename(path)[: -len(_SUFFIX)])
+        if whole:
+            last = json.loads(data[data.rfind(b"\n", 0, whole - 1) + 1 : whole].decode("utf-8"))
+            self.lines = last["n"] + 1
+            self._last_time = last["t"]
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(handle, whole)
+        self._size = whole
+        return handle
+
+    def write(self, stream: str, texts: "list[str]") -> None:
+        """Append whole lines. The hot path: one formatting pass and one write system call."""
+        first = self.lines
+        # One nanosecond apart, so that (t) alone orders the lines of a replica.
+        start = max(now(), self._last_time + 1)
+        shift = start - first
+        middle = ',"s":"%s","m":' % stream
+        end = first + len(texts)
+        data = "".join(
+            [
+                '{"n":%d,"t":%d%s%s}\n' % (n, n + shift, middle, quoted(text))
+                for n, text in zip(range(first, end), texts)  # noqa: B905 - `strict` is too young
+            ]
+        ).encode("utf-8")
+        # What the service says is no last word of the program.
+        self._append(data, len(texts), start + len(texts) - 1, texts if stream != "b" else [])
+
+    def write_part(self, stream: str, text: str) -> None:
+        """Append one part of a line that goes on."""
+        at = max(now(), self._last_time + 1)
+        data = '{"n":%d,"t":%d,"s":"%s","p":1,"m":%s}\n' % (self.lines, at, stream, quoted(text))
+        self._append(data.encode("utf-8"), 1, at, [text])
+
+    def _append(self, data: bytes, count: int, last_time: int, texts: "list[str]") -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+        self.lines += count
+        self._last_time = last_time
+        self._size += len(data)
+        self._unsynced = True
+        self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
+        if self._size >= SEGMENT_BYTES:
+            self.sync()
+            os.close(self._file)
+            self._size = 0
+            self._file = self._open()
+            durable.sync_directory(self._directory)
+
+    @property
+    def unsynced(self) -> bool:
+        return self._unsynced
+
+    def sync(self) -> None:
+        if self._unsynced:
+            getattr(os, "fdatasync", os.fsync)(self._file)
+            self._unsynced = False
+
+    def seal(self) -> "tuple[int, str]":
+        """Close for good: everything is durable. Returns the number of lines and the tail (at most 2 kB)."""
+        self.sync()
+        os.close(self._file)
+        durable.sync_directory(self._directory)
+        tail = "\n".join(self._tail).encode("utf-8")
+        return self.lines, tail[-TAIL_BYTES:].decode("utf-8", "ignore")
+
+
+class Stream:
+    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB).
+
+    Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
+    terminal: of a progress bar's states the last one stays.
+    """
+
+    __slots__ = ("_log", "_rest", "_stream")
+
+    def __init__(self, log: Segments, stream: str) -> None:
+        self._log = log
+        self._stream = stream
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read, at most `LINE_BYTES` at a time (so only the first line can be too long)."""
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._keep(self._rest + data)
+            return
+        block = self._rest + data[:end] if self._rest else data[:end]
+        self._rest = b""
+        if b"\r" in block or (len(block) > LINE_BYTES and b"\n" not in block[: LINE_BYTES + 1]):
+            self._write_carefully(block.split(b"\n"))
+        else:
+            self._log.write(self._stream, block.decode("utf-8", "replace").split("\n"))
+        if end + 1 < len(data):
+            self._keep(data[end + 1 :])
+
+    def close(self) -> None:
+        """The pipe is at its end: what came without a newline is a line as well."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._write_carefully([rest])
+
+    def _keep(self, rest: bytes) -> None:
+        """Hold back a line's beginning, forgetting overwritten progress and cutting what grows too long."""
+        overwritten = rest.rfind(b"\r", 0, len(rest) - 1)
+        if overwritten >= 0:
+            rest = rest[overwritten + 1 :]
+        while len(rest) > LINE_BYTES:
+            rest = self._write_first_part(rest)
+        self._rest = rest
+
+    def _write_first_part(self, line: bytes) -> bytes:
+        cut = LINE_BYTES
+        while cut > LINE_BYTES - 4 and line[cut] & 0xC0 == 0x80:
+            cut -= 1
+        self._log.write_part(self._stream, line[:cut].decode("utf-8", "replace"))
+        return line[cut:]
+
+    def _write_carefully(self, lines: "list[bytes]") -> None:
+        texts: "list[str]" = []
+        for line in lines:
+            rest = _visible(line)
+            if len(rest) > LINE_BYTES:
+                if texts:
+                    self._log.write(self._stream, texts)
+                    texts = []
+                while len(rest) > LINE_BYTES:
+                    rest = self._write_first_part(rest)
+            texts.append(rest.decode("utf-8", "replace"))
+        self._log.write(self._stream, texts)
+
+
+def _visible(line: bytes) -> bytes:
+    """What a terminal would show of a line with carriage returns: the text after the last one."""
+    line = line.rstrip(b"\r")
+    return line[line.rfind(b"\r") + 1 :]

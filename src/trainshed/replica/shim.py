@@ -1,0 +1,338 @@
+"""One replica's keeper: starts its program, writes its log, records how it ended, tells whoever listens.
+
+One process per replica, which outlives the service; its program dies with it. What it knows that matters is in
+the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+
+from trainshed.replica import (
+    cgroups,
+    durable,
+    fence,
+    program,
+    protocol,
+    relay,
+    system,
+)
+from trainshed.replica import segments as log
+from trainshed.replica.clients import Clients
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+_LINES_EVERY = 0.02
+_SYNC_EVERY = 1.0
+_DRAIN_SECONDS = 2.0
+_OOM_SETTLES = 0.05
+
+
+def main(slot: str, incarnation: int, connection: "socket.socket | None") -> None:
+    """Run one incarnation in `slot`, reporting to `connection` and to whoever connects later."""
+    os.chdir(slot)
+    clients = Clients(connection)
+    try:
+        handle = fence.claim(incarnation)
+    except fence.Refused as refusal:
+        clients.send({"e": "refused", "cause": refusal.cause})
+        return
+    try:
+        with open(protocol.plan_file(incarnation), encoding="utf-8") as file:
+            plan = protocol.LaunchDocument.from_json(file.read())
+        record = Shim(plan, clients, handle).run()
+    except Exception as error:  # Whatever it is, the replica is over and that is recorded.
+        import traceback  # Only here: every module imported before makes every fork dearer.
+
+        durable.write("shim.err", traceback.format_exc(), sync=False)
+        record = protocol.lost("the replica could not be started: %s" % error)
+    durable.write(protocol.exit_file(incarnation), protocol.encode(record).decode("utf-8"))
+    handle.release()
+    clients.send(
+        {"e": "lost", "cause": record["lost"]}
+        if "lost" in record
+        else {"e": "exited", "record": record}
+    )
+
+
+class Shim:
+    """The event loop around one program. Works in the slot's directory; one thread, no state on disk but the log."""
+
+    def __init__(self, plan: protocol.LaunchDocument, clients: Clients, claim: fence.Claim) -> None:
+        self._plan = plan
+        self._clients = clients
+        self._claim = claim
+        self._groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name)
+        self._log: "log.Segments | None" = None
+        self._poll = select.poll()
+        self._handlers: "dict[int, Callable[[], None]]" = {}
+        self._streams: "dict[int, log.Stream]" = {}
+        self._inbox = b""
+        self._failure = ""
+        self._status = -1
+        self._started = 0
+        self._ended = 0
+        self._kill_at = 0.0
+        self._told = 0
+        self._tell_at = 0.0
+        self._sync_at = 0.0
+        self._relay = 0
+        self._storage: "socket.socket | None" = None
+        self._listener: "socket.socket | None" = None
+        self._oom_watch = -1
+        self._oom_look_at = 0.0
+        self._oom_kills = 0
+        self._survived_oom_kills = 0
+
+    def run(self) -> "protocol.Message":
+        """Everything from the first fork to the sealed log; returns the attempt record."""
+        plan = self._plan
+        output, errors = os.pipe(), os.pipe()
+        self._control, theirs = socket.socketpair()
+        durable.write(protocol.HOSTS, plan.hosts, sync=False)
+        os.chmod(protocol.HOSTS, 0o644)
+        os.makedirs(protocol.FILES, mode=0o700, exist_ok=True)
+        self._child = birth.fork_guardian(
+            plan,
+            self._groups,
+            control=theirs,
+            output=output[1],
+            errors=errors[1],
+            keep=self._claim.lock,
+        )
+        for ours in (theirs.detach(), output[1], errors[1]):
+            os.close(ours)
+        try:
+            self._begin(output[0], errors[0])
+            self._serve()
+        finally:
+            self._end_children()
+        if self._failure:
+            return protocol.lost(self._failure)
+        return self._seal()
+
+    def _listen(self) -> socket.socket:
+        """The socket for services to come. Bound by its short name: whole paths may be too long for one."""
+        try:
+            os.unlink(protocol.SOCKET)
+        except FileNotFoundError:
+            pass  # The first incarnation of the slot.
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(protocol.SOCKET)
+        listener.listen(16)
+        listener.setblocking(False)
+        return listener
+
+    def _begin(self, output: int, errors: int) -> None:
+        """What can be done while the guardian makes the sandbox; then say go."""
+        plan = self._plan
+        self._claim.describe(self._child, self._groups.directories())
+        self._groups.create(plan.memory_limit, plan.cpu_weight)
+        self._oom_watch = self._groups.watch() if plan.memory_limit else -1
+        listener = self._listener = self._listen()
+        if plan.storage_socket:
+            self._storage = relay.listen(plan.address, plan.storage_port)
+            self._add(self._storage.fileno(), self._start_relay)
+        program.install_python(protocol.FILES, plan.python_template)
+        writer = self._log = log.Segments(plan.logs)
+        if plan.banner:
+            writer.write("b", list(plan.banner))
+        self._claim.sync()
+        self._control.sendall(b"go\n")
+        for handle, stream in ((output, "o"), (errors, "e")):
+            os.set_blocking(handle, False)
+            self._streams[handle] = log.Stream(writer, stream)
+            self._add(handle, lambda handle=handle: self._read(handle))
+        self._add(self._control.fileno(), self._hear_guardian)
+        self._add(listener.fileno(), self._accept)
+        if self._oom_watch >= 0:
+            self._add(self._oom_watch, self._memory_ran_out, select.POLLIN | select.POLLPRI)
+        for connection in self._clients.sockets():
+            self._add(
+                connection.fileno(), lambda connection=connection: self._hear_client(connection)
+            )
+
+    def _add(self, handle: int, handler: "Callable[[], None]", events: int = select.POLLIN) -> None:
+        self._handlers[handle] = handler
+        self._poll.register(handle, events)
+
+    def _drop(self, handle: int) -> None:
+        del self._handlers[handle]
+        self._poll.unregister(handle)
+
+    def _serve(self) -> None:
+        """The loop: until the program is over and both pipes are at their end."""
+        drained_by = 0.0
+        while self._streams or self._status < 0:
+            if self._failure:
+                return
+            now = time.monotonic()
+            if self._status >= 0:
+                # Nobody of the replica lives; an end that stays open belongs to a process that got away.
+                drained_by = drained_by or now + _DRAIN_SECONDS
+                if now >= drained_by:
+                    return
+            for handle, _ in self._poll.poll(self._pause(now)):
+                if handle in self._handlers:
+                    self._handlers[handle]()
+            self._tick(time.monotonic())
+
+    def _pause(self, now: float) -> "float | None":
+        """Milliseconds until something is due without anybody calling."""
+        due: "list[float]" = []
+        assert self._log is not None
+        if self._started and self._log.lines != self._told:
+            due.append(self._tell_at)
+        if self._log.unsynced:
+            due.append(self._sync_at)
+        due += [at for at in (self._kill_at, self._oom_look_at) if at]
+        if self._status >= 0:
+            due.append(now + 0.1)
+        # Rounded up: a wait that ends too early would only turn round once more.
+        return max(0, int((min(due) - now) * 1000) + 1) if due else None
+
+    def _tick(self, now: float) -> None:
+        assert self._log is not None
+        if self._started and self._log.lines != self._told and now >= self._tell_at:
+            self._tell_at = now + _LINES_EVERY
+            self._told = self._log.lines
+            self._clients.send({"e": "lines", "n": self._told})
+        if self._log.unsynced:
+            if not self._sync_at:
+                self._sync_at = now + _SYNC_EVERY
+            elif now >= self._sync_at:
+                self._log.sync()
+                self._sync_at = 0.0
+        if self._oom_look_at and now >= self._oom_look_at:
+            self._oom_look_at = 0.0
+            if self._status < 0:
+                self._survived_oom_kills = self._groups.oom_kills()
+        if self._kill_at and now >= self._kill_at:
+            self._kill_at = 0.0
+            self._tell_guardian(b"kill\n")
+
+    def _read(self, handle: int) -> None:
+        """Write what a pipe holds, as lines, to the log."""
+        try:
+            data = os.read(handle, log.LINE_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._streams[handle].feed(data)
+            return
+        self._streams.pop(handle).close()
+        self._drop(handle)
+        os.close(handle)
+
+    def _tell_guardian(self, text: bytes) -> None:
+        try:
+            self._control.sendall(text)
+        except OSError:
+            return  # It has ended; what it said last is still to be read.
+
+    def _hear_guardian(self) -> None:
+        data = self._control.recv(4096)
+        self._inbox += data
+        *lines, self._inbox = self._inbox.split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode("utf-8", "replace").partition(" ")
+            if word == "started":
+                self._started = int(rest)
+                self._clients.greet({"e": "started", "at": self._started})
+            elif word == "ended":
+                status, at = rest.split()
+                self._status, self._ended = int(status), int(at)
+            elif word == "failed":
+                self._failure = rest
+        if not data:
+            self._drop(self._control.fileno())
+            if self._status < 0 and not self._failure:
+                # The guardian was killed, and the kernel killed the program with it.
+                self._status, self._ended = signal.SIGKILL, log.now()
+
+    def _memory_ran_out(self) -> None:
+        """The limit was hit: see in a moment whether the main process survived it."""
+        self._groups.clear_watch(self._oom_watch)
+        self._oom_look_at = time.monotonic() + _OOM_SETTLES
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connection = self._listener.accept()[0]
+        except OSError:
+            return  # The caller went away again.
+        self._clients.add(connection)
+        self._told = -1
+        self._add(connection.fileno(), lambda: self._hear_client(connection))
+
+    def _hear_client(self, connection: socket.socket) -> None:
+        handle = connection.fileno()
+        orders = self._clients.receive(connection)
+        if orders is None:
+            self._drop(handle)
+            self._clients.remove(connection)
+            return
+        for order in orders:
+            if order.get("o") == "stop":
+                self._tell_guardian(b"stop\n")
+                self._kill_at = min(
+                    self._kill_at or float("inf"), time.monotonic() + order["grace"] / 1e9
+                )
+
+    def _start_relay(self) -> None:
+        """The first connection to the storage endpoint, or the first after its relay was killed."""
+        assert self._storage is not None
+        self._drop(self._storage.fileno())
+        keep = {0, 1, 2, self._storage.fileno()}
+        close = [handle for handle in system.open_handles() if handle not in keep]
+        self._relay, alive = relay.start(self._storage, self._plan.storage_socket, close)
+
+        def relay_died() -> None:
+            self._drop(alive)
+            os.close(alive)
+            os.waitpid(self._relay, 0)
+            self._relay = 0
+            if self._storage is not None:
+                self._add(self._storage.fileno(), self._start_relay)
+
+        self._add(alive, relay_died)
+
+    def _end_children(self) -> None:
+        """Leave no process: the guardian has ended by itself unless something went wrong."""
+        if self._status < 0:
+            os.kill(self._child, signal.SIGKILL)
+        self._control.close()
+        if self._relay:
+            # First: the first process of a namespace cannot end before all others in it are reaped,
+            # and the relay, forked after the namespace was made, is in it and is ours to reap.
+            os.kill(self._relay, signal.SIGKILL)
+            os.waitpid(self._relay, 0)
+        os.waitpid(self._child, 0)
+        self._oom_kills = self._groups.oom_kills()
+        cgroups.remove(self._groups.directories())
+        if self._listener is not None:
+            self._listener.close()
+
+    def _seal(self) -> "protocol.Message":
+        """Log first, then the record, then the report (DESIGN §4, order at an exit)."""
+        assert self._log is not None
+        for stream in self._streams.values():
+            stream.close()
+        lines, tail = self._log.seal()
+        killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
+        code = None if killed_by is not None else os.WEXITSTATUS(self._status)
+        oom = killed_by == signal.SIGKILL and self._oom_kills > self._survived_oom_kills
+        return protocol.ended(
+            exit_code=code,
+            signal=killed_by,
+            oom=oom,
+            started=self._started,
+            ended=self._ended,
+            log_lines=lines,
+            tail=tail,
+            child_oom=self._oom_kills - oom,
+        )

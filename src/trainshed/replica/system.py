@@ -1,0 +1,147 @@
+"""The few system calls that Python of all ages lacks: namespaces, mounts, process attributes.
+
+Importable everywhere; on systems other than Linux the calls raise OSError. Runs on Python 3.6.
+"""
+
+import ctypes
+import errno
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable
+
+LINUX = sys.platform.startswith("linux")
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 2
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+# The flags of statvfs that a remount inside a user namespace must not drop (mount_namespaces(7)).
+_LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
+
+# PyDLL keeps the interpreter's lock: these calls are short and the process has one thread.
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, "%s: %s" % (what, os.strerror(number)))
+
+
+def _call(name: str, what: str, *arguments: "Any") -> None:
+    if not LINUX:
+        raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
+    _check(getattr(_libc, name)(*arguments), what)
+
+
+def _bytes(path: "str | None") -> "bytes | None":
+    return None if path is None else os.fsencode(path)
+
+
+def unshare(flags: int) -> None:
+    _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
+
+
+def mount(
+    source: "str | None",
+    target: str,
+    kind: "str | None" = None,
+    flags: int = 0,
+    data: "str | None" = None,
+) -> None:
+    _call(
+        "mount",
+        "mount %s on %s" % (source or kind or "change", target),
+        _bytes(source),
+        _bytes(target),
+        _bytes(kind),
+        ctypes.c_ulong(flags),
+        _bytes(data),
+    )
+
+
+def bind(source: str, target: str) -> None:
+    """Show a file or a directory tree in a second place."""
+    mount(source, target, None, MS_BIND | MS_REC)
+
+
+def make_read_only(target: str) -> None:
+    """Forbid writing through the mount at `target` (its sub-mounts keep their own flags)."""
+    kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def pivot_root(new_root: str) -> None:
+    """Make the mount at `new_root` the root of this mount namespace and let go of the old one."""
+    os.chdir(new_root)
+    _call("pivot_root", "pivot_root to %s" % new_root, b".", b".")
+    _call("umount2", "umount the old root", b".", ctypes.c_int(MNT_DETACH))
+    os.chdir("/")
+
+
+def die_with_parent(signal: int) -> None:
+    """Have the kernel send `signal` to this process when its parent dies (not carried over a fork)."""
+    if LINUX:
+        _prctl(_PR_SET_PDEATHSIG, signal)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies."""
+    if LINUX:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` show of this process, at most 15 bytes."""
+    if LINUX:
+        _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode("ascii")[:15]))
+
+
+def _prctl(option: int, value: "int | ctypes.Array[ctypes.c_char]") -> None:
+    zero = ctypes.c_ulong(0)
+    argument = ctypes.c_ulong(value) if isinstance(value, int) else value
+    _call("prctl", "prctl(%d)" % option, ctypes.c_int(option), argument, zero, zero, zero)
+
+
+def event_handle() -> int:
+    """A kernel event counter (`os.eventfd` is younger than the oldest runtime). Raises OSError."""
+    if not LINUX:
+        raise OSError(errno.ENOSYS, "eventfd: only Linux can do this")
+    handle: int = _libc.eventfd(ctypes.c_uint(0), ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
+    _check(min(handle, 0), "eventfd")
+    return handle
+
+
+def open_handles() -> "list[int]":
+    """File handles open in this process; the one that listed them, already closed, may be among them."""
+    return [
+        int(name) for name in os.listdir("/proc/self/fd" if LINUX else "/dev/fd") if name.isdigit()
+    ]
+
+
+def close_all(handles: "Iterable[int]") -> None:
+    """Close handles, those that are closed already included."""
+    for handle in handles:
+        try:
+            os.close(handle)
+        except OSError:
+            continue

@@ -1,0 +1,95 @@
+"""Base environments: one per release of a family and interpreter, shared by all jobs, content-addressed."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.interpreters import Interpreter
+from trainshed.runtimes.port import BuildFailed
+from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts
+from trainshed.runtimes.sheet import Release, Sheet, format_minor
+from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.template import write_template
+
+_LAYOUT = "1"
+"""Raised whenever the layout of an environment changes, so that older ones are not used."""
+
+_DISTUTILS_HOOK = "distutils-precedence.pth"
+
+
+class Environments:
+    """Builds base environments and finds the ones that are built."""
+
+    def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
+        """`now`: nanoseconds, only for the durations in progress lines."""
+        self._shelf = Shelf(root)
+        self._installer = installer
+        self._now = now
+
+    def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
+        """The name that says what is in it: interpreter, requirements, uv, platform, layout."""
+        parts = {
+            "layout": _LAYOUT,
+            "interpreter": [interpreter.executable, interpreter.full_version],
+            "requirements": sorted((*sheet.requirements, *release.requirements)),
+            "uv": self._installer.version(),
+            "platform": [platform.system(), platform.machine()],
+        }
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
+
+    def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
+        """The environment if it is built and its interpreter still has its standard library. Fast."""
+        prefix = self._prefix(self.key(sheet, release, interpreter), interpreter)
+        key = prefix.root.name
+        return prefix if self._shelf.has(key) and (prefix.library / "os.py").exists() else None
+
+    def build(
+        self,
+        sheet: Sheet,
+        release: Release,
+        interpreter: Interpreter,
+        progress: Callable[[str], None],
+    ) -> Prefix:
+        """Build the environment unless it is there. Blocks (seconds). Raises BuildFailed; leaves nothing then."""
+        key = self.key(sheet, release, interpreter)
+        final = self._prefix(key, interpreter)
+
+        def fill(draft: Path) -> None:
+            started = self._now()
+            progress(f"Building the runtime {key} with uv {self._installer.version()}.")
+            prefix = make_prefix(draft, interpreter)
+            requirements = (*sheet.requirements, *release.requirements)
+            self._installer.install(prefix.executable, prefix.site, requirements, progress)
+            self._installer.compile(prefix.executable, prefix.site)
+            take_scripts(prefix)
+            if interpreter.minor < (3, 12):
+                # Costs every start of a program most of a millisecond, for a distutils that is still there.
+                (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
+            write_template(prefix, final)
+            self._prove(sheet, prefix)
+            progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
+
+        try:
+            self._shelf.put(key, fill, writable="template")
+        except InstallFailed as failure:
+            raise BuildFailed(
+                f"The runtime {key} could not be built. The installer's last lines:\n{failure}\n"
+                "Check that the package index can be reached from this machine (pip's or uv's settings)."
+            ) from failure
+        except OSError as failure:
+            raise BuildFailed(
+                f"The runtime {key} could not be written: {failure}. Check the disk of the cache directory."
+            ) from failure
+        return final
+
+    def _prefix(self, key: str, interpreter: Interpreter) -> Prefix:
+        return Prefix(self._shelf.path(key), format_minor(interpreter.minor))
+
+    def _prove(self, sheet: Sheet, prefix: Prefix) -> None:
+        """Import what the sheet names, in the environment as a program would see it."""
+        imports = "; ".join(f"import {name}" for name in sheet.smoke)
+        self._installer.run([str(prefix.executable), "-I", "-c", imports], cwd=prefix.root)

@@ -1,0 +1,93 @@
+"""pip's configured package indexes, told to uv, so that users behind a mirror need not configure twice.
+
+uv reads its own settings and none of pip's. Where uv is configured, that wins and pip's is left alone.
+"""
+
+import configparser
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_UV_OWN = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE")
+_OPTIONS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert")
+_FALSE = ("", "0", "false", "no", "off")
+
+
+def index_environment(
+    environ: Mapping[str, str], files: Iterable[Path] | None = None
+) -> dict[str, str]:
+    """Variables that make uv use the indexes that pip is configured with.
+
+    `files`: pip's configuration files, weakest first (default: the ones of this machine). pip's variables
+    win over its files, and `[install]` over `[global]`. Variables rather than flags, so that credentials in
+    an index URL show in no process list.
+    """
+    if any(environ.get(name) for name in _UV_OWN) or _uv_names_an_index(environ):
+        return {}
+    options = _from_files(_files(environ) if files is None else files)
+    for option in _OPTIONS:
+        value = environ.get("PIP_" + option.upper().replace("-", "_"))
+        if value is not None:
+            options[option] = value
+    told: dict[str, str] = {}
+    if index := options.get("index-url"):
+        told["UV_DEFAULT_INDEX"] = index.strip()
+    if extra := options.get("extra-index-url", "").split():
+        told["UV_INDEX"] = " ".join(extra)
+        # pip takes the best version of all indexes; uv would stop at the first index that has the name.
+        told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    if links := options.get("find-links", "").split():
+        told["UV_FIND_LINKS"] = ",".join(links)
+    if options.get("no-index", "").lower() not in _FALSE:
+        told["UV_NO_INDEX"] = "1"
+    if hosts := options.get("trusted-host", "").split():
+        told["UV_INSECURE_HOST"] = " ".join(hosts)
+    if (certificate := options.get("cert")) and not environ.get("SSL_CERT_FILE"):
+        told["SSL_CERT_FILE"] = certificate
+    return told
+
+
+def _uv_names_an_index(environ: Mapping[str, str]) -> bool:
+    home = Path(environ.get("HOME") or "/nonexistent")
+    user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv" / "uv.toml"
+    for path in (user, Path("/etc/uv/uv.toml")):
+        try:
+            if "index" in path.read_text():
+                return True
+        except (OSError, UnicodeDecodeError):
+            continue
+    return False
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    home = Path(environ.get("HOME") or "/nonexistent")
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    shared = [
+        Path(entry) / "pip" / "pip.conf"
+        for entry in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+    ]
+    user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
+    mac = home / "Library" / "Application Support" / "pip" / "pip.conf"
+    places = [*shared, Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user, mac]
+    places.append(Path(sys.prefix) / "pip.conf")
+    return [*places, Path(named)] if named else places
+
+
+def _from_files(files: Iterable[Path]) -> dict[str, str]:
+    options: dict[str, dict[str, str]] = {"global": {}, "install": {}}
+    for path in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text())
+        except (OSError, UnicodeDecodeError, configparser.Error):
+            # Absent is the usual case, and what pip itself cannot read, pip complains about.
+            continue
+        for section, found in options.items():
+            if parser.has_section(section):
+                found.update(
+                    {name.replace("_", "-"): value for name, value in parser.items(section)}
+                )
+    return {**options["global"], **options["install"]}

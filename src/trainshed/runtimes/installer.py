@@ -1,0 +1,247 @@
+"""Runs uv: finds it, gives it a clean environment and the machine's indexes, keeps its last lines for errors."""
+
+import collections
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trainshed.runtimes.indexes import index_environment
+from trainshed.runtimes.port import BuildFailed
+
+_PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
+_PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_NOISE = ("Using CPython ", "Using Python ")
+_LAST_LINES = 25
+_OVERSEEN = """
+exec 3<&0 </dev/null
+"$@" 3<&- & main=$!
+{ read -r never; kill -KILL 0; } <&3 3<&- >/dev/null 2>&1 & watcher=$!
+exec 3<&-
+wait "$main"; status=$?
+kill "$watcher"
+exit "$status"
+"""
+"""Runs a command, and kills it with all that it started as soon as its standard input is at an end: nothing
+may go on building when the service was killed."""
+_NOT_COMPILED = r"[/\\]tests[/\\]"
+
+
+class InstallFailed(Exception):
+    """uv ended with an error; `lines` are its last ones."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+    @property
+    def is_machine_trouble(self) -> bool:
+        """Whether the machine or its network is to blame rather than what was asked for."""
+        text = str(self)
+        signs = (
+            "error sending request",
+            "Failed to fetch",
+            "dns error",
+            "No space left",
+            "timed out",
+        )
+        return any(sign in text for sign in signs)
+
+
+class Stop:
+    """Ends one build: what it runs is killed with all that this started, and nothing more of it starts."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+
+    def ask(self) -> None:
+        """From any thread. The build then raises BuildFailed."""
+        with self._lock:
+            self.asked = True
+            for process in self._running:
+                _kill(process)
+
+    def began(self, process: subprocess.Popen[str]) -> None:
+        with self._lock:
+            self._running.add(process)
+            if self.asked:
+                _kill(process)
+
+    def ended(self, process: subprocess.Popen[str]) -> None:
+        with self._lock:
+            self._running.discard(process)
+
+
+class Installer:
+    """uv, as the runtimes use it: copies instead of links, so that no job can reach into uv's own cache."""
+
+    def __init__(
+        self,
+        cache: Path,
+        environ: Mapping[str, str] = os.environ,
+        binary: str = "",
+        limit_seconds: float = 1800,
+    ) -> None:
+        """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: for one run of it."""
+        self._limit_seconds = limit_seconds
+        self._binary = binary
+        self._environ = _clean(environ)
+        self._environ.setdefault("UV_CACHE_DIR", str(cache))
+        self._environ.update(index_environment(environ))
+        # uv must take the interpreter it is given, never fetch one or follow the caller's environment.
+        self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
+        self._environ.pop("UV_PYTHON", None)
+        self._version = ""
+        self._stops: set[Stop] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Stop what is being installed, for the end of the service; the builds fail and leave nothing."""
+        self._closed = True
+        for stop in tuple(self._stops):
+            stop.ask()
+
+    def version(self) -> str:
+        """uv's version, part of every environment's key. Runs uv once, if it is not the one we depend on."""
+        if not self._version:
+            binary = self._find()
+            if binary == _packaged():
+                # Imported here, for it costs the start of the service nine milliseconds.
+                import importlib.metadata
+
+                self._version = importlib.metadata.version("uv")
+            else:
+                answer = subprocess.run(
+                    [binary, "--version"], capture_output=True, text=True, check=True
+                )
+                self._version = answer.stdout.split()[1]
+        return self._version
+
+    def install(
+        self,
+        python: Path,
+        target: Path,
+        what: Sequence[str],
+        progress: Callable[[str], None],
+        stop: Stop | None = None,
+    ) -> None:
+        """Install requirements, files or flags `what` into the directory `target` for the interpreter `python`.
+
+        Blocks, until `stop` is asked at the longest. Raises InstallFailed, or BuildFailed if uv itself is missing.
+        """
+        command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
+        command += ["--link-mode", "copy", *what]
+        self._execute(command, target.parent, progress, stop)
+        (target / ".lock").unlink(missing_ok=True)
+
+    def run(self, command: Sequence[str], cwd: Path) -> None:
+        """Run a program in the installer's clean environment. Blocks. Raises InstallFailed with its last lines."""
+        self._execute(command, cwd, lambda line: None)
+
+    def compile(self, python: Path, directory: Path) -> None:
+        """Compile the modules below `directory` but for test suites (half of the work, never imported). Blocks."""
+        command = [str(python), "-I", "-m", "compileall", "-q", "-j", "0", "-x", _NOT_COMPILED]
+        try:
+            self.run([*command, str(directory)], cwd=directory)
+        except InstallFailed:
+            # Packages ship files that are no modules (templates, old syntax): their import would fail anyway.
+            return
+
+    def _execute(
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        tell: Callable[[str], None],
+        stop: Stop | None = None,
+    ) -> None:
+        stop = stop or Stop()
+        last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        with subprocess.Popen(
+            ["/bin/sh", "-c", _OVERSEEN, "install", *command],
+            # Its other end is ours alone: it closes when this process ends, however it ends.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self._environ,
+            cwd=cwd,
+            text=True,
+            errors="replace",
+            # A group of its own: setup scripts start programs, and all of them must be stoppable.
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            self._stops.add(stop)
+            stop.began(process)
+            limit = threading.Timer(self._limit_seconds, _kill, [process])
+            limit.daemon = True
+            limit.start()
+            if self._closed:
+                stop.ask()
+            try:
+                for line in process.stdout:
+                    if not line.startswith(_NOISE):
+                        last.append(line.rstrip())
+                        tell(line.rstrip())
+            finally:
+                limit.cancel()
+                process.wait()
+                stop.ended(process)
+                self._stops.discard(stop)
+        if self._closed:
+            raise BuildFailed(
+                "The service is being stopped; the environment is built at its next start."
+            )
+        if stop.asked:
+            raise BuildFailed("The build was stopped, because no job waits for it any more.")
+        if process.returncode == -signal.SIGKILL:
+            last.append(
+                f"Stopped from outside, or after the limit of {self._limit_seconds} seconds."
+            )
+        if process.returncode:
+            raise InstallFailed(tuple(last))
+
+    def _find(self) -> str:
+        if not self._binary:
+            found = _packaged() or shutil.which("uv")
+            if not found:
+                raise BuildFailed(
+                    "The uv program was not found, and runtimes are built with it. It is a dependency of "
+                    "trainshed: install the package again, or put uv on PATH."
+                )
+            self._binary = found
+        return self._binary
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    # Only while it is not yet waited for, so that the number cannot belong to somebody else.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _packaged() -> str:
+    try:
+        import uv
+    except ImportError:
+        return ""
+    try:
+        return uv.find_uv_bin()
+    except FileNotFoundError:
+        return ""
+
+
+def _clean(environ: Mapping[str, str]) -> dict[str, str]:
+    """Setup scripts of users run in this environment: the service's own variables (secrets) stay out."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES) or name.lower() in _PROXIES
+    }
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}

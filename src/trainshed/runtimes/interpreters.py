@@ -1,0 +1,202 @@
+"""The Python interpreters of this machine: where they are, which version, where their standard library is.
+
+The one that runs the service is known for free. The others (PATH, pyenv, uv's own) are run once each and
+remembered on disk by path and modification time; the search happens at first need or ahead in a thread.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainshed.runtimes.sheet import Minor
+
+_PROBE_SECONDS = 20
+_PROBE = """
+import json, sys, sysconfig
+paths = sysconfig.get_paths()
+config = sysconfig.get_config_vars()
+print(json.dumps({
+    "implementation": sys.implementation.name,
+    "version": list(sys.version_info[:3]),
+    "executable": getattr(sys, "_base_executable", "") or sys.executable,
+    "prefix": sys.base_prefix,
+    "stdlib": paths["stdlib"],
+    "include": paths["include"],
+    "library_directory": config.get("LIBDIR") or "",
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A CPython outside any virtual environment. Paths are absolute; `executable` is not a shim."""
+
+    executable: str
+    version: tuple[int, int, int]
+    prefix: str
+    stdlib: str
+    include: str
+    library_directory: str
+
+    @property
+    def minor(self) -> Minor:
+        """(major, minor)."""
+        return self.version[:2]
+
+    @property
+    def full_version(self) -> str:
+        """`"3.11.7"`."""
+        return ".".join(str(part) for part in self.version)
+
+
+def running_interpreter() -> Interpreter:
+    """The interpreter of this process (its base, if this is a virtual environment)."""
+    paths = sysconfig.get_paths()
+    base: str = getattr(sys, "_base_executable", "") or sys.executable
+    return Interpreter(
+        executable=str(Path(base).resolve()),
+        version=sys.version_info[:3],
+        prefix=sys.base_prefix,
+        stdlib=paths["stdlib"],
+        include=paths["include"],
+        library_directory=str(sysconfig.get_config_var("LIBDIR") or ""),
+    )
+
+
+class Interpreters:
+    """What is known of this machine's interpreters. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        memory: Path,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        extra: Sequence[str] = (),
+    ) -> None:
+        """`memory`: the file that remembers what was found. `extra`: executables that an operator names."""
+        self._memory = memory
+        self._environ = environ
+        self._extra = extra
+        self._own = running_interpreter()
+        self._lock = threading.Lock()
+        self._all: tuple[Interpreter, ...] | None = None
+
+    def running(self) -> Minor:
+        """The Python that the service runs on."""
+        return self._own.minor
+
+    def found(self) -> Sequence[Minor]:
+        """Every Python found, highest first; the first call searches (under a second, then remembered)."""
+        return sorted({each.minor for each in self.search()}, reverse=True)
+
+    def get(self, python: Minor) -> Interpreter | None:
+        """The interpreter of that version: the service's own if it is one, else the highest patch level."""
+        if python == self._own.minor:
+            return self._own
+        fitting = [each for each in self.search() if each.minor == python]
+        return max(fitting, key=lambda each: each.version, default=None)
+
+    def search(self) -> tuple[Interpreter, ...]:
+        """Look at the machine once; blocks while it runs interpreters that are not remembered."""
+        with self._lock:
+            if self._all is None:
+                self._all = self._look()
+            return self._all
+
+    def _look(self) -> tuple[Interpreter, ...]:
+        remembered = self._recall()
+        seen: dict[str, dict[str, Any]] = {}
+        found: dict[str, Interpreter] = {self._own.executable: self._own}
+        for path in self._places():
+            try:
+                stat = path.stat()
+            except OSError:
+                continue
+            key = f"{path}:{stat.st_mtime_ns}:{stat.st_size}"
+            if key in seen:
+                continue
+            answer = remembered.get(key)
+            if answer is None:
+                interpreter = _probe(path)
+                answer = asdict(interpreter) if interpreter else {}
+            seen[key] = answer
+            if answer:
+                interpreter = _from_answer(answer)
+                found.setdefault(interpreter.executable, interpreter)
+        if seen != remembered:
+            self._remember(seen)
+        return tuple(found.values())
+
+    def _places(self) -> Iterator[Path]:
+        yield from (Path(name) for name in self._extra)
+        home = Path(self._environ.get("HOME") or "/nonexistent")
+        pyenv = Path(self._environ.get("PYENV_ROOT") or home / ".pyenv")
+        uv = Path(
+            self._environ.get("UV_PYTHON_INSTALL_DIR")
+            or Path(self._environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+            / "uv"
+            / "python"
+        )
+        for pattern, root in (("versions/3.*/bin", pyenv), ("cpython-3.*/bin", uv)):
+            yield from _executables(sorted(root.glob(pattern)))
+        path = (Path(entry) for entry in self._environ.get("PATH", "").split(os.pathsep) if entry)
+        # pyenv's shims answer for a version that may not be there; the real ones were listed above.
+        yield from _executables(entry for entry in path if entry.name != "shims")
+
+    def _recall(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(json.loads(self._memory.read_text()))
+        except (OSError, ValueError):
+            # A lost or torn memory only costs a new search.
+            return {}
+
+    def _remember(self, seen: Mapping[str, Mapping[str, Any]]) -> None:
+        self._memory.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
+        draft.write_text(json.dumps(seen, indent=1))
+        draft.replace(self._memory)
+
+
+def _executables(directories: Iterable[Path]) -> Iterator[Path]:
+    for directory in directories:
+        for path in sorted(directory.glob("python3.*")):
+            if path.name.removeprefix("python3.").isdigit() and os.access(path, os.X_OK):
+                yield path.resolve()
+
+
+def _probe(path: Path) -> Interpreter | None:
+    """Run an interpreter once and ask it; None if it does not answer or is not a CPython."""
+    try:
+        answer = subprocess.run(
+            [str(path), "-I", "-c", _PROBE],
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        facts = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    if facts["implementation"] != "cpython":
+        return None
+    facts["executable"] = str(Path(facts["executable"]).resolve())
+    return _from_answer(facts)
+
+
+def _from_answer(answer: dict[str, Any]) -> Interpreter:
+    major, minor, patch = answer["version"]
+    return Interpreter(
+        executable=answer["executable"],
+        version=(major, minor, patch),
+        prefix=answer["prefix"],
+        stdlib=answer["stdlib"],
+        include=answer["include"],
+        library_directory=answer["library_directory"],
+    )

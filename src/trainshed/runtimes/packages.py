@@ -1,0 +1,186 @@
+"""A job's packages: fetched from their bucket once, named by content, with what is told from the outside of them."""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from trainshed.runtimes.port import PackageFailed, PackageSource
+
+_CHUNK = 1 << 20
+_NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
+_PLAIN_REQUIREMENT = re.compile(
+    r"(wheel\s*(>=[\d.\s]+)?|setuptools\s*(>=\s*([1-5]?\d|6[0-8])(\.[\d.]*)?\s*)?)"
+)
+"""Build requirements that the setuptools and wheel of every runtime meet."""
+_NAME = re.compile(r"^Name:[ \t]*([A-Za-z0-9._-]+)[ \t\r]*$", re.MULTILINE)
+_LARGEST_METADATA = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A fetched package. `digest`: SHA-256 of the content, hexadecimal."""
+
+    uri: str
+    digest: str
+    path: Path
+
+
+class Packages:
+    """Fetched packages at `<root>/<digest>/<file name>`, and an index from (URI, fingerprint) to digest."""
+
+    def __init__(self, root: Path, source: PackageSource) -> None:
+        self._root = root
+        self._source = source
+        self._known: dict[tuple[str, str], str] = {}
+
+    def known(self, uris: Sequence[str]) -> tuple[Package, ...] | None:
+        """The packages if all of them were fetched before and have not changed since. Fast, fetches nothing."""
+        found: list[Package] = []
+        for uri in uris:
+            try:
+                fingerprint = self._source.fingerprint(uri)
+            except OSError:
+                return None
+            digest = self._digest(uri, fingerprint) if fingerprint else ""
+            if not digest:
+                return None
+            found.append(Package(uri, digest, self._place(uri, digest)))
+        return tuple(found)
+
+    def fetch(self, uris: Sequence[str]) -> tuple[Package, ...]:
+        """The packages, in order, read from the bucket where needed. Blocks. Raises PackageFailed."""
+        return tuple(self._fetch(uri) for uri in uris)
+
+    def _fetch(self, uri: str) -> Package:
+        try:
+            # Asked before reading: a write in between makes the index entry stale, not wrong.
+            fingerprint = self._source.fingerprint(uri)
+            if fingerprint and (digest := self._digest(uri, fingerprint)):
+                place = self._place(uri, digest)
+                if place.exists():
+                    return Package(uri, digest, place)
+            digest, draft = self._read(uri)
+        except FileNotFoundError as missing:
+            raise PackageFailed(
+                f"The package {uri} does not exist. Upload it, or correct the job's package URIs."
+            ) from missing
+        place = self._place(uri, digest)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft.replace(place)
+        if fingerprint:
+            self._remember(uri, fingerprint, digest)
+        return Package(uri, digest, place)
+
+    def _read(self, uri: str) -> tuple[str, Path]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        draft = self._root / f".{secrets.token_hex(8)}"
+        hashed = hashlib.sha256()
+        try:
+            with self._source.open(uri) as content, draft.open("wb") as copy:
+                while chunk := content.read(_CHUNK):
+                    hashed.update(chunk)
+                    copy.write(chunk)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        return hashed.hexdigest(), draft
+
+    def _place(self, uri: str, digest: str) -> Path:
+        # Installers read the version out of a wheel's name, so the name is kept as far as it is one.
+        name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
+        return self._root / digest / name
+
+    def _digest(self, uri: str, fingerprint: str) -> str:
+        key = (uri, fingerprint)
+        if key not in self._known:
+            try:
+                entry = json.loads(self._entry(uri).read_text())
+            except (OSError, ValueError):
+                return ""
+            if entry["fingerprint"] != fingerprint:
+                return ""
+            self._known[key] = entry["digest"]
+        return self._known[key]
+
+    def _remember(self, uri: str, fingerprint: str, digest: str) -> None:
+        self._known[uri, fingerprint] = digest
+        entry = self._entry(uri)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        draft = entry.with_name(f"{entry.name}.{secrets.token_hex(4)}")
+        draft.write_text(json.dumps({"uri": uri, "fingerprint": fingerprint, "digest": digest}))
+        draft.replace(entry)
+
+    def _entry(self, uri: str) -> Path:
+        return self._root / ".index" / hashlib.sha256(uri.encode()).hexdigest()
+
+
+def requirement(package: Package) -> str:
+    """What an installer is given for the package: named by its own metadata if it is a source distribution.
+
+    Its file's name may say otherwise: what the Vertex SDK packs from a script has a moment in front of it.
+    """
+    import tarfile
+    import zipfile
+
+    try:
+        with _members(package.path) as read:
+            name = _NAME.search(read("PKG-INFO"))
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, ValueError):
+        name = None
+    return f"{name[1]} @ {package.path.as_uri()}" if name else str(package.path)
+
+
+def plain_build_name(path: Path) -> str:
+    """The project's name if the file is a source distribution that the runtime's own setuptools can build.
+
+    "" for wheels, for distributions that ask for other build requirements, and where neither can be read.
+    Such a build needs no environment of its own (half a second) and no package index.
+    """
+    # Archives are imported where they are needed: the service starts without them.
+    import tarfile
+    import tomllib
+    import zipfile
+
+    try:
+        with _members(path) as read:
+            name = _NAME.search(read("PKG-INFO"))
+            build = tomllib.loads(read("pyproject.toml")).get("build-system", {})
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, ValueError, KeyError):
+        return ""
+    # Packed by hand, it may have no metadata; the file's name is the next best.
+    name = name or re.match(r"([A-Za-z0-9._-]+?)-\d", path.name)
+    plain = all(_PLAIN_REQUIREMENT.fullmatch(str(text)) for text in build.get("requires", []))
+    backend = str(build.get("build-backend", "setuptools.build_meta"))
+    return name[1] if name and plain and backend.startswith("setuptools.build_meta") else ""
+
+
+@contextmanager
+def _members(path: Path) -> Generator[Callable[[str], str]]:
+    """A reader of the files in a source distribution's only top directory; "" for one that is not there."""
+    import tarfile
+    import zipfile
+
+    with ExitStack() as open_files:
+        if zipfile.is_zipfile(path):
+            archive = open_files.enter_context(zipfile.ZipFile(path))
+            names = archive.namelist()
+            load = archive.read
+        else:
+            packed = open_files.enter_context(tarfile.open(path))
+            names = packed.getnames()
+
+            def load(name: str) -> bytes:
+                member = packed.extractfile(name)
+                return member.read(_LARGEST_METADATA) if member else b""
+
+        present = {name.partition("/")[2]: name for name in names}
+
+        def read(name: str) -> str:
+            return load(present[name]).decode() if name in present else ""
+
+        yield read

@@ -1,0 +1,146 @@
+"""A Python prefix of our own: the machine's interpreter and standard library by reference, site-packages of ours.
+
+Why not a virtual environment: its program sees either no base packages or the host's own ones, and pip refuses
+`--user` in it. In a prefix the base packages *are* the interpreter's site-packages, and the host's are out of sight.
+A prefix is a copy of the interpreter's binary, links to every entry of the standard library, a `site-packages`.
+The binary is copied (a layer's is a hard link of it) because Python up to 3.10 looks for its library beside the
+*resolved* executable. This module makes and reads prefixes; it installs nothing into them.
+"""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.runtimes.interpreters import Interpreter
+
+_NOT_LINKED = ("site-packages", "dist-packages", "EXTERNALLY-MANAGED")
+_PTH_OF_BASE = "_trainshed_base.pth"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The places inside a prefix at `root`, for Python `major.minor` = `python`."""
+
+    root: Path
+    python: str
+
+    @property
+    def executable(self) -> Path:
+        """The interpreter's binary."""
+        return self.root / "bin" / f"python{self.python}"
+
+    @property
+    def library(self) -> Path:
+        """The standard library: links, and `site-packages`."""
+        return self.root / "lib" / f"python{self.python}"
+
+    @property
+    def site(self) -> Path:
+        """`site-packages`."""
+        return self.library / "site-packages"
+
+    @property
+    def scripts(self) -> Path:
+        """Console scripts, apart from `bin`, which would hide the replica's own `python` on PATH."""
+        return self.root / "scripts"
+
+    @property
+    def template(self) -> Path:
+        """What is copied into each replica (`template` module)."""
+        return self.root / "template"
+
+
+def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
+    """A prefix with an empty `site-packages` at `root`, which must not exist."""
+    prefix = _skeleton(root, interpreter)
+    shutil.copy2(interpreter.executable, prefix.executable)
+    _link_site(prefix)
+    return prefix
+
+
+def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
+    """A prefix at `root` whose `site-packages` is empty and followed by the one of `base`.
+
+    The order of a program's imports becomes: its own installs, its user installs, this prefix, the base.
+    """
+    prefix = _skeleton(root, interpreter)
+    prefix.executable.hardlink_to(base.executable)
+    for renamed in base.root.glob("lib/python3*/dist-packages"):
+        _link(prefix.root / renamed.relative_to(base.root), prefix.site)
+    lines = [str(base.site)]
+    # A directory named in a path file is not searched for path files: take the base's lines over.
+    for path in sorted(base.site.glob("*.pth")):
+        lines += path.read_text().splitlines()
+    (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
+    return prefix
+
+
+def take_scripts(prefix: Prefix) -> None:
+    """Move console scripts that were installed into `site-packages/bin` away, for any Python that PATH names.
+
+    They are then run by the replica's own interpreter, not by the one that installed them.
+    """
+    prefix.scripts.mkdir()
+    installed = prefix.site / "bin"
+    if not installed.is_dir():
+        return
+    for script in sorted(installed.iterdir()):
+        content = script.read_bytes()
+        first, newline, rest = content.partition(b"\n")
+        if first.startswith(b"#!") and b"python" in first:
+            content = b"#!/usr/bin/env python3" + newline + rest
+        elif first == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
+            # The long-path form: two lines that start the interpreter, then the script.
+            content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[2]
+        target = prefix.scripts / script.name
+        target.write_bytes(content)
+        target.chmod(script.stat().st_mode)
+    shutil.rmtree(installed)
+
+
+def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
+    prefix = Prefix(root, ".".join(str(part) for part in interpreter.minor))
+    prefix.executable.parent.mkdir(parents=True)
+    for name in ("python", "python3"):
+        (prefix.executable.parent / name).symlink_to(prefix.executable.name)
+    prefix.site.mkdir(parents=True)
+    for entry in os.scandir(interpreter.stdlib):
+        if entry.name not in _NOT_LINKED:
+            (prefix.library / entry.name).symlink_to(entry.path)
+    # Relocatable builds look for libpython beside `bin`; distributions with lib64 look there for the library.
+    beside = Path(interpreter.library_directory)
+    if beside.is_relative_to(interpreter.prefix):
+        for shared in beside.glob("libpython*"):
+            (root / "lib" / shared.name).symlink_to(shared)
+    if Path(interpreter.stdlib).parent.name == "lib64":
+        (root / "lib64").symlink_to("lib")
+    headers = Path(interpreter.include)
+    (root / "include").mkdir()
+    (root / "include" / headers.name).symlink_to(headers)
+    return prefix
+
+
+def _link_site(prefix: Prefix) -> None:
+    """Distributions that renamed `site-packages` (Debian) get the name they look for, as a link to ours."""
+    command = [
+        str(prefix.executable),
+        "-I",
+        "-S",
+        "-c",
+        "import site; print(*site.getsitepackages(), sep='\\n')",
+    ]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    )
+    places = [Path(line) for line in answer.stdout.splitlines()]
+    if prefix.site in places:
+        return
+    inside = [place for place in places if place.is_relative_to(prefix.root)]
+    _link(inside[-1], prefix.site)
+
+
+def _link(place: Path, target: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(os.path.relpath(target, place.parent))

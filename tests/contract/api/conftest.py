@@ -1,0 +1,19 @@
+"""A fresh service per test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.api.house import House
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    built = House(tmp_path)
+    yield built
+    built.close()

@@ -1,0 +1,227 @@
+"""A service without an engine: the API over a real SQLite store and real log files, driven in process.
+
+The test plays the controller: it moves jobs on with the real machine and commits through the real ledger.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.unit.specs_requests import FakeRuntimes
+
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import TokenAuthority
+from trainshed.api.app import ApiApplication
+from trainshed.api.services import ApiSettings, Services
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobName, JobUid
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.notices import Notices
+from trainshed.store.port import Commit, Store
+from trainshed.store.registry import open_store
+
+SECOND = 10**9
+START = 1_760_000_000 * SECOND
+LOCATION = "/v1/projects/p1/locations/us-central1"
+
+
+@dataclass
+class Buckets:
+    names: set[str] = field(default_factory=lambda: {"bucket"})
+
+    def bucket_exists(self, name: str) -> bool:
+        return name in self.names
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.json["error"]
+
+
+class House:
+    """One data directory with everything the API needs; `clock` stands still until it is moved."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = START
+        self.woken: list[JobUid] = []
+        self.buckets = Buckets()
+        self.log_root = directory / "logs"
+        self.store: Store = open_store("sqlite", directory / "data")
+        self.notices = Notices()
+        self._uids = iter(range(1_000, 10**9))
+        self.services = Services(
+            intake=self.store.intake,
+            reader=self.store.reader,
+            logs=LogReader(self.log_root),
+            notices=self.notices,
+            runtimes=FakeRuntimes(),
+            buckets=self.buckets,
+            now=self.now,
+            new_uid=lambda: JobUid(next(self._uids)),
+            wake=self.woken.append,
+            settings=ApiSettings(version="0.0.1"),
+        )
+        self.tokens = TokenAuthority.open(directory / "tokens.json", self.now)
+        self.token = self.tokens.issue(Principal("owner@example.com"))
+        self.app = ApiApplication(self.services, self.tokens.authenticate)
+        self._epoch = 0
+
+    def now(self) -> int:
+        return self.clock
+
+    def close(self) -> None:
+        self.store.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = "",
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Answer:
+        """One request and its whole answer; `body` is JSON unless it is bytes; token None sends none."""
+        sent: list[Any] = []
+        scope = self._scope(method, path, token, headers)
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        messages = iter([{"type": "http.request", "body": data, "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            message = next(messages, None)
+            if message is None:
+                await asyncio.Event().wait()
+            assert message is not None
+            return message
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        answer_headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+        return Answer(
+            sent[0]["status"], answer_headers, b"".join(part.get("body", b"") for part in sent[1:])
+        )
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncGenerator["Lines"]:
+        """An open stream; leaving the context hangs up, as a client that goes away does."""
+        lines = Lines()
+        task = asyncio.create_task(
+            self.app(self._scope("GET", path, "", ()), lines.receive, lines.send)
+        )
+        try:
+            yield lines
+        finally:
+            lines.hang_up()
+            await task
+
+    def _scope(
+        self, method: str, path: str, token: str | None, headers: Iterable[tuple[str, str]]
+    ) -> dict[str, Any]:
+        raw, _, query = path.partition("?")
+        pairs = [(name.lower().encode(), value.encode()) for name, value in headers]
+        if token is not None:
+            pairs.append((b"authorization", f"Bearer {token or self.token}".encode()))
+        return {
+            "type": "http",
+            "method": method,
+            "path": raw.replace("%2F", "/"),
+            "raw_path": raw.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"trainshed.example"), *pairs],
+            "scheme": "http",
+        }
+
+    async def happen(self, name: str, *events: Event) -> Job:
+        """Play the controller: apply events to a job and commit each step; tells whoever waits."""
+        uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
+        self._epoch = self._epoch or await self.store.ledger.acquire("test")
+        job = None
+        for event in events:
+            live = await self.store.ledger.load(uid)
+            assert live is not None, f"{name} is over"
+            stepped = step(live.job, event, self.clock)
+            job = stepped.job
+            seen = max((intent.seq for intent in live.intents), default=0)
+            await self.store.ledger.commit(
+                self._epoch, Commit(stepped.job, live.generation, stepped.timeline, seen)
+            )
+            self.notices.publish(uid)
+        assert job is not None
+        return job
+
+    def write_log(
+        self, uid: int, replica: str, *lines: tuple[int, str], stream: str = "o", attempt: int = 1
+    ) -> None:
+        """Append lines (moment, text) to a replica's segment, as its shim does."""
+        directory = self.log_root / str(uid) / str(attempt) / replica
+        directory.mkdir(parents=True, exist_ok=True)
+        segment = directory / "000000000000.jsonl"
+        first = len(segment.read_text().splitlines()) if segment.exists() else 0
+        with segment.open("a") as file:
+            for n, (at, text) in enumerate(lines, first):
+                file.write(json.dumps({"n": n, "t": at, "s": stream, "m": text}) + "\n")
+        self.notices.publish(JobUid(uid))
+
+
+class Lines:
+    """The client's end of a stream."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._gone = asyncio.Event()
+        self._left: list[Any] = []
+
+    async def receive(self) -> dict[str, Any]:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            return
+        if body := message.get("body"):
+            self._arrived.put_nowait(body)
+        if not message.get("more_body"):
+            self._arrived.put_nowait(None)
+
+    async def next(self) -> Any:
+        """The next line's value; None at the end of the stream."""
+        while not self._left:
+            chunk = await asyncio.wait_for(self._arrived.get(), 5)
+            if chunk is None:
+                return None
+            self._left = [json.loads(line) for line in chunk.splitlines() if line]
+        return self._left.pop(0)
+
+    def __aiter__(self) -> "Lines":
+        return self
+
+    async def __anext__(self) -> Any:
+        line = await self.next()
+        if line is None:
+            raise StopAsyncIteration
+        return line
+
+    def hang_up(self) -> None:
+        self._gone.set()

@@ -1,0 +1,225 @@
+"""Logging v2 `entries:list` over real log files and timelines (facts §5.6, CLIENTS §3.5, SPEC §5)."""
+
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
+from tests.unit.jobs import exited
+from tests.unit.specs_requests import custom_job, ml_job, pool
+
+from trainshed.core.lifecycle.events import (
+    JobAdmitted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.names import ReplicaId
+
+pytestmark = pytest.mark.anyio
+PRIMARY = ReplicaId(0, 0)
+ALL_TIME = 'timestamp>="1970-01-01T01:00:00.000000000Z"'
+
+
+async def entries(house: House, filter_: str = "", **more: Any) -> Answer:
+    body = {"resourceNames": ["projects/p1"], "filter": filter_, "orderBy": "timestamp asc"} | more
+    return await house.call("POST", "/v2/entries:list", body)
+
+
+async def two_replicas(house: House, *, over: bool = True) -> None:
+    """Job 1000 with lines of two replicas, some of one moment; the clock stands after its end."""
+    answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    assert answer.status == 200
+    house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2)))
+    house.write_log(1000, "workerpool1-0", *((START + n * SECOND, f"b{n}") for n in range(1, 9)))
+    house.clock = START + 10 * SECOND
+    if over:
+        await end(house)
+    house.clock = START + 60 * SECOND
+
+
+async def end(house: House) -> None:
+    """Job 1000 runs and succeeds."""
+    await house.happen(
+        f"{LOCATION}/customJobs/1000"[4:],
+        JobAdmitted(()),
+        RuntimePrepared(1),
+        ReplicaStarted(1, PRIMARY, 1, START),
+        ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock)),
+        ReplicaExited(1, ReplicaId(1, 0), 1, exited(0, ended=house.clock)),
+    )
+
+
+def texts(answer: Answer) -> list[str]:
+    assert answer.status == 200, answer.body
+    return [entry["textPayload"] for entry in answer.json.get("entries", [])]
+
+
+async def test_a_readers_margin_is_kept_only_while_lines_may_come(house: House) -> None:
+    """CLIENTS §3.6: gcloud asks for lines older than 5 s and stops at the end of a job that was silent."""
+
+    def until(moment: int) -> str:
+        stamp = datetime.fromtimestamp(moment // SECOND, UTC).isoformat()
+        return f'resource.labels.job_id="1000" AND {ALL_TIME} AND timestamp<"{stamp}"'
+
+    await two_replicas(house, over=False)
+    house.clock = START + 10 * SECOND
+    running = texts(await entries(house, until(house.clock - 5 * SECOND)))
+    assert "b4" in running
+    assert "b5" not in running
+    await end(house)
+    ended = texts(await entries(house, until(house.clock - 5 * SECOND)))
+    assert "b8" in ended
+    assert ended[-1] == "Job completed successfully."
+    house.clock = START + 60 * SECOND
+    past = texts(await entries(house, until(START + 5 * SECOND)))
+    assert [text for text in past if text[0] in "ab"] == running[-6:]
+
+
+async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house: House) -> None:
+    await two_replicas(house)
+    answer = await entries(
+        house,
+        f'resource.type="ml_job" AND resource.labels.job_id="1000" AND {ALL_TIME} AND '
+        'timestamp<"2025-10-09T09:00:00.000000+00:00"',
+        pageSize=1000,
+    )
+    found = answer.json["entries"]
+    places = [(entry["timestamp"], entry["insertId"]) for entry in found]
+    assert all(before < after for before, after in pairwise(places))
+    assert all(len(timestamp) == len("2025-10-09T08:53:21.000000000Z") for timestamp, _ in places)
+    assert [t for t in texts(answer) if t[0] in "ab"] == [
+        *("a1", "b1", "b2", "a3", "b3", "b4", "a5", "b5", "b6", "a7", "b7", "b8")
+    ]
+    assert texts(answer)[0] == "Waiting for job to be provisioned."
+    assert texts(answer)[-1] == "Job completed successfully."
+    assert next(e for e in found if e["textPayload"] == "a1")["resource"] == {
+        "type": "ml_job",
+        "labels": {"job_id": "1000", "project_id": "p1", "task_name": "workerpool0-0"},
+    }
+
+
+async def test_a_task_can_be_asked_for(house: House) -> None:
+    await two_replicas(house)
+    one = await entries(
+        house, 'resource.labels.job_id="1000" resource.labels.task_name="workerpool0-0"'
+    )
+    assert texts(one) == ["a1", "a3", "a5", "a7"]
+    service = await entries(
+        house, 'resource.labels.job_id="1000" resource.labels.task_name="service"'
+    )
+    assert "Waiting for training program to start." in texts(service)
+    assert {
+        entry["labels"]["ml.googleapis.com/task_name"] for entry in service.json["entries"]
+    } == {"service"}
+
+
+@pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
+@pytest.mark.parametrize("size", [1, 3, 5])
+async def test_pages_hold_every_entry_once_in_either_order(
+    house: House, order: str, size: int
+) -> None:
+    await two_replicas(house)
+    whole = (await entries(house, pageSize=1000, orderBy=order)).json["entries"]
+    assert len(whole) >= 12
+    found: list[dict[str, Any]] = []
+    token = ""
+    while True:
+        page = (await entries(house, pageSize=size, orderBy=order, pageToken=token)).json
+        assert len(page["entries"]) <= size
+        found += page["entries"]
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert found == whole
+    stamps = [entry["timestamp"] for entry in found]
+    assert stamps == sorted(stamps, reverse=order.endswith("desc"))
+
+
+async def test_the_resume_form_goes_on_within_one_moment(house: House) -> None:
+    await two_replicas(house)
+    only_a1 = (await entries(house, "textPayload=a1")).json["entries"][0]
+    t, i = only_a1["timestamp"], only_a1["insertId"]
+    rest = await entries(
+        house,
+        'resource.labels.job_id="1000" AND '
+        f'((timestamp="{t}" AND insertId>"{i}") OR timestamp>"{t}") AND resource.labels.task_name!="service"',
+    )
+    assert texts(rest)[:3] == ["b1", "b2", "a3"]
+
+
+async def test_a_live_job_is_told_up_to_a_moment_ago(house: House) -> None:
+    """CLIENTS §3.5: readers drop what comes behind what they have seen."""
+    await two_replicas(house, over=False)
+    house.clock = START + 5 * SECOND
+    live = [t for t in texts(await entries(house, 'resource.labels.job_id="1000"')) if t[0] in "ab"]
+    assert live == ["a1", "b1", "b2", "a3", "b3"]
+
+
+async def test_severity_and_text(house: House) -> None:
+    await two_replicas(house)
+    house.write_log(1000, "workerpool0-0", (START + 9 * SECOND, "ERROR: boom"), stream="e")
+    assert texts(await entries(house, 'severity>=ERROR AND textPayload:"boom"')) == ["ERROR: boom"]
+    assert texts(await entries(house, '"boom"')) == ["ERROR: boom"]
+
+
+async def test_ml_jobs_by_their_id_and_both_resource_types(house: House) -> None:
+    assert (await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="j1"))).status == 200
+    house.write_log(1000, "workerpool0-0", (START + SECOND, "hello"))
+    house.clock = START + 60 * SECOND
+    answer = await entries(
+        house,
+        '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="j1" AND '
+        '(resource.labels.task_name="master-replica-0" OR labels.task_name="master-replica-0")',
+    )
+    assert texts(answer) == ["hello"]
+    assert answer.json["entries"][0]["logName"] == (
+        "projects/p1/logs/ml.googleapis.com%2Fmaster-replica-0"
+    )
+
+
+async def test_projects_see_only_their_own(house: House) -> None:
+    await two_replicas(house)
+    for filter_ in ("", 'resource.labels.job_id="1000"'):
+        other = await entries(house, filter_, resourceNames=["projects/p2"])
+        assert other.json == {}
+    by_id = await entries(house, "textPayload=a1", resourceNames=[], projectIds=["p1"])
+    assert texts(by_id) == ["a1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"filter": "colour=red"}, "filter"),
+        ({"orderBy": "severity"}, "order_by"),
+        ({"resourceNames": []}, "resource_names"),
+        ({"resourceNames": ["folders/1"]}, "resource_names"),
+        ({"pageSize": -1}, "page_size"),
+        ({"pageToken": "x"}, "page_token"),
+    ],
+)
+async def test_bad_requests(house: House, more: dict[str, Any], field: str) -> None:
+    body = {"resourceNames": ["projects/p1"]} | more
+    answer = await house.call("POST", "/v2/entries:list", body)
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    assert answer.error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+async def test_a_narrow_filter_over_many_lines_answers_in_bounded_steps(house: House) -> None:
+    await two_replicas(house)
+    house.write_log(
+        1000, "workerpool0-0", *((START + 9 * SECOND + n, f"line {n}") for n in range(30_000))
+    )
+    pages = 0
+    token = ""
+    found: list[str] = []
+    while True:
+        answer = await entries(house, '"line 29999"', pageToken=token)
+        found += texts(answer)
+        pages += 1
+        token = answer.json.get("nextPageToken", "")
+        if not token:
+            break
+    assert found == ["line 29999"]
+    assert pages == 2

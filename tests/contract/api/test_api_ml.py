@@ -1,0 +1,173 @@
+"""`ml` v1 over REST against a real store (facts §1.1, §6.5)."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.contract.api.house import SECOND, START, House
+from tests.unit.jobs import exited
+from tests.unit.specs_requests import ml_job
+
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    JobAdmitted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.names import ReplicaId
+
+pytestmark = pytest.mark.anyio
+JOBS = "/v1/projects/p1/jobs"
+PRIMARY = ReplicaId(0, 0)
+
+
+async def created(house: House, job_id: str = "job_1", **more: Any) -> dict[str, Any]:
+    answer = await house.call("POST", JOBS, ml_job(job_id=job_id, **more))
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def test_create_and_get(house: House) -> None:
+    view = await created(house, labels={"a": "b"}, scaleTier="STANDARD_1")
+    assert (view["jobId"], view["state"], view["labels"]) == ("job_1", "QUEUED", {"a": "b"})
+    assert view["createTime"] == "2025-10-09T08:53:20Z"
+    assert view["etag"]
+    assert "trainingOutput" not in view
+    asked = ml_job(scaleTier="STANDARD_1")["trainingInput"]
+    assert view["trainingInput"] == asked
+    assert (await house.call("GET", f"{JOBS}/job_1")).json == view
+    assert house.woken == [1000]
+
+
+async def test_a_job_id_is_used_once_only(house: House) -> None:
+    """SPEC §1.4: 409."""
+    await created(house)
+    answer = await house.call("POST", JOBS, ml_job())
+    assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
+    other_project = await house.call("POST", "/v1/projects/p2/jobs", ml_job())
+    assert other_project.status == 200
+
+
+async def test_every_violation_is_named_in_the_public_form(house: House) -> None:
+    """SPEC §1.4, facts §6.5."""
+    asked = ml_job(
+        job_id="1st", region="mars", jobDir="gs://nowhere/x", packageUris=["gs://missing/p.tar.gz"]
+    )
+    answer = await house.call("POST", JOBS, asked)
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    lines = answer.error["message"].splitlines()
+    assert [line.split(" Error: ")[0] for line in lines] == [
+        "Field: job_id",
+        "Field: region",
+        "Field: package_uris[0]",
+        "Field: job_dir",
+    ]
+    fields = [v["field"] for v in answer.error["details"][0]["fieldViolations"]]
+    assert fields == ["job_id", "region", "package_uris[0]", "job_dir"]
+    assert (await house.call("GET", JOBS)).json == {}
+
+
+async def test_unknown_names_are_refused(house: House) -> None:
+    asked = ml_job()
+    asked["parameterServerType"] = "large_model"
+    answer = await house.call("POST", JOBS, asked)
+    assert answer.error["message"] == (
+        "Invalid JSON payload received. Unknown name \"parameterServerType\" at 'job': Cannot find field."
+    )
+
+
+async def test_a_finished_job_tells_its_units(house: House) -> None:
+    await created(house)
+    house.clock = START + 900 * SECOND
+    await house.happen(
+        "projects/p1/jobs/job_1",
+        JobAdmitted(()),
+        RuntimePrepared(1),
+        ReplicaStarted(1, PRIMARY, 1, START),
+        ReplicaExited(1, PRIMARY, 1, exited(1, ended=house.clock)),
+    )
+    view = (await house.call("GET", f"{JOBS}/job_1")).json
+    assert view["state"] == "FAILED"
+    assert view["errorMessage"].startswith(
+        "The replica master 0 exited with a non-zero status of 1."
+    )
+    assert view["trainingOutput"]["consumedMLUnits"] > 0
+    assert (view["startTime"], view["endTime"]) == ("2025-10-09T08:53:20Z", "2025-10-09T09:08:20Z")
+
+
+async def test_a_cancelled_job_tells_why(house: House) -> None:
+    await created(house)
+    assert (await house.call("POST", f"{JOBS}/job_1:cancel", {})).json == {}
+    await house.happen("projects/p1/jobs/job_1", CancelRequested(CancelCause.USER, START))
+    view = (await house.call("GET", f"{JOBS}/job_1")).json
+    assert (view["state"], view["errorMessage"]) == (
+        "CANCELLED",
+        "The job was cancelled by the user.",
+    )
+    again = await house.call("POST", f"{JOBS}/job_1:cancel", {})
+    assert (again.status, again.error["status"]) == (400, "FAILED_PRECONDITION")
+
+
+async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
+    """Facts §1.1: default 20, at most 100."""
+    for n in range(23):
+        await created(house, f"census_{n}")
+    first = (await house.call("GET", JOBS)).json
+    assert [job["jobId"] for job in first["jobs"]] == [f"census_{n}" for n in range(22, 2, -1)]
+    rest = (await house.call("GET", f"{JOBS}?pageToken={first['nextPageToken']}")).json
+    assert [job["jobId"] for job in rest["jobs"]] == ["census_2", "census_1", "census_0"]
+    assert "nextPageToken" not in rest
+    found = await house.call("GET", f"{JOBS}?filter=" + quote("jobId:census_1* AND state:QUEUED"))
+    assert len(found.json["jobs"]) == 11
+    assert (await house.call("GET", f"{JOBS}?filter=state%3AFAILED")).json == {}
+
+
+async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
+    """Facts §1.1: patch with updateMask=labels; optimistic concurrency with the etag."""
+    etag = (await created(house, labels={"a": "1"}))["etag"]
+    changed = await house.call(
+        "PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {"b": "2"}, "etag": etag}
+    )
+    assert changed.status == 200
+    assert changed.json["labels"] == {"b": "2"}
+    assert changed.json["etag"] != etag
+    stale = await house.call(
+        "PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}, "etag": etag}
+    )
+    assert (stale.status, stale.error["status"]) == (409, "ABORTED")
+    blind = await house.call("PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}})
+    assert "labels" not in blind.json
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "field"),
+    [
+        ("", {"labels": {"a": "b"}}, "update_mask"),
+        ("?updateMask=labels,trainingInput.region", {"labels": {}}, "update_mask"),
+        ("?updateMask=labels", {"labels": {"A": "b"}}, "labels.A"),
+    ],
+)
+async def test_what_cannot_be_patched(
+    house: House, query: str, body: dict[str, Any], field: str
+) -> None:
+    await created(house)
+    answer = await house.call("PATCH", f"{JOBS}/job_1{query}", body)
+    assert answer.status == 400
+    assert [v["field"] for v in answer.error["details"][0]["fieldViolations"]] == [field]
+
+
+async def test_project_config(house: House) -> None:
+    view = (await house.call("GET", "/v1/projects/p1:getConfig")).json
+    assert view["serviceAccount"] == "trainshed@localhost"
+    assert view["serviceAccountProject"].isdigit()
+
+
+async def test_operations_and_policies(house: House) -> None:
+    assert (await house.call("GET", "/v1/projects/p1/operations")).json == {}
+    assert (await house.call("GET", "/v1/projects/p1/operations/x")).status == 404
+    await created(house)
+    policy = await house.call("POST", f"{JOBS}/job_1:setIamPolicy", {"policy": {}})
+    assert (policy.status, policy.error["status"]) == (501, "UNIMPLEMENTED")
+    assert "SetIamPolicy" in policy.error["message"]

@@ -1,0 +1,105 @@
+"""The transport: credentials, unknown paths, discovery, health, limits, faults of our own."""
+
+import logging
+
+import pytest
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import custom_job
+
+from trainshed.access.principals import Principal
+
+pytestmark = pytest.mark.anyio
+
+NEED_A_TOKEN = [
+    ("GET", f"{LOCATION}/customJobs"),
+    ("POST", f"{LOCATION}/customJobs"),
+    ("GET", "/ui/projects/p1/locations/us-central1/operations/1"),
+    ("GET", "/v1beta1/projects/p1/locations"),
+    ("GET", "/v1/projects/p1"),
+    ("GET", "/v1/projects/p1/jobs"),
+    ("POST", "/v2/entries:list"),
+    ("GET", "/trainshed/v1/status"),
+    ("GET", "/trainshed/v1/jobs/1/logs"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), NEED_A_TOKEN)
+@pytest.mark.parametrize("token", [None, "wrong"])
+async def test_every_surface_needs_a_token(
+    house: House, method: str, path: str, token: str | None
+) -> None:
+    answer = await house.call(method, path, token=token)
+    assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
+    # A scheme alone is not enough: httplib2, below the API client library, fails to read that.
+    assert answer.headers["www-authenticate"] == 'Bearer realm="trainshed"'
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/nothing"),
+        ("GET", "/v3/projects"),
+        ("PUT", f"{LOCATION}/customJobs"),
+        ("GET", f"{LOCATION}//customJobs"),
+        ("GET", "/v1"),
+        ("GET", "/discovery/v1/apis/ml/v2/rest"),
+        ("GET", "/discovery/v1/apis/aiplatform/v1/rest"),
+        ("POST", "/healthz"),
+    ],
+)
+async def test_unknown_paths_are_json_404(house: House, method: str, path: str) -> None:
+    answer = await house.call(method, path)
+    assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND")
+    assert path in answer.error["message"]
+
+
+async def test_discovery_needs_no_token_and_names_this_host(house: House) -> None:
+    for path in ("/$discovery/rest?version=v1", "/discovery/v1/apis/ml/v1/rest"):
+        document = (await house.call("GET", path, token=None)).json
+        assert (document["name"], document["version"]) == ("ml", "v1")
+        assert document["rootUrl"] == "http://trainshed.example/"
+    logs = (await house.call("GET", "/$discovery/rest?version=v2", token=None)).json
+    assert logs["name"] == "logging"
+
+
+async def test_health(house: House) -> None:
+    for method, path in (("GET", "/healthz"), ("HEAD", "/"), ("GET", "/")):
+        assert (await house.call(method, path, token=None)).status == 200
+
+
+async def test_projects(house: House) -> None:
+    view = (await house.call("GET", "/v1/projects/p1")).json
+    assert (view["projectId"], view["lifecycleState"]) == ("p1", "ACTIVE")
+    assert view["projectNumber"].isdigit()
+    assert (await house.call("GET", "/v1/projects/-")).status == 400
+
+
+async def test_a_body_that_is_too_large_is_refused(house: House) -> None:
+    answer = await house.call("POST", f"{LOCATION}/customJobs", b" " * (10 * 1024 * 1024 + 1))
+    assert answer.status == 400
+    assert "size exceeds the limit" in answer.error["message"]
+
+
+async def test_pretty_printing(house: House) -> None:
+    answer = await house.call("GET", "/v1/projects/p1:getConfig?prettyPrint=true")
+    assert b'\n  "' in answer.body
+
+
+async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(name: str) -> bool:
+        raise RuntimeError(f"the secret inside of {name}")
+
+    monkeypatch.setattr(house.buckets, "bucket_exists", broken)
+    with caplog.at_level(logging.ERROR, "trainshed.api"):
+        answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+    assert (answer.status, answer.error["status"]) == (500, "INTERNAL")
+    assert "secret" not in answer.body.decode()
+    assert "the secret inside of bucket" in caplog.text
+
+
+async def test_a_new_token_works_at_once(house: House) -> None:
+    token = house.tokens.issue(Principal("second@example.com"))
+    view = (await house.call("GET", "/trainshed/v1/status", token=token)).json
+    assert view["principal"] == "second@example.com"

@@ -1,0 +1,231 @@
+"""What is ours, over a real store and real log files: describe, timeline, live logs, watch."""
+
+from urllib.parse import quote
+
+import pytest
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.jobs import exited
+from tests.unit.specs_requests import custom_job, ml_job, pool
+
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    JobAdmitted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.names import ReplicaId
+
+pytestmark = pytest.mark.anyio
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+NAME = "projects/p1/locations/us-central1/customJobs/1000"
+JOB = "/trainshed/v1/jobs/1000"
+
+
+async def created(house: House) -> None:
+    """Job 1000: a primary and a worker."""
+    answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    assert answer.json["name"] == NAME
+
+
+async def started(house: House) -> None:
+    await house.happen(
+        NAME,
+        JobAdmitted(((PRIMARY, "node-a"), (WORKER, "node-a"))),
+    )
+    await running(house)
+
+
+async def running(house: House) -> None:
+    await house.happen(
+        NAME,
+        RuntimePrepared(1),
+        ReplicaStarted(1, PRIMARY, 1, START + SECOND),
+        ReplicaStarted(1, WORKER, 1, START + SECOND),
+    )
+
+
+async def ended(house: House) -> None:
+    house.clock = START + 9 * SECOND
+    await house.happen(
+        NAME,
+        ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock)),
+        ReplicaExited(1, WORKER, 1, exited(None, signal=15, ended=house.clock)),
+    )
+
+
+async def test_status(house: House) -> None:
+    view = (await house.call("GET", "/trainshed/v1/status")).json
+    assert (view["version"], view["principal"]) == ("0.0.1", "owner@example.com")
+
+
+async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
+    await created(house)
+    queued = (await house.call("GET", JOB)).json
+    assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
+    await started(house)
+    await ended(house)
+    view = (await house.call("GET", JOB)).json
+    assert (view["state"], view["rule"], view["attempt"]) == ("SUCCEEDED", "primary_succeeded", 1)
+    assert view["resource"]["state"] == "JOB_STATE_SUCCEEDED"
+    assert [replica["id"] for replica in view["replicas"]] == ["workerpool0-0", "workerpool1-0"]
+    assert view["replicas"][1]["exit"] == {
+        "exitCode": None,
+        "signal": 15,
+        "outOfMemory": False,
+        "startTime": "1970-01-01T00:16:41.000000Z",
+        "endTime": "2025-10-09T08:53:29.000000Z",
+        "logLines": 0,
+    }
+
+
+async def test_a_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
+    await created(house)
+    assert (await house.call("POST", "/v1/projects/p2/jobs", ml_job(job_id="mine"))).status == 200
+    for key, name in (
+        ("1000", NAME),
+        (quote(NAME, safe=""), NAME),
+        ("mine", "projects/p2/jobs/mine"),
+        ("1001", "projects/p2/jobs/mine"),
+    ):
+        assert (await house.call("GET", f"/trainshed/v1/jobs/{key}")).json["name"] == name
+    assert (await house.call("GET", "/trainshed/v1/jobs/none")).status == 404
+    assert (await house.call("GET", "/trainshed/v1/jobs/a%2Fb")).status == 400
+
+
+async def test_lists_both_apis_newest_first(house: House) -> None:
+    await created(house)
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
+    path = "/trainshed/v1/jobs?project=p1"
+    view = (await house.call("GET", path)).json
+    assert [job["jobId"] for job in view["jobs"]] == ["mine", "1000"]
+    assert [job["api"] for job in view["jobs"]] == ["ml", "vertex"]
+    page = (await house.call("GET", f"{path}&limit=1")).json
+    rest = (await house.call("GET", f"{path}&limit=1&pageToken={page['nextPageToken']}")).json
+    assert [job["jobId"] for job in page["jobs"] + rest["jobs"]] == ["mine", "1000"]
+    assert (await house.call("GET", f"{path}&state=running")).json["jobs"] == []
+    assert len((await house.call("GET", f"{path}&state=QUEUED")).json["jobs"]) == 2
+    for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-"):
+        assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
+
+
+async def test_timeline(house: House) -> None:
+    await created(house)
+    await started(house)
+    view = (await house.call("GET", f"{JOB}/timeline")).json
+    kinds = [entry["kind"] for entry in view["entries"] if entry["kind"] != "warning"]
+    assert kinds == ["created", "admitted", "launching", *["replica_started"] * 2, "running"]
+    assert view["entries"][-1]["at"] == "2025-10-09T08:53:21.000000Z"
+
+
+async def test_cancel(house: House) -> None:
+    await created(house)
+    assert (await house.call("POST", f"{JOB}:cancel")).json == {}
+    await house.happen(NAME, CancelRequested(CancelCause.USER, START))
+    assert (await house.call("POST", f"{JOB}:cancel")).status == 400
+
+
+async def test_logs_of_now_end_by_themselves(house: House) -> None:
+    await created(house)
+    house.write_log(1000, "workerpool0-0", *((START + n, f"a{n}") for n in range(300)))
+    house.write_log(1000, "workerpool1-0", (START + 5, "b"))
+    async with house.stream(f"{JOB}/logs") as lines:
+        found = [line async for line in lines]
+    assert lines.status == 200
+    assert [line["message"] for line in found if line["task"] == "workerpool0-0"] == [
+        f"a{n}" for n in range(300)
+    ]
+    assert found[6] == {
+        "at": "2025-10-09T08:53:20.000000005Z",
+        "replica": "workerpool1-0",
+        "task": "workerpool1-0",
+        "attempt": 1,
+        "severity": "INFO",
+        "message": "b",
+        "n": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "messages"),
+    [
+        ("tail=3", ["b1", "a2", "b2"]),
+        ("tail=100", ["a0", "b0", "a1", "b1", "a2", "b2"]),
+        ("replica=workerpool1-0", ["b0", "b1", "b2"]),
+        ("replica=workerpool1-0&tail=1", ["b2"]),
+        ("since=2025-10-09T08:53:22Z", ["a2", "b2"]),
+        ("since=2030-01-01T00:00:00Z", []),
+    ],
+)
+async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> None:
+    await created(house)
+    house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(3)))
+    house.write_log(1000, "workerpool1-0", *((START + n * SECOND + 1, f"b{n}") for n in range(3)))
+    async with house.stream(f"{JOB}/logs?{query}") as lines:
+        assert [line["message"] async for line in lines] == messages
+
+
+async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house: House) -> None:
+    """DESIGN §3.8: the end comes after the last line, also one that was written late."""
+    await created(house)
+    house.write_log(1000, "workerpool0-0", (START + SECOND, "first"))
+    async with house.stream(f"{JOB}/logs?follow=true&tail=1") as lines:
+        assert (await lines.next())["message"] == "first"
+        house.write_log(1000, "workerpool1-0", (START + 1, "late, with an earlier time"))
+        assert (await lines.next())["message"] == "late, with an earlier time"
+        await started(house)
+        house.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "last"))
+        assert (await lines.next())["message"] == "last"
+        await ended(house)
+        assert await lines.next() is None
+
+
+async def test_watching_gives_the_job_at_each_change(house: House) -> None:
+    await created(house)
+    async with house.stream(f"{JOB}/watch") as lines:
+        first = await lines.next()
+        assert (first["state"], first["waits"]) == ("QUEUED", [])
+        await house.happen(NAME, JobAdmitted(()))
+        second = await lines.next()
+        assert second["state"] == "PREPARING"
+        assert second["waits"] == ["Attempt 1: 2 replicas placed."]
+        await running(house)
+        state = ""
+        while state != "RUNNING":
+            state = (await lines.next())["state"]
+        await ended(house)
+        while (view := await lines.next()) is not None:
+            state = view["state"]
+        assert state == "SUCCEEDED"
+
+
+async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: House) -> None:
+    await created(house)
+    async with house.stream(f"{JOB}/logs?follow=true"):
+        pass  # Leaving hangs up; the stream's task is awaited there.
+    async with house.stream(f"{JOB}/watch") as lines:
+        assert (await lines.next())["state"] == "QUEUED"
+        house.services.closing.set()
+        assert await lines.next() is None
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"{JOB}/logs?replica=workerpool7-0", 400),
+        (f"{JOB}/logs?follow=perhaps", 400),
+        (f"{JOB}/logs?since=soon", 400),
+        (f"{JOB}/logs?tail=many", 400),
+        ("/trainshed/v1/jobs/7/logs", 404),
+        ("/trainshed/v1/nothing", 404),
+        ("/trainshed/v2/status", 404),
+    ],
+)
+async def test_bad_requests_are_refused_before_a_stream_begins(
+    house: House, path: str, status: int
+) -> None:
+    await created(house)
+    answer = await house.call("GET", path)
+    assert answer.status == status
+    assert answer.error["message"]

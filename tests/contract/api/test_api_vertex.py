@@ -1,0 +1,288 @@
+"""`aiplatform` v1 over REST against a real store: customJobs, operations, locations (facts §1.2, §6.5)."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.jobs import exited
+from tests.unit.specs_requests import container, custom_job, package, pool
+
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    JobAdmitted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.names import ReplicaId
+
+pytestmark = pytest.mark.anyio
+JOBS = f"{LOCATION}/customJobs"
+PRIMARY = ReplicaId(0, 0)
+
+
+async def created(house: House, display_name: str = "job", **more: Any) -> str:
+    answer = await house.call("POST", JOBS, custom_job() | {"displayName": display_name} | more)
+    assert answer.status == 200, answer.body
+    return answer.json["name"]
+
+
+async def finish(house: House, name: str, code: int = 0) -> None:
+    await house.happen(
+        name,
+        JobAdmitted(((PRIMARY, "node"),)),
+        RuntimePrepared(1),
+        ReplicaStarted(1, PRIMARY, 1, START + 2 * SECOND),
+        ReplicaExited(1, PRIMARY, 1, exited(code, ended=START + 5 * SECOND)),
+    )
+
+
+async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
+    skipped: dict[str, Any] = {}
+    asked = custom_job(
+        pool(), skipped, package(args=["--x", "1"]), scheduling={"timeout": "7200s"}
+    ) | {"labels": {"team": "a"}}
+    answer = await house.call("POST", JOBS, asked)
+    view = answer.json
+    assert answer.status == 200
+    assert view["name"] == "projects/p1/locations/us-central1/customJobs/1000"
+    assert view["state"] == "JOB_STATE_QUEUED"
+    assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
+    assert {key: view[key] for key in asked} == asked
+    assert "startTime" not in view
+    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
+    assert house.woken == [1000]
+
+
+async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
+    """SPEC §1.4."""
+    asked = custom_job(
+        pool(replicaCount="2"),
+        package(packageUris=["gs://missing/a.tar.gz"]),
+        baseOutputDirectory={"outputUriPrefix": "gs://elsewhere/out"},
+    )
+    answer = await house.call("POST", JOBS, asked | {"displayName": ""})
+    assert answer.status == 400
+    assert answer.error["status"] == "INVALID_ARGUMENT"
+    (detail,) = answer.error["details"]
+    assert detail["@type"] == "type.googleapis.com/google.rpc.BadRequest"
+    fields = [violation["field"] for violation in detail["fieldViolations"]]
+    assert fields == [
+        "display_name",
+        "job_spec.worker_pool_specs[0].replica_count",
+        "job_spec.worker_pool_specs[1].python_package_spec.package_uris[0]",
+        "job_spec.base_output_directory.output_uri_prefix",
+    ]
+    message = answer.error["message"]
+    assert message.startswith("List of found errors:\t1.Field: display_name; Message: ")
+    assert "\t4.Field: job_spec.base_output_directory.output_uri_prefix; Message: " in message
+    assert (await house.call("GET", JOBS)).json == {}
+    assert house.woken == []
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"{", "Invalid JSON payload received."),
+        (b'{"displayNam": "x"}', "Unknown name \"displayNam\" at 'custom_job': Cannot find field."),
+        (b'{"displayName": 1}', "Invalid value at 'custom_job.display_name'"),
+        (
+            b'{"jobSpec": {"scheduling": {"strategy": "LATER"}}}',
+            "Invalid value at 'custom_job.job_spec.scheduling.strategy'",
+        ),
+    ],
+)
+async def test_malformed_bodies(house: House, body: bytes, text: str) -> None:
+    """Facts §6.5."""
+    answer = await house.call("POST", JOBS, body)
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    assert text in answer.error["message"]
+
+
+async def test_places_that_are_none(house: House) -> None:
+    unknown = await house.call("POST", "/v1/projects/p1/locations/mars-1/customJobs", custom_job())
+    assert (unknown.status, unknown.error["status"]) == (404, "NOT_FOUND")
+    assert "'mars-1'" in unknown.error["message"]
+    crooked = await house.call("GET", "/v1/projects/-p-/locations/us-central1/customJobs")
+    assert crooked.status == 400
+    assert crooked.error["details"][0]["fieldViolations"][0]["field"] == "parent"
+    missing = await house.call("GET", f"{JOBS}/1")
+    assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
+
+
+async def test_v1beta1_is_the_same(house: House) -> None:
+    name = await created(house)
+    answer = await house.call("GET", f"/v1beta1/{name}")
+    assert answer.json["name"] == name
+
+
+async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -> None:
+    """CLIENTS §3.4; facts §1.2."""
+    name = await created(house)
+    house.clock = START + 6 * SECOND + 123_456_789
+    await finish(house, name)
+    view = (await house.call("GET", f"/v1/{name}?%24alt=json%3Benum-encoding%3Dint")).json
+    assert view["state"] == 4
+    assert view["startTime"] == "2025-10-09T08:53:22Z"
+    assert view["endTime"] == view["updateTime"] == "2025-10-09T08:53:26.123456Z"
+    assert "error" not in view
+
+
+async def test_a_failed_job_carries_its_error(house: House) -> None:
+    name = await created(house)
+    await finish(house, name, code=7)
+    view = (await house.call("GET", f"/v1/{name}")).json
+    assert view["state"] == "JOB_STATE_FAILED"
+    assert view["error"]["code"] == 3
+    assert view["error"]["message"].startswith(
+        "The replica workerpool0-0 exited with a non-zero status of 7."
+    )
+
+
+async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
+    """SPEC §2, "Cancel"."""
+    name = await created(house)
+    for _ in range(2):
+        answer = await house.call("POST", f"/v1/{name}:cancel", {})
+        assert (answer.status, answer.json) == (200, {})
+    assert house.woken == [1000, 1000, 1000]
+    live = await house.store.ledger.load(house.woken[0])
+    assert live is not None
+    assert {intent.cancel.cause for intent in live.intents} == {CancelCause.USER}
+
+
+async def test_cancel_of_a_finished_or_unknown_job_is_refused(house: House) -> None:
+    name = await created(house)
+    await finish(house, name)
+    over = await house.call("POST", f"/v1/{name}:cancel", {})
+    assert (over.status, over.error["status"]) == (400, "FAILED_PRECONDITION")
+    assert (await house.call("POST", f"{JOBS}/9:cancel", {})).status == 404
+
+
+async def test_a_cancelled_job(house: House) -> None:
+    name = await created(house)
+    await house.happen(name, CancelRequested(CancelCause.USER, START))
+    view = (await house.call("GET", f"/v1/{name}")).json
+    assert (view["state"], view["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
+
+
+async def test_delete_answers_a_finished_operation_that_can_be_read_again(house: House) -> None:
+    """CLIENTS §3.2: REST clients poll below /ui/."""
+    name = await created(house)
+    refused = await house.call("DELETE", f"/v1/{name}")
+    assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
+    house.write_log(1000, "workerpool0-0", (START, "x"))
+    await finish(house, name)
+    operation = (await house.call("DELETE", f"/v1/{name}")).json
+    assert operation["done"] is True
+    assert operation["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    assert operation["metadata"]["@type"].endswith("aiplatform.v1.DeleteOperationMetadata")
+    assert operation["name"].startswith("projects/p1/locations/us-central1/operations/")
+    for path in ("/v1/", "/ui/", "/v1beta1/"):
+        assert (await house.call("GET", path + operation["name"])).json == operation
+    assert (await house.call("POST", f"/v1/{operation['name']}:wait", {})).json == operation
+    assert (await house.call("POST", f"/v1/{operation['name']}:cancel")).json == {}
+    listed = (await house.call("GET", f"{LOCATION}/operations")).json
+    assert listed == {"operations": [operation]}
+    assert (await house.call("GET", f"/v1/{name}")).status == 404
+    assert not (house.log_root / "1000").exists()
+
+
+async def test_only_operations_are_served_below_ui(house: House) -> None:
+    name = await created(house)
+    assert (await house.call("GET", f"/ui/{name}")).status == 404
+
+
+async def test_lists_filter_page_and_mask(house: House) -> None:
+    names = [await created(house, f"run_{n}", labels={"n": str(n % 2)}) for n in range(5)]
+    await finish(house, names[2])
+
+    async def listed(query: str) -> Any:
+        answer = await house.call("GET", f"{JOBS}?{query}")
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    everything = await listed("")
+    assert [job["name"] for job in everything["customJobs"]] == names[::-1]
+    done = await listed("filter=" + quote('state="JOB_STATE_SUCCEEDED"'))
+    assert [job["name"] for job in done["customJobs"]] == [names[2]]
+    odd = await listed("filter=" + quote('labels.n=1 AND display_name:"run_*"'))
+    assert [job["displayName"] for job in odd["customJobs"]] == ["run_3", "run_1"]
+
+    seen: list[str] = []
+    token = ""
+    while True:
+        page = await listed(f"pageSize=2&pageToken={token}&readMask=name")
+        seen += [job["name"] for job in page["customJobs"]]
+        assert all(job.keys() == {"name"} for job in page["customJobs"])
+        await created(house, "later")  # New jobs do not move the pages that follow.
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert seen == names[::-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("filter=colour%3Dred", "filter"),
+        ("pageSize=-1", "page_size"),
+        ("pageToken=AAAA", "page_token"),
+        ("readMask=colour", None),
+        ("colour=red", "colour"),
+    ],
+)
+async def test_bad_list_requests(house: House, query: str, field: str | None) -> None:
+    answer = await house.call("GET", f"{JOBS}?{query}")
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    if field is not None:
+        assert answer.error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+async def test_a_token_of_another_filter_is_refused(house: House) -> None:
+    for n in range(3):
+        await created(house, f"run_{n}")
+    first = await house.call("GET", f"{JOBS}?pageSize=1&filter=display_name%3Arun")
+    token = first.json["nextPageToken"]
+    other = await house.call("GET", f"{JOBS}?pageSize=1&pageToken={token}")
+    assert other.status == 400
+    assert other.error["details"][0]["fieldViolations"][0]["field"] == "page_token"
+
+
+async def test_projects_and_locations_keep_jobs_apart(house: House) -> None:
+    await created(house)
+    for other in ("projects/p2/locations/us-central1", "projects/p1/locations/europe-west4"):
+        assert (await house.call("GET", f"/v1/{other}/customJobs")).json == {}
+        assert (await house.call("GET", f"/v1/{other}/customJobs/1000")).status == 404
+
+
+async def test_warnings_and_notices_stand_on_the_timeline(house: House) -> None:
+    """SPEC §1.6."""
+    name = await created(house)
+    ignored = await house.call("POST", JOBS, custom_job(container(), enableWebAccess=True))
+    assert ignored.status == 200, ignored.body
+    stories = [
+        await house.store.reader.timeline(house.woken[index]) for index in range(len(house.woken))
+    ]
+    assert [entry.kind for entry in stories[0]] == ["created"]
+    assert stories[0][0].message.startswith(f"{name} was created by owner@example.com: 1 replica.")
+    assert "warning" in [entry.kind for entry in stories[1]]
+
+
+async def test_locations(house: House) -> None:
+    found = (await house.call("GET", f"{LOCATION}")).json
+    assert (found["name"], found["locationId"]) == (LOCATION[4:], "us-central1")
+    first = (await house.call("GET", "/v1/projects/p1/locations?pageSize=5")).json
+    rest = await house.call("GET", f"/v1/projects/p1/locations?pageToken={first['nextPageToken']}")
+    names = [place["locationId"] for place in first["locations"] + rest.json["locations"]]
+    assert len(first["locations"]) == 5
+    assert names == sorted(set(names))
+    assert (await house.call("GET", "/v1/projects/p1/locations/mars-1")).status == 404
+
+
+async def test_known_methods_that_are_not_served_say_so(house: House) -> None:
+    answer = await house.call("GET", f"{LOCATION}/trainingPipelines")
+    assert (answer.status, answer.error["status"]) == (501, "UNIMPLEMENTED")
+    assert "PipelineService.ListTrainingPipelines" in answer.error["message"]

@@ -1,0 +1,56 @@
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.contract.cli.fake_service import TOKEN, FakeService, serve
+from trainshed.cli.commands import register
+from trainshed.cli.moments import parse_moment
+
+NOW = parse_moment("2026-11-20T06:01:00Z")
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[FakeService]:
+    """A fake service, found through the data directory of the test."""
+    fake = FakeService()
+    server = serve(fake)
+    write_service_file(tmp_path, fake.address)
+    yield fake
+    server.shutdown()
+    server.server_close()
+
+
+def write_service_file(data: Path, address: str, **more: Any) -> None:
+    found = {
+        "rest": address,
+        "storage": address,
+        "token": TOKEN,
+        "pid": os.getpid(),
+        "project": "p",
+        "region": "us-central1",
+        "bucket": "b",
+    }
+    (data / "service.json").write_text(json.dumps(found | more))
+
+
+@pytest.fixture
+def trainshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Runs a command line, with the test's directory for data and a clock that stands still."""
+    for name in ("TRAINSHED_ENDPOINT", "TRAINSHED_TOKEN", "GOOGLE_CLOUD_PROJECT", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRAINSHED_DATA", str(tmp_path))
+    monkeypatch.setenv("TZ", "UTC")
+    group = click.Group("trainshed")
+    register(group, lambda: NOW)
+
+    def invoke(*arguments: str, **options: Any) -> Result:
+        return CliRunner().invoke(group, arguments, **options)
+
+    return invoke

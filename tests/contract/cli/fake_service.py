@@ -1,0 +1,186 @@
+"""A service of paper: answers on loopback what a test laid down, and remembers what it was asked.
+
+Its answers have the shapes that `trainshed.api.trainshed_v1.views` describes.
+"""
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+TOKEN = "tok-en"
+
+
+@dataclass
+class Asked:
+    """One request. `path` is decoded, `query` holds single values."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: bytes
+    authorization: str
+
+
+@dataclass
+class Stream:
+    """NDJSON, one object at a time; `gate` (if any) opens before the last one is sent."""
+
+    objects: list[dict[str, Any]]
+    gate: threading.Event | None = None
+    broken: bool = False
+
+
+Reply = dict[str, Any] | bytes | Stream
+
+
+@dataclass
+class FakeService:
+    """`replies`: (method, decoded path) to (status, reply), or a list of these, taken one by one, the last
+    one for ever."""
+
+    replies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    asked: list[Asked] = field(default_factory=list[Asked])
+    address: str = ""
+
+    def on(self, method: str, path: str, *replies: Reply, status: int = 200) -> None:
+        self.replies[method, path] = [(status, reply) for reply in replies]
+
+    def refuse(self, method: str, path: str, status: int, message: str, **violations: str) -> None:
+        error: dict[str, Any] = {"code": status, "message": message, "status": "X"}
+        if violations:
+            listed = [{"field": key, "description": text} for key, text in violations.items()]
+            error["details"] = [{"@type": "…BadRequest", "fieldViolations": listed}]
+        self.on(method, path, {"error": error}, status=status)
+
+    def bodies(self, method: str, path: str) -> list[bytes]:
+        return [a.body for a in self.asked if (a.method, a.path) == (method, path)]
+
+    def answer(self, asked: Asked) -> tuple[int, Reply]:
+        self.asked.append(asked)
+        if asked.authorization != f"Bearer {TOKEN}":
+            return 401, {"error": {"code": 401, "message": "Who are you?"}}
+        queue = self.replies.get((asked.method, asked.path))
+        if not queue:
+            return 404, {"error": {"code": 404, "message": f"{asked.path} was not found."}}
+        return queue.pop(0) if len(queue) > 1 else queue[0]
+
+
+def serve(service: FakeService) -> ThreadingHTTPServer:
+    """Start answering on a free port of loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+            authorization = self.headers.get("authorization", "")
+            status, reply = service.answer(
+                Asked(self.command, unquote(parts.path), query, body, authorization)
+            )
+            self.send_response(status)
+            if isinstance(reply, Stream):
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                self._send_stream(reply)
+                return
+            content = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815 - its name in the library
+
+        def _send_stream(self, stream: Stream) -> None:
+            for number, found in enumerate(stream.objects):
+                if stream.gate and number == len(stream.objects) - 1:
+                    stream.gate.wait(10)
+                self._chunk(json.dumps(found).encode() + b"\n")
+                self._chunk(b"\n")
+            if stream.broken:
+                self.close_connection = True
+                return
+            self._chunk(b"")
+
+        def _chunk(self, content: bytes) -> None:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the library
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    service.address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    return server
+
+
+def replica(name: str, state: str = "RUNNING", **more: Any) -> dict[str, Any]:
+    return {
+        "id": name,
+        "task": name,
+        "state": state,
+        "node": "node-0",
+        "incarnation": 1,
+        "startTime": "2026-11-20T06:00:01.000000Z" if state != "WAITING" else "",
+        "exit": None,
+    } | more
+
+
+def exited(code: int = 0) -> dict[str, Any]:
+    return {
+        "exitCode": code,
+        "signal": None,
+        "outOfMemory": False,
+        "startTime": "2026-11-20T06:00:01.000000Z",
+        "endTime": "2026-11-20T06:00:04.500000Z",
+        "logLines": 2,
+    }
+
+
+def job(
+    uid: str = "7", state: str = "RUNNING", replicas: Iterable[dict[str, Any]] = (), **more: Any
+) -> dict[str, Any]:
+    over = state in ("SUCCEEDED", "FAILED", "CANCELLED")
+    found: dict[str, Any] = {
+        "name": f"projects/p/locations/us-central1/customJobs/{uid}",
+        "api": "vertex",
+        "uid": uid,
+        "project": "p",
+        "jobId": uid,
+        "displayName": "digits",
+        "state": state,
+        "createTime": "2026-11-20T06:00:00.000000Z",
+        "startTime": "2026-11-20T06:00:01.000000Z",
+        "endTime": "2026-11-20T06:00:05.000000Z" if over else "",
+        "updateTime": "2026-11-20T06:00:01.000000Z",
+        "labels": {},
+        "attempt": 1,
+        "rule": "",
+        "waits": [],
+        "replicas": list(replicas),
+        "resource": {},
+    }
+    return found | more
+
+
+def line(name: str, message: str, n: int = 0, severity: str = "INFO") -> dict[str, Any]:
+    return {
+        "at": f"2026-11-20T06:00:02.{n:09d}Z",
+        "replica": name,
+        "task": name,
+        "attempt": 1,
+        "severity": severity,
+        "message": message,
+        "n": n,
+    }
+
+
+def entry(kind: str, message: str, second: int = 0) -> dict[str, Any]:
+    at = f"2026-11-20T06:00:{second:02d}.000000Z"
+    return {"at": at, "kind": kind, "message": message, "details": {}}

@@ -1,0 +1,110 @@
+"""How a command finds its service, and how it tells what is wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke, write_service_file
+from tests.contract.cli.fake_service import FakeService, job
+
+
+def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path: Path) -> None:
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: No Trainshed service is running with its data in {tmp_path}. Start one: trainshed up\n"
+    )
+
+
+def test_a_service_that_has_ended_is_not_asked(trainshed: Invoke, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    write_service_file(tmp_path, "http://127.0.0.1:1", pid=ended.pid)
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 1
+    assert f"process {ended.pid}, has ended" in result.stderr
+
+
+def test_an_unreadable_service_file_is_told(trainshed: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "service.json").write_text("{")
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 1
+    assert "service.json cannot be read" in result.stderr
+
+
+def test_nothing_answers(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
+    write_service_file(tmp_path, "http://127.0.0.1:1")
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 1
+    assert "Nothing answers at http://127.0.0.1:1." in result.stderr
+    assert "trainshed up" in result.stderr
+
+
+def test_an_address_of_yesterday_in_the_environment_is_named(trainshed: Invoke) -> None:
+    env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "GOOGLE_CLOUD_PROJECT": "p"}
+    result = trainshed("jobs", "list", env=env)
+    assert result.exit_code == 1
+    assert "TRAINSHED_ENDPOINT" in result.stderr
+    assert 'eval "$(trainshed env)"' in result.stderr
+
+
+def test_the_command_line_wins_over_the_environment(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", "/trainshed/v1/jobs", {"jobs": [], "nextPageToken": ""})
+    env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "TRAINSHED_TOKEN": "tok-en"}
+    result = trainshed("jobs", "list", "--url", service.address, "--project", "q", env=env)
+    assert result.exit_code == 0, result.stderr
+    assert service.asked[0].query["project"] == "q"
+
+
+def test_a_wrong_token_says_what_to_do(trainshed: Invoke, service: FakeService) -> None:
+    result = trainshed("jobs", "list", "--token", "wrong")
+    assert result.exit_code == 1
+    assert "Who are you?" in result.stderr
+    assert "trainshed env --unset" in result.stderr
+    assert "wrong" not in result.stderr
+
+
+def test_every_violation_has_a_line(trainshed: Invoke, service: FakeService) -> None:
+    service.refuse(
+        "GET", "/trainshed/v1/jobs", 400, "long text", state="'X' is no state.", limit="is odd."
+    )
+    result = trainshed("jobs", "list", "--state", "X")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "Error: The service refused the request:",
+        "  state: 'X' is no state.",
+        "  limit: is odd.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("jobs", "list", "--limit", "0"), ("jobs", "describe"), ("jobs", "nonsense"), ("env", "x")],
+)
+def test_mistakes_in_the_command_line_exit_with_2(
+    trainshed: Invoke, arguments: tuple[str, ...]
+) -> None:
+    assert trainshed(*arguments).exit_code == 2
+
+
+def test_an_answer_that_is_not_json_names_the_address(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", "/trainshed/v1/jobs", b"<html>")
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 1
+    assert service.address in result.stderr
+
+
+def test_another_users_service_counts_as_running(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    # The parent of all processes is not ours to signal unless we are root; either way it runs.
+    write_service_file(tmp_path, service.address, pid=1 if os.getuid() else os.getpid())
+    service.on("GET", "/trainshed/v1/jobs", {"jobs": [job()], "nextPageToken": ""})
+    assert trainshed("jobs", "list").exit_code == 0

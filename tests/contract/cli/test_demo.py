@@ -1,0 +1,147 @@
+"""`trainshed demo`: a run against a service, and one that starts a service of its own."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import (
+    FakeService,
+    Stream,
+    entry,
+    exited,
+    job,
+    line,
+    replica,
+)
+from trainshed.cli.packaging import build_demo_sdist
+
+JOBS = "/trainshed/v1/jobs"
+NAME = "projects/p/locations/us-central1/customJobs/7"
+OUTPUT = "demo/20261120-060100-000"
+
+STAND_IN = """\
+#!{python}
+import json, os, signal, sys
+arguments = dict(zip(sys.argv[4::2], sys.argv[5::2]))
+assert sys.argv[1:4] == ["-m", "trainshed", "up"] and arguments["--port"] == "0", sys.argv
+print("starting")
+if {fails}:
+    sys.exit("the port is taken")
+found = {{"rest": {address!r}, "token": "tok-en", "pid": os.getpid(), "project": "p",
+         "region": "us-central1", "bucket": "b"}}
+with open(os.path.join(arguments["--data"], "service.json"), "w") as file:
+    json.dump(found, file)
+def end(*signal):
+    print("ended", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+os.write(int(arguments["--ready-fd"]), json.dumps(found).encode() + b"\\n")
+os.close(int(arguments["--ready-fd"]))
+signal.pause()
+"""
+
+
+def prepare(service: FakeService, state: str = "SUCCEEDED") -> None:
+    """A service on which the demo's job ends in `state`."""
+    over = job(
+        state=state,
+        replicas=[replica("workerpool0-0", "EXITED", exit=exited())],
+        error={"code": 3, "message": "It failed."} if state == "FAILED" else None,
+    )
+    service.on("GET", "/trainshed/v1/status", {"version": "1"})
+    service.on("POST", "/upload/storage/v1/b/b/o", {"name": "x"})
+    service.on("POST", "/v1/projects/p/locations/us-central1/customJobs", {"name": NAME})
+    service.on("GET", f"{JOBS}/{NAME}", job(state="QUEUED"))
+    service.on("GET", f"{JOBS}/7", over)
+    service.on("GET", f"{JOBS}/7/watch", Stream([over]))
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "epoch 1/30")]))
+    entries = [entry("created", "It was created.")]
+    service.on("GET", f"{JOBS}/7/timeline", {"name": NAME, "entries": entries})
+    metrics = b'{"accuracy": 0.9722, "epochs": 30}'
+    service.on("GET", f"/storage/v1/b/b/o/{OUTPUT}/model/metrics.json", metrics)
+
+
+def test_it_submits_follows_and_tells_the_result(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    prepare(service)
+    on_disk = tmp_path / "buckets" / "b" / OUTPUT / "model"
+    on_disk.mkdir(parents=True)
+    result = trainshed("demo", "--workers", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "06:00:00.000  created: It was created.\n" in result.stdout
+    assert "epoch 1/30\n" in result.stdout
+    assert "SUCCEEDED  accuracy 0.972 " in result.stdout
+    assert f"gs://b/{OUTPUT}/model\n" in result.stdout
+    assert f"{on_disk}\n" in result.stdout
+    assert "gcloud ai custom-jobs list" in result.stdout
+
+    (sent,) = service.bodies("POST", "/v1/projects/p/locations/us-central1/customJobs")
+    primary, workers, servers, evaluator = json.loads(sent)["jobSpec"]["workerPoolSpecs"]
+    assert (primary["replicaCount"], workers["replicaCount"], servers) == ("1", "1", {})
+    assert evaluator["pythonPackageSpec"]["pythonModule"] == "trainshed_demo.task"
+    (uploaded,) = [a for a in service.asked if a.path.startswith("/upload")]
+    assert uploaded.body == build_demo_sdist().content
+    assert f"gs://b/{uploaded.query['name']}" in primary["pythonPackageSpec"]["packageUris"]
+
+
+def test_a_failed_job_is_told_and_exits_with_1(trainshed: Invoke, service: FakeService) -> None:
+    prepare(service, "FAILED")
+    result = trainshed("demo")
+    assert result.exit_code == 1
+    assert result.stderr == "FAILED after 5.0s\nIt failed.\n"
+
+
+def test_a_refused_submit_lists_what_is_wrong(trainshed: Invoke, service: FakeService) -> None:
+    prepare(service)
+    path = "/v1/projects/p/locations/us-central1/customJobs"
+    service.refuse("POST", path, 400, "List of found errors", **{"job_spec.x": "is wrong."})
+    result = trainshed("demo")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("\n  job_spec.x: is wrong.\n")
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, service: FakeService) -> Path:
+    """`python -m trainshed up` is played by a script that points at the fake service."""
+    (tmp_path / "service.json").unlink()
+    script = tmp_path / "python"
+    script.write_text(STAND_IN.format(python=sys.executable, address=service.address, fails=False))
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    return script
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_it_starts_a_service_and_stops_it_again(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    prepare(service)
+    result = trainshed("demo")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("No service is running; starting one")
+    assert f"trainshed up --data {tmp_path}" in result.stdout
+    assert (tmp_path / "up.log").read_text() == "starting\nended\n"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_keep_leaves_the_service_running(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    prepare(service)
+    result = trainshed("demo", "--keep")
+    assert result.exit_code == 0, result.stderr
+    assert "trainshed down" in result.stdout
+    service.on("GET", JOBS, {"jobs": [], "nextPageToken": ""})
+    assert trainshed("down").stdout == "The service has ended.\n"
+    assert (tmp_path / "up.log").read_text() == "starting\nended\n"
+
+
+def test_a_service_that_does_not_start_says_why(trainshed: Invoke, stand_in: Path) -> None:
+    stand_in.write_text(stand_in.read_text().replace("if False:", "if True:"))
+    result = trainshed("demo")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("  starting\n  the port is taken\n")

@@ -1,0 +1,83 @@
+"""`trainshed down`: jobs are over before the service is asked to end."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke, write_service_file
+from tests.contract.cli.fake_service import FakeService, Stream, job
+
+JOBS = "/trainshed/v1/jobs"
+EMPTY: dict[str, Any] = {"jobs": [], "nextPageToken": ""}
+
+
+@pytest.fixture
+def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process that stands for the service's, and that a signal ends."""
+    waits = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    write_service_file(tmp_path, service.address, pid=waits.pid)
+    yield waits
+    waits.kill()
+    waits.communicate()
+
+
+def test_it_cancels_waits_and_stops(
+    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+) -> None:
+    pages: list[dict[str, Any]] = [{"jobs": [job()], "nextPageToken": ""}, EMPTY]
+    service.on("GET", JOBS, *pages)
+    gate = threading.Event()
+    views = Stream([job(), job(state="CANCELLED")], gate)
+    service.on("GET", f"{JOBS}/7/watch", views)
+    service.on("POST", f"{JOBS}/7:cancel", {})
+    threading.Timer(0.05, gate.set).start()
+    result = trainshed("down")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "Cancelling 7 digits\nThe service has ended.\n"
+    assert process.wait(10) == -15
+    asked = [(a.method, a.query.get("state")) for a in service.asked]
+    live = ("QUEUED", "PREPARING", "RUNNING", "CANCELLING")
+    assert asked == [*(("GET", state) for state in live), ("POST", None), ("GET", None)]
+
+
+def test_a_job_that_was_over_already_is_no_error(
+    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+) -> None:
+    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""}, EMPTY)
+    service.refuse("POST", f"{JOBS}/7:cancel", 400, "It is over.")
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(state="SUCCEEDED")]))
+    assert trainshed("down").exit_code == 0
+    assert process.wait(10) == -15
+
+
+def test_a_job_that_does_not_end_keeps_the_service(
+    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+) -> None:
+    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""}, EMPTY)
+    service.on("POST", f"{JOBS}/7:cancel", {})
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(), job()], threading.Event()))
+    result = trainshed("down", "--timeout", "0.1")
+    assert result.exit_code == 1
+    assert "1 of 1 jobs are not over yet" in result.stderr
+    assert process.poll() is None
+
+
+def test_a_process_that_does_not_answer_is_left_alone(
+    trainshed: Invoke, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    # Its number may have been given to another program since.
+    write_service_file(tmp_path, "http://127.0.0.1:1", pid=process.pid)
+    result = trainshed("down")
+    assert result.exit_code == 1
+    assert process.poll() is None
+
+
+def test_without_a_service_all_is_well(trainshed: Invoke, tmp_path: Path) -> None:
+    result = trainshed("down")
+    assert result.exit_code == 0
+    assert result.stderr == f"No Trainshed service is running with its data in {tmp_path}.\n"

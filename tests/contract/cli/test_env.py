@@ -1,0 +1,92 @@
+"""`trainshed env`: the variables, as real shells and google-auth read them (CLIENTS §2)."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke, write_service_file
+from tests.contract.cli.fake_service import TOKEN, FakeService
+from trainshed.cli.credentials import credentials_document
+
+
+def environment(script: str) -> dict[str, str]:
+    clean = {"PATH": "/usr/bin:/bin"}
+    text = subprocess.run(
+        ["/bin/sh", "-c", script + "\nenv"], env=clean, capture_output=True, text=True, check=True
+    ).stdout
+    return dict(row.split("=", 1) for row in text.splitlines())
+
+
+def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
+    write_service_file(tmp_path, "http://127.0.0.1:7", storage="http://127.0.0.1:8", project="a'b")
+    result = trainshed("env")
+    assert result.exit_code == 0, result.stderr
+    found = environment(result.stdout)
+    assert found["CLOUDSDK_AUTH_ACCESS_TOKEN"] == TOKEN
+    assert found["CLOUDSDK_CORE_PROJECT"] == "a'b"
+    assert found["CLOUDSDK_AI_REGION"] == "us-central1"
+    assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_ML"] == "http://127.0.0.1:7/"
+    assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
+    assert found["STORAGE_EMULATOR_HOST"] == "http://127.0.0.1:8"
+    assert found["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"
+    assert found["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "credentials.json")
+    # `eval $(trainshed env)` without quotes makes one line of it: the notes must come last.
+    assert environment(" ".join(result.stdout.split())).get("TRAINSHED_TOKEN") == TOKEN
+
+
+def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
+    write_service_file(tmp_path, "http://127.0.0.1:7")
+    given = trainshed("env").stdout
+    (tmp_path / "service.json").unlink()
+    undo = trainshed("env", "--unset")
+    assert undo.exit_code == 0
+    assert set(environment(f"{given}\n{undo.stdout}")) == set(environment(""))
+
+
+def test_other_shells_have_their_own_syntax(trainshed: Invoke, tmp_path: Path) -> None:
+    write_service_file(tmp_path, "http://127.0.0.1:7", project="a'b")
+    fish = trainshed("env", "--shell", "fish").stdout
+    assert "set -gx CLOUDSDK_CORE_PROJECT 'a\\'b'\n" in fish
+    assert "| source" in fish
+    power = trainshed("env", "--shell", "powershell").stdout
+    assert "$env:CLOUDSDK_CORE_PROJECT = 'a''b'\n" in power
+    assert "set -e TRAINSHED_TOKEN\n" in trainshed("env", "--unset", "--shell", "fish").stdout
+
+
+def test_what_the_shell_was_given_before_does_not_count(trainshed: Invoke, tmp_path: Path) -> None:
+    write_service_file(tmp_path, "http://127.0.0.1:7")
+    result = trainshed("env", env={"TRAINSHED_ENDPOINT": "http://127.0.0.1:1"})
+    assert "TRAINSHED_ENDPOINT=http://127.0.0.1:7\n" in result.stdout
+
+
+def test_a_remote_service_is_asked_for_its_defaults(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", "/trainshed/v1/status", {"project": "q", "region": "europe-west4"})
+    result = trainshed("env", "--url", service.address, "--token", TOKEN)
+    assert "CLOUDSDK_CORE_PROJECT=q\n" in result.stdout
+    assert "CLOUDSDK_AI_REGION=europe-west4\n" in result.stdout
+    assert "GOOGLE_APPLICATION_CREDENTIALS" not in result.stdout
+
+
+def test_google_auth_uses_the_credentials_and_asks_nobody_else(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import google.auth
+    from google.auth.transport.requests import AuthorizedSession
+
+    file = tmp_path / "credentials.json"
+    file.write_text(json.dumps(credentials_document(TOKEN, "p")))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
+    # Whatever would leave this machine would come by here.
+    monkeypatch.setenv("HTTPS_PROXY", service.address)
+    service.on("GET", "/v1/x", {})
+    scope = "https://www.googleapis.com/auth/cloud-platform"
+    credentials, project = google.auth.default(scopes=[scope])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - untyped library
+    session = AuthorizedSession(credentials)  # pyright: ignore[reportUnknownArgumentType] - untyped library
+    assert session.get(f"{service.address}/v1/x").status_code == 200  # pyright: ignore[reportUnknownMemberType] - untyped library
+    assert project == "p"
+    assert [asked.path for asked in service.asked] == ["/v1/x"]

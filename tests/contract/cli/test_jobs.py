@@ -1,0 +1,185 @@
+"""`trainshed jobs`: what is asked of the service, and what is printed."""
+
+import json
+from typing import Any
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import (
+    FakeService,
+    Stream,
+    entry,
+    exited,
+    job,
+    line,
+    replica,
+)
+
+JOBS = "/trainshed/v1/jobs"
+
+
+def listed(*jobs: dict[str, Any], token: str = "") -> dict[str, Any]:
+    return {"jobs": list(jobs), "nextPageToken": token}
+
+
+def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> None:
+    jobs = listed(job("12", "RUNNING"), job("3", "SUCCEEDED", displayName="a longer name"))
+    service.on("GET", JOBS, jobs)
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 0, result.stderr
+    header, first, second = result.stdout.splitlines()
+    assert header.split() == ["JOB", "NAME", "STATE", "CREATED", "LASTED"]
+    assert first.split()[:3] == ["12", "digits", "RUNNING"]
+    assert first.endswith("1m 00s")
+    assert second.endswith("5.0s")
+    assert first.index("RUNNING") == second.index("SUCCEEDED") == header.index("STATE")
+
+
+def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed(job("3"), token="t"), listed(token="u"), listed(job("2")))
+    result = trainshed("jobs", "list", "--state", "running", "--format", "json")
+    assert [found["uid"] for found in json.loads(result.stdout)] == ["3", "2"]
+    assert [asked.query.get("pageToken") for asked in service.asked] == [None, "t", "u"]
+    assert service.asked[1].query["limit"] == "19"
+    assert service.asked[0].query["state"] == "running"
+
+
+def test_an_empty_list_says_what_to_try(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed())
+    result = trainshed("jobs", "list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "trainshed demo" in result.stderr
+
+
+def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeService) -> None:
+    replicas = [
+        replica("workerpool0-0", "EXITED", exit=exited(3)),
+        replica("workerpool1-0", "WAITING"),
+    ]
+    error = {"code": 3, "message": "The replica failed. \nTraceback\n"}
+    service.on(
+        "GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, error=error, rule="user_code")
+    )
+    result = trainshed("jobs", "describe", "7")
+    assert result.exit_code == 0, result.stderr
+    assert "Rule     user_code\n" in result.stdout
+    assert "Error    The replica failed.\n         Traceback (code 3)\n" in result.stdout
+    rows = result.stdout.splitlines()[-2:]
+    assert rows[0].split() == ["workerpool0-0", "EXITED", "exit", "3", "3.5s", "node-0"]
+    assert rows[1].split() == ["workerpool1-0", "WAITING", "–", "–", "node-0"]
+
+
+def test_a_full_name_is_one_segment_of_the_path(trainshed: Invoke, service: FakeService) -> None:
+    name = "projects/p/locations/us-central1/customJobs/7"
+    service.on("GET", f"{JOBS}/{name}", job())
+    result = trainshed("jobs", "describe", name, "--format", "json")
+    assert json.loads(result.stdout)["uid"] == "7"
+
+
+def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
+    service.on("GET", f"{JOBS}/5678", job("5678"))
+    assert trainshed("jobs", "describe", "56").exit_code == 0
+
+    several = trainshed("jobs", "describe", "12")
+    assert several.exit_code == 1
+    assert "2 jobs have an id that begins with '12':\n  1234" in several.stderr
+
+    none = trainshed("jobs", "describe", "5679")
+    assert none.exit_code == 1
+    assert "There is no job '5679'. Did you mean:\n  5678" in none.stderr
+
+
+def test_the_timeline_tells_times_between(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job())
+    entries = [entry("created", "It was created."), entry("running", "All run.\nMore.", 12)]
+    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "entries": entries})
+    result = trainshed("jobs", "timeline", "7")
+    assert result.stdout.splitlines()[2:] == [
+        "06:00:00.000  +0.00s  created  It was created.",
+        "06:00:12.000    +12s  running  All run.",
+    ]
+
+
+def test_logs_are_prefixed_and_plain_in_a_pipe(trainshed: Invoke, service: FakeService) -> None:
+    replicas = [replica("workerpool0-0"), replica("workerpool1-10")]
+    service.on("GET", f"{JOBS}/7", job(replicas=replicas))
+    lines = [line("workerpool0-0", "one"), line("workerpool1-10", "two", 1, "ERROR")]
+    service.on("GET", f"{JOBS}/7/logs", Stream(lines))
+    result = trainshed("jobs", "logs", "7", "--tail", "5", "--replica", "workerpool0-0")
+    assert result.stdout == "workerpool0-0   one\nworkerpool1-10  two\n"
+    assert service.asked[-1].query == {"tail": "5", "replica": "workerpool0-0"}
+
+
+def test_logs_are_coloured_on_a_terminal(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job(replicas=[replica("workerpool0-0")]))
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "oh", severity="ERROR")]))
+    assert "\x1b[36mworkerpool0-0" in trainshed("jobs", "logs", "7", color=True).stdout
+    plain = trainshed("jobs", "logs", "7", color=True, env={"NO_COLOR": "1"}).stdout
+    assert plain == "workerpool0-0  oh\n"
+
+
+def test_following_ends_with_the_job(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job(), job(state="FAILED"))
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
+    result = trainshed("jobs", "logs", "-f", "7", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["message"] == "one"
+    assert service.asked[1].query == {"follow": "true"}
+
+
+def test_a_service_that_shuts_down_while_one_follows(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
+    result = trainshed("jobs", "logs", "-f", "7")
+    assert result.exit_code == 1
+    assert "trainshed jobs logs -f 7" in result.stderr
+
+
+def test_a_stream_that_breaks_off_is_an_error(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")], broken=True))
+    result = trainshed("jobs", "logs", "7")
+    assert result.exit_code == 1
+    assert "broke off" in result.stderr
+
+
+def test_a_stream_of_known_length_is_whole(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
+    service.on("GET", f"{JOBS}/7/logs", json.dumps(line("workerpool0-0", "one")).encode())
+    assert trainshed("jobs", "logs", "7").stdout == "workerpool0-0  one\n"
+
+
+def test_cancel_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed())
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("POST", f"{JOBS}/7:cancel", {})
+    result = trainshed("jobs", "cancel", "nope", "7")
+    assert result.exit_code == 1
+    assert result.stdout == "7  is being cancelled\n"
+    assert "There is no job 'nope'." in result.stderr
+    assert trainshed("jobs", "cancel", "7").exit_code == 0
+
+
+def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeService) -> None:
+    error = {"code": 3, "message": "It failed."}
+    over = job(state="FAILED", error=error)
+    service.on("GET", f"{JOBS}/7", job(), over)
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(), over]))
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
+    first, second = entry("created", "It was created."), entry("failed", "It failed.", 5)
+    service.on(
+        "GET",
+        f"{JOBS}/7/timeline",
+        {"name": "x", "entries": [first]},
+        {"name": "x", "entries": [first, second]},
+    )
+    result = trainshed("jobs", "watch", "7")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "06:00:00.000  created: It was created.",
+        "06:00:05.000  failed: It failed.",
+        "FAILED after 5.0s",
+        "It failed.",
+    ]

@@ -1,0 +1,224 @@
+"""What every engine's suite gets: an engine, a way to build plans, and events that can be awaited."""
+
+import asyncio
+import json
+import os
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.port import (
+    EngineEvent,
+    LinesWritten,
+    Slot,
+    SlotExited,
+    SlotLost,
+    SlotRequest,
+    SlotStarted,
+)
+from trainshed.replica.protocol import LEVEL_SESSION
+
+PYTHON = sys.executable
+PRIMARY = ReplicaId(0, 0)
+PATIENCE = 20.0
+SECOND = 10**9
+
+
+class House:
+    """An engine with its data directory and everything that was heard from it; can be restarted."""
+
+    def __init__(self, data: Path, level: str) -> None:
+        self.data = data
+        self.level = level
+        self.events: list[EngineEvent] = []
+        self._changed = asyncio.Event()
+        self._next_uid = 1
+        self.engine = LocalEngine(data, level=level)
+        self._reader: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self.engine.start()
+        self._reader = asyncio.get_running_loop().create_task(self._read(self.engine))
+
+    async def _read(self, engine: LocalEngine) -> None:
+        async for event in engine.watch():
+            self.events.append(event)
+            self._changed.set()
+
+    async def close(self) -> None:
+        await self.engine.close()
+        if self._reader is not None:
+            await self._reader
+
+    async def restart(self) -> None:
+        """As if the service had been restarted: a new engine on the same data, nothing heard yet."""
+        await self.close()
+        self.events.clear()
+        self.engine = LocalEngine(self.data, level=self.level)
+        await self.open()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not true():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def job(self) -> JobUid:
+        self._next_uid += 1
+        return JobUid(self._next_uid)
+
+    async def allocate(
+        self, uid: JobUid, replicas: list[ReplicaId] | None = None
+    ) -> tuple[Slot, ...]:
+        node = (await self.engine.capacity())[0].name
+        return await self.engine.allocate(
+            uid, 1, [SlotRequest(r, f"host-{uid}-{r}", node) for r in replicas or [PRIMARY]]
+        )
+
+    async def run(self, *argv: str, **fields: object) -> JobUid:
+        """Start one replica; returns its job."""
+        uid = self.job()
+        await self.allocate(uid)
+        await self.engine.launch([self.plan(uid, *argv, **fields)])
+        return uid
+
+    def plan(self, uid: JobUid, *argv: str, **fields: object) -> LaunchPlan:
+        values: dict[str, object] = {
+            "job_uid": uid,
+            "attempt": 1,
+            "replica": PRIMARY,
+            "incarnation": 1,
+            "argv": argv,
+            "environ": (),
+            "hostname": f"host-{uid}-{PRIMARY}",
+            "address": "",
+            "hosts": (),
+        }
+        return LaunchPlan(**(values | fields))  # pyright: ignore[reportArgumentType] - built by name
+
+    async def python(self, program: str, **fields: object) -> JobUid:
+        return await self.run(PYTHON, "-u", "-c", program, **fields)
+
+    def ends(self, uid: JobUid, incarnation: int = 1) -> list[SlotExited | SlotLost]:
+        return [
+            event
+            for event in self.events
+            if isinstance(event, SlotExited | SlotLost)
+            and event.job_uid == uid
+            and event.incarnation == incarnation
+        ]
+
+    async def end(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1
+    ) -> SlotExited | SlotLost:
+        """Wait for the end of an incarnation."""
+
+        def found() -> list[SlotExited | SlotLost]:
+            return [e for e in self.ends(uid, incarnation) if e.replica == replica]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
+
+    async def exit(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1
+    ) -> SlotExited:
+        end = await self.end(uid, replica, incarnation)
+        assert isinstance(end, SlotExited), end
+        return end
+
+    async def started(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> SlotStarted:
+        def found() -> list[SlotStarted]:
+            return [
+                e
+                for e in self.events
+                if isinstance(e, SlotStarted) and e.job_uid == uid and e.replica == replica
+            ]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
+
+    def log(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> list[dict[str, object]]:
+        directory = self.data / "logs" / str(uid) / "1" / str(replica)
+        return [
+            json.loads(line)
+            for segment in sorted(directory.glob("*.jsonl"))
+            for line in segment.read_text("utf-8").split("\n")
+            if line
+        ]
+
+    def texts(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> list[object]:
+        return [line["m"] for line in self.log(uid, replica)]
+
+    async def line(self, uid: JobUid, wanted: Callable[[str], bool]) -> str:
+        """Wait for a line of the primary's log."""
+
+        def found() -> list[str]:
+            return [text for text in map(str, self.texts(uid)) if wanted(text)]
+
+        def heard() -> bool:
+            return any(isinstance(e, LinesWritten) and e.job_uid == uid for e in self.events)
+
+        await self.until(lambda: heard() and bool(found()))
+        return found()[0]
+
+    def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:
+        slot = self.data / "slots" / str(uid) / "1" / str(replica)
+        return json.loads((slot / "shim.json").read_text())
+
+
+Test = Callable[[House], Awaitable[None]]
+Run = Callable[[Test], None]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture(params=["", LEVEL_SESSION], ids=["local", "local-without-namespaces"])
+def house(data: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs an async test body with an open engine; at the end nothing it started may be left."""
+
+    def run(test: Test) -> None:
+        async def body() -> None:
+            house = House(data, request.param)
+            await house.open()
+            try:
+                await test(house)
+            finally:
+                for uid in range(2, house._next_uid + 1):  # pyright: ignore[reportPrivateUsage]
+                    await house.engine.stop(JobUid(uid), 1, 0)
+                for uid in range(2, house._next_uid + 1):  # pyright: ignore[reportPrivateUsage]
+                    gang = house.engine._seats.get((JobUid(uid), 1), {})  # pyright: ignore
+                    await house.until(lambda gang=gang: not any(s.is_live for s in gang.values()))
+                await house.close()
+
+        asyncio.run(body())
+
+    yield run
+
+
+def processes_marked(mark: str) -> list[int]:
+    """Processes of this machine that carry `mark` in their command line."""
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                command = Path(entry.path, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in command:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def mark() -> str:
+    """A word that no other process carries."""
+    return f"mark-{uuid.uuid4().hex}"

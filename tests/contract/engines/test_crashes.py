@@ -1,0 +1,174 @@
+"""Service, zygote and shims killed at any moment (DESIGN §3.3, §3.7, §4 Slots and shims)."""
+
+import asyncio
+import os
+import select
+import signal
+
+from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
+from trainshed.core.names import ReplicaId
+from trainshed.engines.port import SlotLost, SlotStarted
+
+COUNTS = """
+import sys, time
+print('up', sys.argv)
+for i in range(40):
+    print(i); time.sleep(0.02)
+"""
+SLEEPS = "import time; print('up'); time.sleep(60)"
+
+
+def test_a_restarted_service_finds_running_programs_and_whole_logs(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(COUNTS)
+        await house.line(uid, lambda text: text == "3")
+        await house.restart()
+        assert (await house.started(uid)).job_uid == uid
+        end = await house.exit(uid)
+        assert end.exit.exit_code == 0
+        assert house.texts(uid)[1:] == [str(i) for i in range(40)]
+        assert len(house.ends(uid)) == 1
+
+    house(test)
+
+
+def test_a_program_that_ended_while_the_service_was_down_is_reported(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python("import time; time.sleep(0.3); raise SystemExit(5)")
+        shim = (await house.started(uid), house.shim(uid)["shim"])[1]
+        await house.close()
+        gone = os.pidfd_open(shim)
+        await asyncio.to_thread(select.select, [gone], [], [])
+        os.close(gone)
+        await house.restart()
+        assert (await house.exit(uid)).exit.exit_code == 5
+
+    house(test)
+
+
+def test_the_same_incarnation_is_never_started_twice(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = house.job()
+        await house.allocate(uid)
+        plan = house.plan(uid, "sh", "-c", "echo ran; exec sleep 60")
+        await house.engine.launch([plan])
+        await house.engine.launch([plan])
+        await house.line(uid, lambda text: text == "ran")
+        await house.engine.launch([plan])
+        await house.restart()
+        await house.engine.launch([plan])
+        await house.started(uid)
+        await house.engine.stop(uid, 1, 0)
+        await house.exit(uid)
+        await house.engine.launch([plan])
+        await house.until(lambda: len(house.ends(uid)) == 2)
+        assert house.texts(uid) == ["ran"]
+
+    house(test)
+
+
+def test_the_next_incarnation_finds_its_work_and_goes_on_in_the_log(house: Run) -> None:
+    """SPEC §2.1: restarts keep hostname, index and directory."""
+
+    async def test(house: House) -> None:
+        uid = house.job()
+        (slot,) = await house.allocate(uid)
+        first = house.plan(uid, "sh", "-c", "echo one > state; echo first; exit 1")
+        await house.engine.launch([first])
+        await house.exit(uid)
+        await house.engine.launch([house.plan(uid, "cat", "state", incarnation=2)])
+        end = await house.exit(uid, incarnation=2)
+        assert end.exit.exit_code == 0
+        assert [(line["n"], line["m"]) for line in house.log(uid)] == [(0, "first"), (1, "one")]
+        assert end.exit.log_lines == 2
+        assert await house.allocate(uid) == (slot,)
+        await house.engine.launch([first])
+        await house.until(lambda: len(house.ends(uid)) == 2)
+
+    house(test)
+
+
+def test_running_programs_do_not_notice_the_death_of_the_zygote(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(SLEEPS)
+        await house.line(uid, lambda text: text == "up")
+        zygote = house.engine._spawner._handle  # pyright: ignore[reportPrivateUsage]
+        assert zygote is not None
+        os.kill(zygote.pid, signal.SIGKILL)
+        replicas = [ReplicaId(1, index) for index in range(4)]
+        many = house.job()
+        await house.allocate(many, replicas)
+        await house.engine.launch(
+            [house.plan(many, "true", replica=replica) for replica in replicas]
+        )
+        for replica in replicas:
+            assert (await house.exit(many, replica)).exit.exit_code == 0
+        assert not house.ends(uid)
+
+    house(test)
+
+
+def test_launches_in_flight_survive_the_death_of_the_zygote(house: Run) -> None:
+    async def test(house: House) -> None:
+        zygote = house.engine._spawner._handle  # pyright: ignore[reportPrivateUsage]
+        assert zygote is not None
+        os.kill(zygote.pid, signal.SIGSTOP)
+        replicas = [ReplicaId(1, index) for index in range(4)]
+        uid = house.job()
+        await house.allocate(uid, replicas)
+        plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r) for r in replicas]
+        await house.engine.launch(plans)
+        os.kill(zygote.pid, signal.SIGKILL)
+        for replica in replicas:
+            assert (await house.exit(uid, replica)).exit.exit_code == 0
+            assert house.texts(uid, replica) == ["ran"]
+
+    house(test)
+
+
+def test_a_program_dies_with_its_shim_and_is_reported_lost(house: Run, mark: str) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", f"echo up; sleep 60; : {mark}")
+        await house.line(uid, lambda text: text == "up")
+        assert processes_marked(mark)
+        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+        end = await house.end(uid)
+        assert isinstance(end, SlotLost)
+        assert not processes_marked(mark)
+        await house.restart()
+        assert isinstance(await house.end(uid), SlotLost)
+        await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
+        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+        assert house.texts(uid) == ["up", "again"]
+
+    house(test)
+
+
+def test_a_shim_killed_while_the_service_was_down(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(SLEEPS)
+        await house.line(uid, lambda text: text == "up")
+        await house.close()
+        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+        await house.restart()
+        assert await house.end(uid) == SlotLost(
+            uid, 1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
+        )
+
+    house(test)
+
+
+def test_many_slots_are_adopted_quickly(house: Run) -> None:
+    async def test(house: House) -> None:
+        replicas = [ReplicaId(1, index) for index in range(30)]
+        uid = house.job()
+        await house.allocate(uid, replicas)
+        await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
+        for replica in replicas:
+            await house.started(uid, replica)
+        await house.restart()
+        for replica in replicas:
+            await house.started(uid, replica)
+        assert sum(isinstance(event, SlotStarted) for event in house.events) == len(replicas)
+
+    house(test)

@@ -1,0 +1,122 @@
+"""How programs end and what is recorded of it (SPEC §2.1)."""
+
+import os
+import signal
+
+import pytest
+
+from tests.contract.engines.conftest import House, Run
+from trainshed.engines.port import SlotExited, SlotStarted
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "killed_by"),
+    [
+        ("pass", 0, None),
+        ("raise SystemExit(7)", 7, None),
+        ("raise SystemExit(134)", 134, None),
+        ("import os; os.abort()", None, signal.SIGABRT),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", None, signal.SIGSEGV),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
+    ],
+)
+def test_code_or_signal_is_what_the_program_ended_with(
+    house: Run, program: str, code: int | None, killed_by: int | None
+) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(program)
+        end = await house.exit(uid)
+        assert (end.exit.exit_code, end.exit.signal) == (code, killed_by)
+        assert not end.exit.oom
+        kinds = [type(event) for event in house.events]
+        assert kinds.index(SlotStarted) < kinds.index(SlotExited)
+        assert 0 < end.exit.started <= end.exit.ended
+
+    house(test)
+
+
+def test_a_command_that_is_not_there_ends_like_in_a_shell(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run("no-such-command", environ=(("PATH", "/nowhere"),))
+        end = await house.exit(uid)
+        assert end.exit.exit_code == 127
+        text = str(house.texts(uid)[-1])
+        assert "no-such-command" in text
+        assert "/nowhere" in text
+        uid = await house.run("/etc/passwd")
+        assert (await house.exit(uid)).exit.exit_code == 126
+
+    house(test)
+
+
+def test_memory_limit_hit_by_the_main_process_is_an_oom(house: Run) -> None:
+    """SPEC §2.1: out of memory, main process."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().oom_verdict:
+            pytest.skip("this host enforces no memory limits")
+        uid = await house.python("b = bytearray(300 << 20)", memory_limit=100 << 20)
+        end = await house.exit(uid)
+        assert end.exit.oom
+        assert end.exit.signal == signal.SIGKILL
+
+    house(test)
+
+
+def test_memory_limit_hit_by_a_child_leaves_the_verdict_to_the_main_process(house: Run) -> None:
+    """SPEC §2.1: an OOM of a child alone; the main process's own exit decides."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().oom_verdict:
+            pytest.skip("this host enforces no memory limits")
+        program = (
+            "import subprocess, sys\n"
+            "c = subprocess.run([sys.executable, '-c', 'b = bytearray(300 << 20)'])\n"
+            "print('child', c.returncode)\n"
+            "raise SystemExit(3)"
+        )
+        uid = await house.python(program, memory_limit=100 << 20)
+        end = await house.exit(uid)
+        assert (end.exit.exit_code, end.exit.oom) == (3, False)
+        assert house.texts(uid) == ["child -9"]
+
+    house(test)
+
+
+def test_the_tail_is_the_end_of_the_log_within_two_kilobytes(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python("for i in range(1000): print('line', i)\nraise SystemExit(1)")
+        end = await house.exit(uid)
+        assert end.exit.log_lines == 1000
+        assert end.exit.tail.endswith("line 998\nline 999")
+        assert len(end.exit.tail.encode()) <= 2048
+
+    house(test)
+
+
+def test_a_program_killed_from_outside(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python("import time; print('up'); time.sleep(60)")
+        await house.line(uid, lambda text: text == "up")
+        os.kill(house.shim(uid)["guardian"], signal.SIGKILL)
+        end = await house.exit(uid)
+        assert (end.exit.signal, end.exit.oom) == (signal.SIGKILL, False)
+
+    house(test)
+
+
+def test_a_kill_from_outside_after_a_child_ran_out_of_memory_is_no_oom(house: Run) -> None:
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().oom_verdict:
+            pytest.skip("this host enforces no memory limits")
+        program = (
+            "import os, signal, subprocess, sys, time\n"
+            "subprocess.run([sys.executable, '-c', 'b = bytearray(300 << 20)'])\n"
+            "time.sleep(0.3)\n"
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        uid = await house.python(program, memory_limit=100 << 20)
+        end = await house.exit(uid)
+        assert (end.exit.signal, end.exit.oom) == (signal.SIGKILL, False)
+
+    house(test)

@@ -1,0 +1,56 @@
+"""Every line of every program, in order, complete (SPEC §5)."""
+
+import itertools
+
+from tests.contract.engines.conftest import House, Run
+from trainshed.engines.port import LinesWritten, SlotStarted
+
+
+def test_a_fast_writer_loses_nothing(house: Run) -> None:
+    async def test(house: House) -> None:
+        count = 100_000
+        uid = await house.python(f"for i in range({count}): print('line number', i)")
+        end = await house.exit(uid)
+        assert end.exit.log_lines == count
+        log = house.log(uid)
+        assert [line["m"] for line in log] == [f"line number {i}" for i in range(count)]
+        assert [line["n"] for line in log] == list(range(count))
+        assert all(a["t"] < b["t"] for a, b in itertools.pairwise(log))  # pyright: ignore
+
+    house(test)
+
+
+def test_streams_are_told_apart_and_the_banner_comes_first(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run(
+            "sh", "-c", "echo out; echo err >&2; printf last", banner=("first", "second")
+        )
+        await house.exit(uid)
+        lines = [(line["s"], line["m"]) for line in house.log(uid)]
+        assert lines[:2] == [("b", "first"), ("b", "second")]
+        assert sorted(lines[2:]) == [("e", "err"), ("o", "last"), ("o", "out")]
+
+    house(test)
+
+
+def test_what_a_program_writes_is_told_within_moments_and_in_order(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", "echo now; exec sleep 60", banner=("banner",))
+        await house.line(uid, lambda text: text == "now")
+        events = [event for event in house.events if getattr(event, "job_uid", 0) == uid]
+        assert isinstance(events[0], SlotStarted)
+        lines = [event.lines for event in events if isinstance(event, LinesWritten)]
+        assert lines == sorted(lines)
+        assert lines[-1] == 2
+
+    house(test)
+
+
+def test_lines_of_children_that_outlive_the_main_process_are_kept(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", "(echo child; exec sleep 60) & echo main; sleep 0.2")
+        end = await house.exit(uid)
+        assert sorted(map(str, house.texts(uid))) == ["child", "main"]
+        assert end.exit.log_lines == 2
+
+    house(test)

@@ -1,0 +1,231 @@
+"""What a program finds in its slot: names, addresses, files, environment (SPEC §3)."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PYTHON, House, Run
+from trainshed.core.names import ReplicaId
+from trainshed.engines.local.engine import LocalEngine
+
+MEETS = """
+import socket, sys, threading
+me, *peers = sys.argv[1:]
+server = socket.create_server((me, 2222), backlog=16)
+got = []
+def serve():
+    for _ in peers:
+        connection, _ = server.accept()
+        got.append(connection.recv(100).decode())
+        connection.sendall(socket.gethostname().encode())
+thread = threading.Thread(target=serve); thread.start()
+for peer in peers:
+    for _ in range(400):
+        try:
+            connection = socket.create_connection((peer, 2222)); break
+        except OSError:
+            import time; time.sleep(0.02)
+    connection.sendall(me.encode())
+    answer = connection.recv(100).decode()
+    print(peer, answer)
+thread.join()
+print(sorted(got) == sorted(peers))
+"""
+
+
+def test_a_gang_meets_by_name_on_port_2222(house: Run) -> None:
+    """SPEC §3: hostnames resolvable from every replica, all on port 2222 of one machine at once."""
+
+    async def test(house: House) -> None:
+        replicas = [ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1), ReplicaId(3, 0)]
+        uid = house.job()
+        slots = await house.allocate(uid, replicas)
+        assert len({slot.address for slot in slots}) == 4
+        hosts = tuple((slot.hostname, slot.address) for slot in slots)
+        await house.engine.launch(
+            [
+                house.plan(
+                    uid, PYTHON, "-c", MEETS, slot.host,
+                    *(peer.host for peer in slots if peer != slot),
+                    replica=slot.replica, hostname=slot.hostname, address=slot.address, hosts=hosts,
+                )
+                for slot in slots
+            ]
+        )  # fmt: skip
+        stable = house.engine.capabilities().stable_hostname
+        for slot in slots:
+            end = await house.exit(uid, slot.replica)
+            texts = house.texts(uid, slot.replica)
+            assert end.exit.exit_code == 0, texts
+            answers = dict(str(text).split() for text in texts[:-1])
+            if stable:
+                assert answers == {peer.host: peer.hostname for peer in slots if peer != slot}
+            assert texts[-1] == "True"
+
+    house(test)
+
+
+def test_the_environment_is_the_plans_and_the_slots_and_nothing_else(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINSHED_TOKEN", "secret")
+
+    async def test(house: House) -> None:
+        uid = await house.run("env", environ=(("CLUSTER_SPEC", "{}"), ("PATH", "/usr/bin:/bin")))
+        await house.exit(uid)
+        found = dict(str(text).split("=", 1) for text in house.texts(uid))
+        assert found["CLUSTER_SPEC"] == "{}"
+        assert found["PATH"].endswith(":/usr/bin:/bin")
+        assert found["LANG"] == "C.UTF-8"
+        assert "TRAINSHED_TOKEN" not in found
+        assert {"HOME", "TMPDIR", "HOSTNAME", "PYTHONUSERBASE", "PYTHONUNBUFFERED"} <= set(found)
+
+    house(test)
+
+
+def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run(
+            "sh", "-c", "ls; pwd; cat; ls /proc/$$/fd | wc -w; ps -o pid= -p $$; umask",
+            environ=(("PATH", "/usr/bin:/bin"),),
+        )  # fmt: skip
+        await house.exit(uid)
+        directory, handles, pid, umask = map(str, house.texts(uid))
+        assert directory.endswith("/files/work")
+        assert handles == "3"
+        assert umask == "0022"
+        if house.engine.capabilities().process_namespace:
+            assert int(pid) < 10
+
+    house(test)
+
+
+def test_a_program_does_not_see_other_slots(house: Run) -> None:
+    """SPEC §3: no access to other jobs' files, where the kernel can enforce it."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().process_namespace:
+            pytest.skip("this level hides nothing")
+        first = await house.run("sh", "-c", "echo secret > file")
+        await house.exit(first)
+        uid = await house.run("sh", "-c", f"find {house.data} -type f; touch {house.data}/slots/x")
+        await house.exit(uid)
+        assert all("/slots/" not in str(t) or "Read-only" in str(t) for t in house.texts(uid))
+
+    house(test)
+
+
+def test_a_python_of_its_own_is_copied_once(house: Run, tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    (template / "bin").mkdir(parents=True)
+    (template / "bin" / "greet").write_text("#!/bin/sh\necho hello; echo changed > $0\n")
+    (template / "bin" / "greet").chmod(0o555)
+    (template / "link").symlink_to("bin/greet")
+
+    async def test(house: House) -> None:
+        uid = await house.run("greet", python_template=str(template))
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["hello"]
+        assert "hello" in (template / "bin" / "greet").read_text()
+
+    house(test)
+
+
+def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
+    """SPEC §3: /gcs/bucket/..."""
+    (tmp_path / "buckets" / "b").mkdir(parents=True)
+    (tmp_path / "buckets" / "b" / "data").write_text("42\n")
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().process_namespace:
+            pytest.skip("this level has no mounts")
+        uid = await house.run(
+            "sh", "-c", "cat /gcs/b/data; echo new > /gcs/b/out; echo m > /var/hypertune/x",
+            gcs_root=str(tmp_path / "buckets"),
+        )  # fmt: skip
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["42"]
+        assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
+
+    house(test)
+
+
+def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
+    data: Path, house: Run
+) -> None:
+    """SPEC §3, Storage: each replica talks to an endpoint of its own."""
+    program = (
+        "import os, urllib.request\n"
+        "for _ in range(2):\n"
+        "    url = os.environ['STORAGE_EMULATOR_HOST'] + '/x'\n"
+        "    body = urllib.request.urlopen(urllib.request.Request(url, data=b'y' * 3000000)).read()\n"
+        "    print(len(body)); input_ = open('/dev/null').read()\n"
+    )
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+        body = await reader.readexactly(length)
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % length)
+        writer.write(body)
+        await writer.drain()
+        writer.close()
+
+    async def test(house: House) -> None:
+        await house.engine.close()
+        house.engine = LocalEngine(data, level=house.level, storage_socket=data / "s")
+        await house.open()
+        uid = await house.python(program)
+        await house.started(uid)
+        # Nobody listened when the program began: the relay goes on trying.
+        server = await asyncio.start_unix_server(answer, data / "s")
+        end = await house.exit(uid)
+        assert end.exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["3000000", "3000000"]
+        server.close()
+
+    house(test)
+
+
+def test_released_slots_are_gone_and_logs_stay(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b; echo x")
+        await house.exit(uid)
+        await house.engine.release(uid, 1)
+        await house.engine.release(uid, 1)
+        assert not (data_slots := house.data / "slots" / str(uid)).exists(), data_slots
+        assert house.texts(uid) == ["x"]
+        await house.restart()
+        assert not house.events
+
+    house(test)
+
+
+def test_addresses_stay_with_their_replicas_over_a_restart(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = house.job()
+        slots = await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
+        await house.restart()
+        assert await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)]) == slots
+        for slot in slots:
+            with socket.socket() as probe:
+                probe.bind((slot.address, slot.port))
+
+    house(test)
+
+
+def test_sockets_are_reached_however_long_the_data_directorys_path_is(
+    tmp_path: Path, house: Run
+) -> None:
+    async def test(house: House) -> None:
+        await house.engine.close()
+        house.data = tmp_path / ("d" * 120)
+        await house.restart()
+        uid = await house.run("sh", "-c", "echo up; exec sleep 60")
+        await house.line(uid, lambda text: text == "up")
+        await house.restart()
+        assert (await house.started(uid)).job_uid == uid
+
+    house(test)

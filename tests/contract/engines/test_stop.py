@@ -1,0 +1,113 @@
+"""Stopping: the grace time is given, and nothing of a replica is left (SPEC §2, Cancel; §3, SIGTERM)."""
+
+import asyncio
+import signal
+
+from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run, processes_marked
+from trainshed.engines.port import SlotLost
+
+HANDLES = """
+import signal, sys, time
+def leave(*_):
+    print('saving'); sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print('up'); time.sleep(60)
+"""
+IGNORES = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('up'); time.sleep(60)
+"""
+DAEMONS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60)', %r])
+    os._exit(0)
+time.sleep(0.3)
+print('up')
+%s
+"""
+
+
+def test_a_program_that_handles_sigterm_ends_by_itself(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(HANDLES)
+        await house.line(uid, lambda text: text == "up")
+        await house.engine.stop(uid, 1, 10 * SECOND)
+        end = await house.exit(uid)
+        assert end.exit.exit_code == 0
+        assert house.texts(uid) == ["up", "saving"]
+
+    house(test)
+
+
+def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(IGNORES)
+        await house.line(uid, lambda text: text == "up")
+        begin = asyncio.get_running_loop().time()
+        await house.engine.stop(uid, 1, SECOND // 5)
+        end = await house.exit(uid)
+        assert end.exit.signal == signal.SIGKILL
+        assert 0.15 < asyncio.get_running_loop().time() - begin < 2
+
+    house(test)
+
+
+def test_daemons_die_with_a_stopped_program(house: Run, mark: str) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(DAEMONS % (mark, "time.sleep(60)"))
+        await house.line(uid, lambda text: text == "up")
+        assert processes_marked(mark)
+        await house.engine.stop(uid, 1, 0)
+        await house.exit(uid)
+        assert not processes_marked(mark)
+
+    house(test)
+
+
+def test_daemons_die_with_a_program_that_ends(house: Run, mark: str) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(DAEMONS % (mark, "sys.exit(4)"))
+        assert (await house.exit(uid)).exit.exit_code == 4
+        assert not processes_marked(mark)
+
+    house(test)
+
+
+def test_a_stop_reaches_a_replica_that_is_just_starting(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python("import time; time.sleep(60)")
+        await house.engine.stop(uid, 1, SECOND)
+        end = await house.end(uid)
+        assert isinstance(end, SlotLost) or end.exit.signal in (signal.SIGTERM, signal.SIGKILL)
+
+    house(test)
+
+
+def test_a_replica_stopped_before_its_launch_never_starts(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = house.job()
+        await house.allocate(uid)
+        await house.engine.stop(uid, 1, SECOND)
+        first = await house.end(uid)
+        assert first == SlotLost(uid, 1, PRIMARY, 1, "never started")
+        await house.restart()
+        await house.engine.launch([house.plan(uid, "sh", "-c", "echo ran")])
+        assert await house.end(uid) == first
+        assert house.texts(uid) == []
+
+    house(test)
+
+
+def test_stopping_again_reports_again(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python("pass")
+        end = await house.exit(uid)
+        await house.engine.stop(uid, 1, SECOND)
+        await house.until(lambda: house.ends(uid) == [end, end])
+
+    house(test)

@@ -1,0 +1,1 @@
+"""Runtimes that are really built: needs a package index, as a first start of the service does."""

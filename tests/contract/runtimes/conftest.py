@@ -1,0 +1,134 @@
+"""One cache with one built environment for all tests of this folder."""
+
+import asyncio
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.port import PreparedRuntime
+from trainshed.runtimes.service import LocalRuntimes
+from trainshed.runtimes.shelf import remove_tree
+
+
+class Objects:
+    """A bucket that is a dictionary; a fingerprint is the content itself, so to say."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def open(self, uri: str) -> BinaryIO:
+        return io.BytesIO(self._get(uri))
+
+    def fingerprint(self, uri: str) -> str:
+        return str(hash(self._get(uri)))
+
+    def _get(self, uri: str) -> bytes:
+        if uri not in self.content:
+            raise FileNotFoundError(uri)
+        return self.content[uri]
+
+
+def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1") -> bytes:
+    """A source distribution as gcloud and the SDK make them: setup.py, PKG-INFO, modules."""
+    files = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "setup.py": setup,
+        **modules,
+    }
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{path}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+@dataclass
+class Workshop:
+    """A service's runtimes, its bucket, and what it said while building."""
+
+    cache: Path
+    objects: Objects
+    runtimes: LocalRuntimes
+    choice: RuntimeChoice
+    base: PreparedRuntime
+    said: list[str]
+
+    def prepare(self, *uris: str) -> PreparedRuntime:
+        return asyncio.run(self.runtimes.prepare(self.choice, uris))
+
+
+@dataclass
+class Replica:
+    """A copy of a template, as a shim makes it, and a way to run programs in it."""
+
+    root: Path
+    prepared: PreparedRuntime
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        user = self.root / "python-user"
+        path = [str(self.root / "python" / "bin"), str(user / "bin"), *self.prepared.path]
+        passed_on = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("PIP_", "SSL_CERT_")) or name.lower().endswith("_proxy")
+        }
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env={
+                **passed_on,
+                "PATH": os.pathsep.join([*path, "/usr/bin", "/bin"]),
+                "HOME": str(self.root),
+                "PYTHONUSERBASE": str(user),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def python(self, code: str) -> str:
+        answer = self.run("python3", "-c", code)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    cache = tmp_path_factory.mktemp("runtimes") / "cache"
+    objects = Objects()
+    said: list[str] = []
+    runtimes = LocalRuntimes(cache, objects, now=time.monotonic_ns, progress=said.append)
+    choice = runtimes.catalog.default()
+    assert isinstance(choice, RuntimeChoice)
+
+    async def build() -> list[PreparedRuntime]:
+        # Three callers at once: the first test looks at what was said.
+        return await asyncio.gather(*(runtimes.prepare(choice, ()) for _ in range(3)))
+
+    base, *others = asyncio.run(build())
+    assert all(other == base for other in others)
+    yield Workshop(cache, objects, runtimes, choice, base, said)
+    runtimes.close()
+    remove_tree(cache)
+
+
+@pytest.fixture
+def replica(workshop: Workshop, tmp_path: Path) -> Replica:
+    return copy_template(workshop.base, tmp_path)
+
+
+def copy_template(prepared: PreparedRuntime, root: Path) -> Replica:
+    shutil.copytree(prepared.template, root / "python", symlinks=True)
+    return Replica(root, prepared)

@@ -1,0 +1,129 @@
+"""The built environment, its template, a program's own installs (SPEC §4)."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.contract.runtimes.conftest import Replica, Workshop
+from trainshed.runtimes.service import LocalRuntimes
+
+
+def _fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
+    """Every file below `root` with mode, time and content."""
+    found: dict[str, tuple[int, int, str]] = {}
+    for directory, _, files in os.walk(root):
+        for name in files:
+            path = Path(directory, name)
+            stat = path.lstat()
+            content = bytes(path.readlink()) if path.is_symlink() else path.read_bytes()
+            digest = hashlib.blake2b(content).hexdigest()
+            found[str(path.relative_to(root))] = (stat.st_mode, stat.st_mtime_ns, digest)
+    return found
+
+
+def _environment(workshop: Workshop) -> Path:
+    return Path(workshop.base.template).parent
+
+
+def test_many_callers_build_once(workshop: Workshop) -> None:
+    assert sum("Building the runtime" in line for line in workshop.said) == 1
+    assert sum("is built in" in line for line in workshop.said) == 1
+
+
+def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Workshop) -> None:
+    started = time.perf_counter()
+    assert workshop.runtimes.ready(workshop.choice, ()) == workshop.base
+    assert time.perf_counter() - started < 0.02
+    other = LocalRuntimes(workshop.cache, workshop.objects, now=time.monotonic_ns)
+    assert other.ready(workshop.choice, ()) == workshop.base
+    other.close()
+
+
+def test_the_environment_is_read_only(workshop: Workshop) -> None:
+    environment = _environment(workshop)
+    for directory, names, files in os.walk(environment):
+        if Path(directory) == environment:
+            names.remove("template")
+        for name in files:
+            path = Path(directory, name)
+            assert path.is_symlink() or path.stat().st_mode & 0o222 == 0, path
+        assert Path(directory).stat().st_mode & 0o222 == 0, directory
+    assert str(workshop.cache) in workshop.base.read_only
+
+
+def test_a_program_sees_the_base_and_nothing_of_the_host(replica: Replica) -> None:
+    replica.python("import numpy, scipy, sklearn, google.cloud.storage, hypertune, setuptools")
+    places = replica.python("import sys; print(*sys.path, sep='\\n')").splitlines()
+    allowed = (str(replica.root), str(Path(replica.prepared.template).parent))
+    assert all(place.startswith(allowed) for place in places if place)
+    listed = replica.run("python", "-m", "pip", "list").stdout
+    for name in ("numpy", "scikit-learn", "google-cloud-storage", "cloudml-hypertune"):
+        assert name in listed
+
+
+def test_base_modules_are_compiled(replica: Replica) -> None:
+    """STACK §4: imports without bytecode take three times as long."""
+    cached = replica.python("import sklearn.ensemble as m; print(m.__cached__)")
+    assert Path(cached).exists()
+
+
+def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:
+    assert replica.python("import sys; print(sys.executable)") == str(
+        replica.root / "python" / "bin" / "python3"
+    )
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for name in ("python", "python3", f"python{version}"):
+        assert replica.run(name, "-c", "import numpy").returncode == 0
+    # A child process, as multiprocessing starts it, is the same environment.
+    child = "import subprocess, sys; subprocess.check_call([sys.executable, '-c', 'import numpy'])"
+    replica.python(child)
+
+
+def test_a_programs_own_installs_never_reach_the_base(workshop: Workshop, replica: Replica) -> None:
+    """SPEC §4: `pip install --upgrade …` never touches a shared environment; CLIENTS §3.7."""
+    before = _fingerprint(_environment(workshop))
+    assert before
+    version = replica.python("import joblib; print(joblib.__version__)")
+    for command in (
+        "pip install -q --upgrade pip",
+        f"pip install -q --force-reinstall --no-deps 'joblib!={version}'",
+        "pip3 install -q --user six",
+        "pip uninstall -q -y numpy",
+    ):
+        answer = replica.run("sh", "-c", command)
+        assert answer.returncode == 0, (command, answer.stderr)
+    other, place = replica.python(
+        "import joblib; print(joblib.__version__, joblib.__file__)"
+    ).split()
+    assert other != version
+    assert place.startswith(str(replica.root))
+    assert replica.python("import six; print(six.__file__)").startswith(
+        str(replica.root / "python-user")
+    )
+    replica.python("import numpy")
+    assert _fingerprint(_environment(workshop)) == before
+
+
+def test_virtual_environments_can_be_made(replica: Replica) -> None:
+    assert replica.run("python3", "-m", "venv", "--without-pip", "own").returncode == 0
+    assert replica.run("own/bin/python", "-c", "import ssl, sqlite3").returncode == 0
+    assert replica.run("own/bin/python", "-c", "import numpy").returncode != 0
+
+
+def test_the_start_costs_little_more_than_a_bare_environment(
+    replica: Replica, tmp_path: Path
+) -> None:
+    """Within 3 ms of a bare virtual environment's start, the two run in turn."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    contenders = [bare / "bin" / "python", replica.root / "python" / "bin" / "python"]
+    best = [float("inf")] * 2
+    for _ in range(40):
+        for index, python in enumerate(contenders):
+            started = time.perf_counter()
+            subprocess.run([python, "-c", "pass"], check=True, env={})
+            best[index] = min(best[index], time.perf_counter() - started)
+    assert best[1] - best[0] < 0.003, best

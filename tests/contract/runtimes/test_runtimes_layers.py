@@ -1,0 +1,155 @@
+"""A job's packages on top of the base: only the difference, in order, errors that name them (SPEC §3, §4)."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
+from trainshed.runtimes.port import PackageFailed, PreparedRuntime
+
+_SETUP = (
+    "from setuptools import setup, find_packages\n"
+    "setup(name={name!r}, version={version!r}, packages=find_packages(), install_requires={requires!r},\n"
+    "      entry_points={{'console_scripts': ['{name}-run={name}.task:main']}})\n"
+)
+
+
+def _package(
+    workshop: Workshop, name: str, requires: list[str], says: str = "hello", version: str = "0.1"
+) -> str:
+    setup = _SETUP.format(name=name, version=version, requires=requires)
+    task = f"def main():\n    print({says!r})\n\n\nif __name__ == '__main__':\n    main()\n"
+    modules = {f"{name}/__init__.py": "", f"{name}/task.py": task}
+    uri = f"gs://bucket/job-2026-11-20-03:24:25.811/{says}/{name}-{version}.tar.gz"
+    workshop.objects.content[uri] = sdist(name, setup, modules, version)
+    return uri
+
+
+def _site(prepared: PreparedRuntime) -> list[str]:
+    layer = Path(prepared.template).parent
+    (site,) = layer.glob("lib/python3*/site-packages")
+    return sorted(path.name for path in site.iterdir())
+
+
+def _start(prepared: PreparedRuntime, root: Path) -> Replica:
+    return copy_template(prepared, root)
+
+
+def test_a_package_that_needs_nothing_new_is_all_that_is_installed(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    uri = _package(workshop, "trainer", ["numpy>=1.20", "scikit-learn", "cloudml-hypertune"])
+    assert workshop.runtimes.ready(workshop.choice, (uri,)) is None
+    prepared = workshop.prepare(uri)
+    assert _site(prepared) == ["_trainshed_base.pth", "trainer", "trainer-0.1.dist-info"]
+    assert any("trainer 0.1" in notice for notice in prepared.notices)
+    replica = _start(prepared, tmp_path)
+    assert replica.run("python3", "-m", "trainer.task").stdout == "hello\n"
+    assert replica.run("trainer-run").stdout == "hello\n"
+    replica.python("import numpy, trainer")
+    assert "trainer" in replica.run("pip", "list").stdout
+
+
+def test_the_same_job_again_is_ready_at_once(workshop: Workshop) -> None:
+    uri = _package(workshop, "again", [])
+    prepared = workshop.prepare(uri)
+    started = time.perf_counter()
+    assert workshop.runtimes.ready(workshop.choice, (uri,)) == prepared
+    assert time.perf_counter() - started < 0.02
+
+
+def test_many_jobs_with_one_package_build_one_layer(workshop: Workshop) -> None:
+    uri = _package(workshop, "shared", [])
+
+    async def all_at_once() -> list[PreparedRuntime]:
+        return await asyncio.gather(
+            *(workshop.runtimes.prepare(workshop.choice, (uri,)) for _ in range(5))
+        )
+
+    first, *others = asyncio.run(all_at_once())
+    assert all(other == first for other in others)
+
+
+def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    base = Replica(tmp_path, copy_template(workshop.base, tmp_path / "base").prepared)
+    version = copy_template(workshop.base, tmp_path / "plain").python(
+        "import joblib; print(joblib.__version__)"
+    )
+    uri = _package(workshop, "picky", ["six", f"joblib!={version}"])
+    prepared = workshop.prepare(uri)
+    assert {"six.py", "joblib", "picky"} <= set(_site(prepared))
+    assert "numpy" not in _site(prepared)
+    assert f"(instead of {version})" in prepared.notices[0]
+    replica = _start(prepared, tmp_path / "replica")
+    assert replica.python("import joblib; print(joblib.__version__)") != version
+    assert base.prepared == workshop.base
+
+
+def test_packages_are_installed_in_order_and_the_later_wins(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    """SPEC §3: packages installed first, in order."""
+    first = _package(workshop, "twice", [], says="first", version="0.2")
+    second = _package(workshop, "twice", [], says="second", version="0.1")
+    replica = _start(workshop.prepare(first, second), tmp_path / "one")
+    assert replica.run("python", "-m", "twice.task").stdout == "second\n"
+    replica = _start(workshop.prepare(second, first), tmp_path / "two")
+    assert replica.run("python", "-m", "twice.task").stdout == "first\n"
+
+
+def test_a_package_may_need_another_of_the_same_job(workshop: Workshop, tmp_path: Path) -> None:
+    needy = _package(workshop, "needy", ["private-only-here"])
+    setup = "from setuptools import setup\nsetup(name='private-only-here', version='1.0', py_modules=['hidden'])\n"
+    private = "gs://bucket/private_only_here-1.0.tar.gz"
+    workshop.objects.content[private] = sdist(
+        "private_only_here", setup, {"hidden.py": ""}, version="1.0"
+    )
+    replica = _start(workshop.prepare(needy, private), tmp_path)
+    replica.python("import needy, hidden")
+
+
+def test_a_build_that_asks_for_another_backend_gets_it(workshop: Workshop, tmp_path: Path) -> None:
+    uri = "gs://bucket/flitted-0.1.tar.gz"
+    pyproject = (
+        "[build-system]\nrequires = ['flit_core>=3.4']\nbuild-backend = 'flit_core.buildapi'\n"
+        "[project]\nname = 'flitted'\nversion = '0.1'\ndescription = 'x'\n"
+    )
+    workshop.objects.content[uri] = sdist(
+        "flitted", "", {"pyproject.toml": pyproject, "flitted/__init__.py": ""}
+    )
+    _start(workshop.prepare(uri), tmp_path).python("import flitted")
+
+
+def test_a_missing_package_is_named(workshop: Workshop) -> None:
+    with pytest.raises(PackageFailed, match=r"gs://bucket/nowhere\.tar\.gz does not exist"):
+        workshop.prepare("gs://bucket/nowhere.tar.gz")
+
+
+def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop: Workshop) -> None:
+    uri = "gs://bucket/broken-0.1.tar.gz"
+    workshop.objects.content[uri] = sdist("broken", "raise SystemExit('no luck')\n", {})
+    with pytest.raises(PackageFailed) as failed:
+        workshop.prepare(uri)
+    assert uri in str(failed.value)
+    assert "no luck" in str(failed.value)
+    assert str(workshop.cache) not in str(failed.value)
+    layers = workshop.cache / "layers" / ".drafts"
+    assert not list(layers.iterdir())
+
+
+def test_a_package_with_impossible_requirements_is_the_users_mistake(workshop: Workshop) -> None:
+    uri = _package(workshop, "greedy", ["numpy>9999"])
+    with pytest.raises(PackageFailed, match="numpy"):
+        workshop.prepare(uri)
+
+
+def test_no_layer_changes_the_base(workshop: Workshop) -> None:
+    """The ghosts are all that an installer can remove."""
+    site = next(Path(workshop.base.template).parent.glob("lib/python3*/site-packages"))
+    for metadata in site.glob("*.dist-info"):
+        assert (metadata / "METADATA").is_file()
+        assert (metadata / "RECORD").stat().st_size > 0

@@ -1,0 +1,447 @@
+"""The bucket process as real clients meet it: directly, and through the API process's gateway.
+
+The clients are unmodified; only the address is theirs to choose (CLIENTS §2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from google.api_core.exceptions import NotFound, PreconditionFailed
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
+from starlette.types import Scope
+
+from trainshed.buckets.errors import Forbidden
+from trainshed.buckets.gateway import BucketsGateway, handles
+from trainshed.buckets.routes import Target
+from trainshed.buckets.sockets import listen_tcp
+
+MIB = 1 << 20
+
+
+class Service:
+    """A bucket process of the test's own, and a gateway to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "store"
+        # Longer than a unix socket's address may be.
+        self.uds = directory / ("n" * 80) / ("m" * 80) / "buckets.sock"
+        self.uds.parent.mkdir(parents=True)
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start, or start again at the same address; returns when it listens."""
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "trainshed.buckets.process", "--root", str(self.root)]
+        command += ["--uds", str(self.uds), "--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, "--ready-fd", str(write_end)], pass_fds=[write_end]
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            self.port = json.loads(ready.readline())["port"]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+@contextmanager
+def serving(app: Any) -> Generator[int, None, None]:
+    """An ASGI application on a loopback port, served from a thread."""
+    listener = listen_tcp("127.0.0.1", 0)
+    server = uvicorn.Server(
+        uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path)
+    try:
+        yield made
+    finally:
+        if made.process is not None and made.process.poll() is None:
+            made.stop()
+
+
+@pytest.fixture(params=["direct", "gateway"])
+def port(request: pytest.FixtureRequest, service: Service) -> Iterator[int]:
+    if request.param == "direct":
+        yield service.port
+        return
+    with serving(BucketsGateway(service.uds)) as gateway_port:
+        yield gateway_port
+
+
+@pytest.fixture
+def client(port: int) -> Any:
+    return client_at(port)
+
+
+def client_at(port: int) -> Any:
+    """The unmodified client; Any, since the library leaves most of its parameters untyped."""
+    return storage.Client(
+        project="p",
+        credentials=AnonymousCredentials(),
+        client_options={"api_endpoint": f"http://127.0.0.1:{port}"},
+    )
+
+
+def test_the_python_client(client: Any) -> None:
+    bucket = client.create_bucket("bucket-1", location="europe-west4")
+    assert bucket.location == "EUROPE-WEST4"
+    assert [found.name for found in client.list_buckets()] == ["bucket-1"]
+    assert client.get_bucket("bucket-1").exists()
+    for name in ("a", "a/", "a/b:c é.txt", "d/e/f"):
+        bucket.blob(name).upload_from_string(name, content_type="text/plain")
+    assert [blob.name for blob in bucket.list_blobs()] == ["a", "a/", "a/b:c é.txt", "d/e/f"]
+    listed = bucket.list_blobs(delimiter="/")
+    assert ([blob.name for blob in listed], set(listed.prefixes)) == (["a"], {"a/", "d/"})
+    assert [blob.name for blob in bucket.list_blobs(page_size=1, prefix="a/")][-1] == "a/b:c é.txt"
+    blob = bucket.get_blob("a/b:c é.txt")
+    assert blob.download_as_text() == "a/b:c é.txt"
+    assert blob.download_as_bytes(start=2, end=3) == b"b:"
+    blob.metadata, blob.content_type = {"k": "v"}, "x/y"
+    blob.patch()
+    again = bucket.get_blob(blob.name)
+    assert (again.metadata, again.content_type, again.metageneration) == ({"k": "v"}, "x/y", 2)
+    with pytest.raises(PreconditionFailed):
+        bucket.blob("a").upload_from_string("no", if_generation_match=0)
+    bucket.blob("j").compose([bucket.blob("a"), bucket.blob("d/e/f")])
+    assert bucket.blob("j").download_as_bytes() == b"ad/e/f"
+    assert bucket.copy_blob(bucket.blob("j"), bucket, "k").exists()
+    assert bucket.rename_blob(bucket.get_blob("k"), "l").exists()
+    with pytest.raises(NotFound):
+        bucket.blob("k").download_as_bytes()
+    bucket.delete_blobs([bucket.blob("a"), bucket.blob("a/")])
+    with client.batch():
+        bucket.delete_blob("j")
+        bucket.delete_blob("l")
+    assert [left.name for left in bucket.list_blobs()] == ["a/b:c é.txt", "d/e/f"]
+    assert bucket.test_iam_permissions(["storage.objects.get"]) == ["storage.objects.get"]
+    bucket.delete(force=True)
+    assert not client.bucket("bucket-1").exists()
+
+
+def test_large_content_goes_through_in_little_memory(client: Any, service: Service) -> None:
+    bucket = client.create_bucket("bucket-1")
+    content = os.urandom(MIB) * 100
+    for name, chunk in (("chunked", 8 * MIB), ("whole", None)):
+        blob = bucket.blob(name, chunk_size=chunk)
+        blob.upload_from_string(content, checksum="crc32c")
+        assert bucket.blob(name).download_as_bytes(checksum="md5") == content
+        with (service.root / "bucket-1" / name).open("rb") as file:
+            assert hashlib.file_digest(file, "md5").digest() == hashlib.md5(content).digest()
+    assert service.process is not None
+    status = Path(f"/proc/{service.process.pid}/status")
+    if status.exists():  # Linux
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        assert int(peak.split()[1]) < 100 * 1024
+
+
+def test_one_of_many_creators_wins(client: Any, port: int) -> None:
+    client.create_bucket("bucket-1")
+
+    def create(number: int) -> bool:
+        blob = client_at(port).bucket("bucket-1").blob("one")
+        try:
+            blob.upload_from_string(str(number), if_generation_match=0)
+        except PreconditionFailed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(16)))
+    assert won.count(True) == 1
+    assert client.bucket("bucket-1").blob("one").download_as_text() == str(won.index(True))
+
+
+def test_a_resumable_upload_survives_a_kill(client: Any, service: Service, port: int) -> None:
+    """The unmodified client goes on where the killed process stopped."""
+    bucket = client.create_bucket("bucket-1")
+    content = os.urandom(24 * MIB)
+    reader = KillingReader(content, [service, service], at=[6 * MIB, 17 * MIB])
+    bucket.blob("big", chunk_size=MIB).upload_from_file(reader, size=len(content))
+    assert reader.kills == 2
+    assert bucket.get_blob("big").download_as_bytes(checksum="md5") == content
+
+
+class KillingReader:
+    """A file that kills and restarts the service while it is read: between two chunks."""
+
+    def __init__(self, content: bytes, services: list[Service], at: list[int]) -> None:
+        self._content = content
+        self._services = services
+        self._at = list(at)
+        self._position = 0
+        self.kills = 0
+
+    def read(self, size: int = -1) -> bytes:
+        if self._at and self._position >= self._at[0]:
+            self._at.pop(0)
+            service = self._services[self.kills]
+            self.kills += 1
+            service.stop(signal.SIGKILL)
+            service.start()
+        block = self._content[self._position :][: size if size >= 0 else None]
+        self._position += len(block)
+        return block
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        base = {0: 0, 1: self._position, 2: len(self._content)}[whence]
+        self._position = base + position
+        return self._position
+
+
+def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
+    bucket = client_at(service.port).create_bucket("bucket-1")
+    acknowledged: dict[str, tuple[str, int]] = {}
+    enough = threading.Event()
+
+    def write(worker: int) -> None:
+        mine = client_at(service.port).bucket("bucket-1")
+        for number in range(1000):
+            name = f"w{worker}/{number % 20}"
+            content = os.urandom(1 + (worker * 7919 + number * 104729) % 200_000)
+            blob = mine.blob(name, chunk_size=MIB if number % 2 else None)
+            try:
+                blob.upload_from_string(content, retry=None)
+            except Exception:
+                # Killed in the middle: this write may or may not have happened.
+                acknowledged.pop(name, None)
+                return
+            acknowledged[name] = (hashlib.md5(content).hexdigest(), blob.generation)
+            if number == 15:
+                enough.set()
+
+    for _ in range(2):
+        enough.clear()
+        threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
+        for thread in threads:
+            thread.start()
+        assert enough.wait(30)
+        service.stop(signal.SIGKILL)
+        for thread in threads:
+            thread.join(30)
+        service.start()
+        listed = {blob.name: blob for blob in bucket.list_blobs()}
+        assert len(acknowledged) > 20
+        for name, (md5, generation) in acknowledged.items():
+            blob = listed[name]
+            assert blob.generation == generation
+            assert hashlib.md5(blob.download_as_bytes(checksum="crc32c")).hexdigest() == md5
+    assert not list((service.root / ".trainshed" / "tmp").iterdir())
+
+
+def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path: Path) -> None:
+    assert service.stop(signal.SIGTERM) == 0
+    assert not service.uds.exists()
+    # A parent that starts the process and then waits; what it inherited it passes on.
+    script = "import subprocess as s, sys; s.Popen(sys.argv[1:], close_fds=False); sys.stdin.read()"
+    command = [sys.executable, "-m", "trainshed.buckets.process", "--root", str(tmp_path / "r")]
+    read_end, write_end = os.pipe()
+    command += ["--uds", str(tmp_path / "s"), "--ready-fd", str(write_end)]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, *command], stdin=subprocess.PIPE, pass_fds=[write_end]
+    )
+    os.close(write_end)
+    with os.fdopen(read_end) as ready:
+        assert json.loads(ready.readline()) == {"port": None}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(tmp_path / "s"))
+        connection.settimeout(20)
+        connection.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b"200 OK" in connection.recv(MIB)
+        parent.kill()
+        parent.wait()
+        while connection.recv(MIB):  # to the end, which comes when the process is gone
+            pass
+
+
+def test_a_store_is_served_by_one_process(service: Service) -> None:
+    """A successor waits until its predecessor, busy with a last request, is gone."""
+    bucket = client_at(service.port).create_bucket("bucket-1")
+    busy = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    busy.putrequest("POST", "/upload/storage/v1/b/bucket-1/o?uploadType=media&name=last")
+    busy.putheader("Content-Length", "2")
+    busy.endheaders()
+    busy.send(b"o")
+    assert service.process is not None
+    before = service.process
+    before.send_signal(signal.SIGTERM)
+    successor = threading.Thread(target=service.start)
+    successor.start()
+    busy.send(b"k")
+    assert busy.getresponse().status == 200
+    assert before.wait(20) == 0
+    successor.join(20)
+    assert bucket.blob("last").download_as_bytes() == b"ok"
+    busy.close()
+
+
+class TestGateway:
+    def test_forwards_only_storage(self) -> None:
+        assert handles("/storage/v1/b")
+        assert handles("/resumable/upload/storage/v1/b/x/o")
+        assert not handles("/v1/projects")
+
+    def test_without_a_bucket_process_is_a_503(self, tmp_path: Path) -> None:
+        with serving(BucketsGateway(tmp_path / "nothing")) as port:
+            status, headers, body = plain(port, "GET", "/storage/v1/b")
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert "restarting" in json.loads(body)["error"]["message"]
+
+    def test_goes_on_after_the_bucket_process_restarted(self, service: Service) -> None:
+        with serving(BucketsGateway(service.uds)) as port:
+            assert plain(port, "GET", "/storage/v1/b")[0] == 200
+            service.stop(signal.SIGKILL)
+            assert plain(port, "GET", "/storage/v1/b")[0] == 503
+            service.start()
+            assert plain(port, "GET", "/storage/v1/b")[0] == 200
+
+    def test_names_who_asks_and_refuses_who_may_not(self, service: Service) -> None:
+        async def admit(scope: Scope, target: Target) -> str:
+            if target.bucket == "closed-1":
+                raise Forbidden("no")
+            headers = dict(scope["headers"])
+            return headers.get(b"authorization", b"").decode()
+
+        with serving(BucketsGateway(service.uds, admit)) as port:
+            told = {"authorization": "me", "x-trainshed-identity": "forged"}
+            assert plain(port, "GET", "/storage/v1/b/closed-1")[0] == 403
+            assert plain(port, "GET", "/storage/v1/b/open-1", headers=told)[0] == 404
+        log = (service.root / ".trainshed" / "access.log").read_text().splitlines()
+        assert [json.loads(line)["identity"] for line in log] == ["me"]
+
+    def test_keeps_addresses_capitals_and_chunked_bodies(self, service: Service) -> None:
+        """STACK §3: libcurl-based clients look for capitalised Location and Range."""
+        client_at(service.port).create_bucket("bucket-1")
+        with serving(BucketsGateway(service.uds)) as port:
+            target = "/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x"
+            told = {"Host": "storage.example:77"}
+            _, headers, _ = plain(port, "POST", target, headers=told, lower=False)
+            location = headers["Location"]
+            assert location.startswith("http://storage.example:77/upload/storage/v1/")
+            session = location.removeprefix("http://storage.example:77")
+            part = {"Content-Range": "bytes 0-2/*"}
+            status, headers, _ = plain(port, "PUT", session, b"abc", part, lower=False)
+            assert (status, headers["Range"]) == (308, "bytes=0-2")
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request(
+                "PUT",
+                session,
+                iter([b"d" * 100_000, b"e"]),
+                {"Content-Range": "bytes 3-100003/100004"},
+                encode_chunked=True,
+            )
+            assert json.loads(connection.getresponse().read())["size"] == "100004"
+            connection.request("HEAD", "/download/storage/v1/b/bucket-1/o/x?alt=media")
+            head = connection.getresponse()
+            assert (head.read(), head.headers["Content-Length"]) == (b"", "100004")
+            connection.close()
+
+
+def plain(
+    port: int,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+    *,
+    lower: bool = True,
+) -> tuple[int, dict[str, str], bytes]:
+    """One request over a connection of its own: (status, headers as they came, body)."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, target, body, headers or {})
+        answer = connection.getresponse()
+        pairs = answer.getheaders()
+        content = answer.read()
+    finally:
+        connection.close()
+    return answer.status, {(k.lower() if lower else k): v for k, v in pairs}, content
+
+
+@pytest.mark.gcloud
+def test_gcloud_storage(service: Service, tmp_path: Path) -> None:
+    """The commands that training users run, with the gcloud that is installed."""
+    program = shutil.which("gcloud")
+    if program is None:
+        pytest.skip("NOT TESTED: there is no gcloud on this machine's PATH")
+    environment = {
+        **os.environ,
+        "CLOUDSDK_CONFIG": str(tmp_path / "config"),
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": "token",
+        "CLOUDSDK_CORE_PROJECT": "p",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+    }
+
+    def gcloud(*arguments: str) -> str:
+        done = subprocess.run(
+            [program, "storage", *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    (tmp_path / "small:1.txt").write_text("hello")
+    (tmp_path / "big").write_bytes(os.urandom(12 * MIB))
+    (tmp_path / "tree" / "s").mkdir(parents=True)
+    (tmp_path / "tree" / "s" / "x").write_text("x")
+    with serving(BucketsGateway(service.uds)) as port:
+        address = f"http://127.0.0.1:{port}/storage/v1/"
+        environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = address
+        gcloud("buckets", "create", "gs://bucket-1", "--location=us-central1")
+        described = gcloud("buckets", "describe", "gs://bucket-1", "--format=value(location)")
+        assert described.strip() == "US-CENTRAL1"
+        gcloud("cp", "./small:1.txt", "big", "gs://bucket-1/in/")
+        assert gcloud("cat", "gs://bucket-1/in/small:1.txt") == "hello"
+        gcloud("cp", "gs://bucket-1/in/big", "back")
+        assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
+        gcloud("mv", "gs://bucket-1/in/big", "gs://bucket-1/moved")
+        gcloud("rsync", "-r", "tree", "gs://bucket-1/tree")
+        listed = gcloud("ls", "gs://bucket-1/**").split()
+        assert listed == [
+            "gs://bucket-1/in/small:1.txt",
+            "gs://bucket-1/moved",
+            "gs://bucket-1/tree/s/x",
+        ]
+        gcloud("rm", "-r", "gs://bucket-1")
+    assert not (service.root / "bucket-1").exists()

@@ -1,0 +1,43 @@
+"""The permission table: a row for every handler, and nothing without one."""
+
+import pytest
+
+from trainshed.access.permissions import PERMISSIONS, ROLES, authorize
+from trainshed.access.principals import Principal, Role
+from trainshed.api.registry import handlers
+from trainshed.api.resourcemanager import projects
+from trainshed.api.trainshed_v1.transport import METHODS
+from trainshed.core.errors import PermissionDenied
+from trainshed.wire import pool
+from trainshed.wire.routes import rpcs
+
+OWNER = Principal("owner@example.com")
+
+
+def test_every_handler_has_a_row_and_every_row_a_handler() -> None:
+    served = {*handlers(), *(method.name for method in METHODS.values()), projects.METHOD}
+    assert served == set(PERMISSIONS)
+
+
+def test_every_handler_is_a_method_of_a_public_service() -> None:
+    known = {f"{rpc.service}.{rpc.method}" for api in pool.APIS for rpc in rpcs(api).values()}
+    assert set(handlers()) <= known
+
+
+def test_each_method_of_ours_answers_in_exactly_one_way() -> None:
+    for method in METHODS.values():
+        assert (method.answer is None) != (method.stream is None), method.name
+
+
+def test_an_owner_may_call_everything_that_has_a_row() -> None:
+    for method in PERMISSIONS:
+        authorize(OWNER, method)
+
+
+def test_a_method_without_a_row_is_denied_with_its_name() -> None:
+    with pytest.raises(PermissionDenied, match=r"no\.such\.Method"):
+        authorize(OWNER, "no.such.Method")
+
+
+def test_every_role_is_defined() -> None:
+    assert set(ROLES) == set(Role)

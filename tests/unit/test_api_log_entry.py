@@ -1,0 +1,102 @@
+"""Log entries: the service's own lines follow from the timeline, in strictly growing order (SPEC §5)."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.jobs import job
+from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.store.logs.lines import LogLine
+from trainshed.store.logs.severity import Severity, Stream
+from trainshed.wire.json import render
+
+NAME = JobName(Api.ML, "p1", "", "job_a")
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.sampled_from(["created", "failed", "other"]))))
+def test_service_lines_grow_strictly_whatever_the_timeline_says(
+    told: list[tuple[int, str]],
+) -> None:
+    timeline = [TimelineEntry(at, kind, f"{kind} happened") for at, kind in told]
+    places = [entry.position for entry in service_entries(job(), timeline)]
+    assert all(before[0] < after[0] for before, after in pairwise(places))
+    assert [insert_id for _, insert_id in places] == sorted(insert_id for _, insert_id in places)
+
+
+def test_public_lines_and_severities() -> None:
+    """Facts §2.4: the public lines stand at their moments; a failure tells its reason first."""
+    timeline = [
+        TimelineEntry(1, "created", "made"),
+        TimelineEntry(2, "warning", "careful"),
+        TimelineEntry(3, "running", "All replicas are running."),
+        TimelineEntry(4, "failed", "The replica workerpool0-0 exited."),
+    ]
+    entries = service_entries(job(), timeline)
+    assert [(entry.text, entry.severity) for entry in entries] == [
+        ("Waiting for job to be provisioned.", Severity.INFO),
+        ("careful", Severity.WARNING),
+        ("Job is running.", Severity.INFO),
+        ("The replica workerpool0-0 exited.", Severity.ERROR),
+        ("Job failed.", Severity.ERROR),
+    ]
+    assert {entry.task for entry in entries} == {"service"}
+
+
+def test_what_is_substituted_is_the_first_line_of_the_log() -> None:
+    """SPEC §4."""
+    timeline = [
+        TimelineEntry(1, "created", "made"),
+        TimelineEntry(1, "notice", "Python 3.7 cannot be had here."),
+        TimelineEntry(2, "notice", "Something later."),
+    ]
+    assert [entry.text for entry in service_entries(job(), timeline)] == [
+        "Python 3.7 cannot be had here.",
+        "Waiting for job to be provisioned.",
+        "Something later.",
+    ]
+
+
+def test_a_service_line_sorts_before_a_replicas_line_of_the_same_moment() -> None:
+    sample = job()
+    (service,) = service_entries(sample, [TimelineEntry(5, "running", "")])
+    line = LogLine(sample.uid, 1, ReplicaId(0, 0), 0, 5, Stream.STDOUT, "x", Severity.INFO)
+    assert service.position < replica_entry(sample.name, line).position
+
+
+def rendered(entry: Entry) -> Any:
+    return json.loads(render(message(entry), nine_digits=True))
+
+
+def test_a_plain_line_as_the_public_message() -> None:
+    line = LogLine(
+        JobUid(7), 1, ReplicaId(1, 2), 3, 1_500_000_000, Stream.STDERR, "hi", Severity.ERROR
+    )
+    view = rendered(replica_entry(NAME, line))
+    assert view == {
+        "insertId": line.insert_id,
+        "timestamp": "1970-01-01T00:00:01.500000000Z",
+        "receiveTimestamp": "1970-01-01T00:00:01.500000000Z",
+        "severity": "ERROR",
+        "logName": "projects/p1/logs/ml.googleapis.com%2Fworker-replica-2",
+        "resource": {
+            "type": "ml_job",
+            "labels": {"job_id": "job_a", "project_id": "p1", "task_name": "worker-replica-2"},
+        },
+        "labels": {
+            "ml.googleapis.com/job_id": "job_a",
+            "ml.googleapis.com/task_name": "worker-replica-2",
+        },
+        "textPayload": "hi",
+    }
+
+
+def test_a_json_line_keeps_its_fields() -> None:
+    line = LogLine(
+        JobUid(7), 1, ReplicaId(0, 0), 0, 1, Stream.STDOUT, "m", Severity.INFO, {"loss": 0.5}
+    )
+    assert rendered(replica_entry(NAME, line))["jsonPayload"] == {"loss": 0.5, "message": "m"}

@@ -1,0 +1,115 @@
+"""Log filters: the forms that gcloud sends, what they restrict reading to, and what they let pass."""
+
+from dataclasses import replace
+
+import pytest
+
+from trainshed.api.filters.syntax import FilterError
+from trainshed.api.logging_v2.entry import Entry
+from trainshed.api.logging_v2.filters import FOREVER, compile_log_filter
+from trainshed.core.names import Api, JobName
+from trainshed.store.logs.severity import Severity
+
+SECOND = 10**9
+ENTRY = Entry(
+    JobName(Api.VERTEX, "p1", "us-central1", "42"),
+    "workerpool0-0",
+    100 * SECOND,
+    "id5",
+    Severity.WARNING,
+    "Loss is 0.5",
+    {"loss": 0.5, "step": {"n": 3}, "done": False, "message": "Loss is 0.5"},
+)
+
+
+def test_the_filter_of_gcloud_ai_stream_logs() -> None:
+    """CLIENTS §3.5."""
+    compiled = compile_log_filter(
+        'resource.type="ml_job" AND resource.labels.job_id="42" AND '
+        'resource.labels.task_name="workerpool0-0" AND timestamp>="1970-01-01T00:01:40.000000000Z" AND '
+        'timestamp<"1970-01-01T00:03:00.000000+00:00"'
+    )
+    assert compiled.job_ids == {"42"}
+    assert compiled.tasks == {"workerpool0-0"}
+    assert (compiled.start, compiled.end) == (100 * SECOND, 180 * SECOND)
+    assert compiled.passes(ENTRY)
+    # The end of the whole filter is the caller's to keep, who knows whether it is a reader's margin.
+    assert compiled.passes(replace(ENTRY, at=180 * SECOND))
+
+
+def test_the_filter_of_gcloud_ai_platform_stream_logs() -> None:
+    """CLIENTS §3.5: both names of the resource, both places of the task's name."""
+    compiled = compile_log_filter(
+        '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="42" AND '
+        '(resource.labels.task_name="workerpool0-0" OR labels.task_name="workerpool0-0")'
+    )
+    assert compiled.job_ids == {"42"}
+    assert compiled.tasks is None
+    assert compiled.passes(ENTRY)
+    assert not compiled.passes(replace(ENTRY, task="workerpool1-0"))
+
+
+def test_the_resume_form() -> None:
+    """CLIENTS §3.5."""
+    compiled = compile_log_filter(
+        '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
+    )
+    assert (compiled.start, compiled.end) == (100 * SECOND, FOREVER)
+    assert compiled.passes(ENTRY)
+    assert not compiled.passes(replace(ENTRY, insert_id="id4"))
+    assert compiled.passes(replace(ENTRY, insert_id="id4", at=100 * SECOND + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("", True),
+        ("severity>=WARNING", True),
+        ("severity>warning", False),
+        ("severity=(ERROR OR WARNING)", True),
+        ('textPayload:"loss is"', True),
+        ("loss", True),
+        ('"not there"', False),
+        ('-"not there"', True),
+        ('jsonPayload.message:"Loss"', True),
+        ("jsonPayload.loss<1", True),
+        ("jsonPayload.loss>=0.5", True),
+        ("jsonPayload.loss>0.5", False),
+        ("jsonPayload.step.n=3", True),
+        ("jsonPayload.done=false", True),
+        ("jsonPayload.absent:*", False),
+        ("jsonPayload.absent!=1", True),
+        ('labels."ml.googleapis.com/task_name"="workerpool0-0"', True),
+        ("labels.ml.googleapis.com/task_name=WORKERPOOL0-0", True),
+        ("resource.labels.project_id=p1", True),
+        ('resource.type="gce_instance"', False),
+        ('logName="projects/p1/logs/ml.googleapis.com%2Fworkerpool0-0"', True),
+        ("NOT severity=WARNING", False),
+    ],
+)
+def test_what_passes(text: str, passes: bool) -> None:
+    assert compile_log_filter(text).passes(ENTRY) is passes
+
+
+def test_jobs_of_an_or_are_united_and_of_an_and_narrowed() -> None:
+    either = "(resource.labels.job_id=a OR resource.labels.job_id=b)"
+    assert compile_log_filter(either).job_ids == {"a", "b"}
+    assert compile_log_filter(f"{either} AND resource.labels.job_id=b").job_ids == {"b"}
+    assert compile_log_filter(f"{either} OR severity=ERROR").job_ids is None
+    assert compile_log_filter("NOT resource.labels.job_id=a").job_ids is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "colour=red",
+        "severity>=LOUD",
+        "timestamp>soon",
+        "jsonPayload.loss>much",
+        "textPayload<x",
+        "a=~b",
+    ],
+)
+def test_what_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(FilterError):
+        compile_log_filter(text)

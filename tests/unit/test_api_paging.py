@@ -1,0 +1,110 @@
+"""Pages: tokens bound to their question, bounded scans, sizes."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tests.unit.jobs import job
+from trainshed.api.paging import (
+    SCAN_LIMIT,
+    decode_token,
+    encode_token,
+    list_jobs,
+    page_size,
+)
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobUid
+from trainshed.store.port import JobQuery, Reader
+
+QUESTION = ("projects/p1", "state=X")
+
+
+def test_a_token_returns_its_position_only_to_its_own_question() -> None:
+    token = encode_token("17", *QUESTION)
+    assert decode_token(token, *QUESTION) == "17"
+    for question in (("projects/p1", "state=Y"), ("projects/p2", "state=X"), ("projects/p1",)):
+        with pytest.raises(InvalidRequest):
+            decode_token(token, *question)
+
+
+@pytest.mark.parametrize("token", ["x", "???", "AAAA", "é", encode_token("", *QUESTION)])
+def test_what_is_no_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode_token(token, *QUESTION)
+    assert refused.value.violations[0].field == "page_token"
+
+
+def test_page_sizes() -> None:
+    assert [page_size(n, default=20, maximum=100) for n in (0, 1, 100, 101)] == [20, 1, 100, 100]
+    with pytest.raises(InvalidRequest):
+        page_size(-1, default=20, maximum=100)
+
+
+class History:
+    """A reader of `count` jobs with uids from 1; counts how many it handed out."""
+
+    def __init__(self, count: int) -> None:
+        self._jobs = [replace(job(), uid=JobUid(uid)) for uid in range(count, 0, -1)]
+        self.read = 0
+
+    async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
+        found = [j for j in self._jobs if query.after == 0 or j.uid < query.after][: query.limit]
+        self.read += len(found)
+        return tuple((j, "") for j in found)
+
+
+async def all_pages(history: History, every: int, limit: int) -> list[list[int]]:
+    pages: list[list[int]] = []
+    token = ""
+    while True:
+        page = await list_jobs(
+            as_reader(history),
+            JobQuery("p1", Api.VERTEX, None, limit=limit),
+            lambda job: job.uid % every == 0,
+            token=token,
+            question=QUESTION,
+        )
+        pages.append([int(job.uid) for job, _ in page.jobs])
+        token = page.next_token
+        if not token:
+            return pages
+
+
+def as_reader(history: History) -> Reader:
+    return cast(Reader, history)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 10, 600])
+@pytest.mark.parametrize("every", [1, 2, 7])
+async def test_pages_hold_each_match_once_newest_first(count: int, every: int) -> None:
+    pages = await all_pages(History(count), every, limit=5)
+    wanted = [uid for uid in range(count, 0, -1) if uid % every == 0]
+    assert [uid for page in pages for uid in page] == wanted
+    assert all(len(page) == 5 for page in pages[:-1])
+
+
+@pytest.mark.anyio
+async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
+    """DESIGN §3.6: what a filter drops must not make a request cost without end."""
+    history = History(5_000)
+    page = await list_jobs(
+        as_reader(history),
+        JobQuery("p1", Api.VERTEX, None, limit=10),
+        lambda job: False,
+        token="",
+        question=QUESTION,
+    )
+    assert (page.jobs, bool(page.next_token)) == ((), True)
+    assert history.read <= SCAN_LIMIT + 250
+    # Short pages lead through the whole history all the same.
+    pages = await all_pages(History(5_000), every=4_999, limit=10)
+    assert [uid for page in pages for uid in page] == [4_999]
+    assert len(pages) > 1
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -1,0 +1,169 @@
+"""Moments, durations, tables, references, the progress board: what the command line shows."""
+
+import io
+from dataclasses import replace
+from datetime import UTC
+
+import click
+import pytest
+from rich.console import Console
+
+from trainshed.cli.colours import replica_colour, state_colour
+from trainshed.cli.moments import duration, gibibytes, local_clock, local_moment, parse_moment
+from trainshed.cli.progress import Board, live, plain
+from trainshed.cli.references import meant
+from trainshed.cli.tables import Column, cut, joined, pairs, table, width
+from trainshed.cli.views import JobView, LogLine, ReplicaView, TimelineView
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.names import Api
+
+SECOND = 10**9
+NOON = parse_moment("2026-11-20T12:00:00Z")
+
+
+def view(job_id: str = "7", state: JobState = JobState.RUNNING, name: str = "digits") -> JobView:
+    return JobView(
+        id=job_id,
+        uid=job_id,
+        api=Api.VERTEX,
+        name=f"projects/p/locations/l/customJobs/{job_id}",
+        display_name=name,
+        state=state,
+        created=NOON,
+        started=NOON + SECOND,
+        ended=0,
+        replicas=(
+            ReplicaView("workerpool0-0", "workerpool0-0", ReplicaState.RUNNING, started=NOON),
+            ReplicaView("workerpool1-0", "workerpool1-0", ReplicaState.WAITING),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (-1, "0.00s"),
+        (420_000_000, "0.42s"),
+        (7_390_000_000, "7.3s"),
+        (9_999_999_999, "9.9s"),
+        (42 * SECOND, "42s"),
+        (192 * SECOND, "3m 12s"),
+        (3599 * SECOND, "59m 59s"),
+        (7500 * SECOND, "2h 05m"),
+        (76 * 3600 * SECOND, "3d 4h"),
+    ],
+)
+def test_durations(length: int, text: str) -> None:
+    assert duration(length) == text
+
+
+def test_moments() -> None:
+    at = parse_moment("2026-11-20T06:05:12.345678901Z")
+    assert at % SECOND == 345_678_901
+    assert local_moment(at, UTC) == "2026-11-20 06:05:12"
+    assert local_clock(at, UTC) == "06:05:12.345"
+    assert local_moment(0) == "–"
+    assert parse_moment("") == 0
+    for wrong in ("2026-11-20", "2026-11-20T06:05:12", "2026-11-20T06:05:12.Z", "now"):
+        with pytest.raises(ValueError, match="is not a moment"):
+            parse_moment(wrong)
+
+
+def test_sizes() -> None:
+    assert [gibibytes(size) for size in (0, 2**30 * 136 // 10, 2**40)] == [
+        "–",
+        "13.6 GiB",
+        "1024 GiB",
+    ]
+
+
+def test_tables_align_and_give_way() -> None:
+    columns = (Column("A", flexible=True), Column("N", right=True), Column("Z"))
+    rows = [("a long long name", "7", "end"), ("ｗｉｄｅ", "128", "")]
+    full = [joined(cells) for cells in table(columns, rows)]
+    assert full == [
+        "A                   N  Z",
+        "a long long name    7  end",
+        "ｗｉｄｅ          128",
+    ]
+    narrow = [joined(cells) for cells in table(columns, rows, room=20)]
+    assert narrow[1] == "a long lo…    7  end"
+    assert all(width(text) <= 20 for text in narrow)
+    assert joined(table(columns, rows, room=1)[1]).startswith("a long …  ")
+
+
+def test_cut_counts_cells() -> None:
+    assert cut("ｗｉｄｅ", 6) == "ｗｉ…"
+    assert cut("e\u0301tude", 5) == "e\u0301tude"
+
+
+def test_pairs_align_further_lines() -> None:
+    assert pairs([("A", "one\ntwo"), ("Long", "")]) == ["A     one", "      two", "Long"]
+
+
+def test_every_state_has_a_colour() -> None:
+    for state in (*JobState, *ReplicaState):
+        assert state_colour(state)
+    first = ["workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0"]
+    assert len({replica_colour(replica) for replica in first}) == len(first)
+    assert replica_colour("anything else") == replica_colour("anything else")
+
+
+def test_meant_takes_an_unambiguous_beginning() -> None:
+    known = [view("census_1"), view("census_2"), view("mnist", name="Digits")]
+    assert meant("mn", known).id == "mnist"
+    with pytest.raises(click.ClickException, match="2 jobs have an id that begins with 'census'"):
+        meant("census", known)
+    with pytest.raises(click.ClickException, match=r"Did you mean:\n  mnist  Digits  RUNNING"):
+        meant("mnits", known)
+    with pytest.raises(click.ClickException, match=r"Did you mean:\n  mnist"):
+        meant("digits", known[2:])
+    with pytest.raises(click.ClickException, match="trainshed jobs list"):
+        meant("zzz", known)
+    with pytest.raises(click.ClickException, match="trainshed demo"):
+        meant("zzz", [])
+
+
+def test_the_board_keeps_the_newest_line_of_each_replica() -> None:
+    board = Board().after(view())
+    for text in ("epoch 1", "\x1b[31mepoch 2\x1b[0m\r", "  "):
+        board = board.after(LogLine(NOON, "workerpool0-0", "INFO", text))
+    first, second = board.rows(NOON + 3 * SECOND)
+    assert (first.last, first.ran) == ("epoch 2", "3.0s")
+    assert (second.last, second.ran, second.state) == ("", "", ReplicaState.WAITING)
+
+
+def test_the_board_says_what_a_job_waits_for() -> None:
+    told = TimelineView(NOON, "building", "Building the runtime.\nWith scikit-learn.")
+    board = Board().after(told).after(view(state=JobState.PREPARING))
+    assert board.note == "Building the runtime."
+    assert board.after(view()).note == ""
+
+
+def test_plain_lines_wait_for_no_view() -> None:
+    line = LogLine(NOON, "workerpool0-0", "INFO", "hello")
+    assert [click.unstyle(text) for text in plain(line, Board(), lines=True)] == [
+        "workerpool0-0  hello"
+    ]
+    assert not list(plain(line, Board(), lines=False))
+    ml = replace(view().replicas[0], task="master-replica-0")
+    board = Board(replace(view(), api=Api.ML, replicas=(ml,)))
+    assert click.unstyle(next(plain(line, board, lines=True))) == "master-replica-0  hello"
+
+
+def test_the_live_table_ends_with_what_is_true() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system=None, width=60)
+    told = TimelineView(NOON, "preparing", "Preparing scikit-learn.")
+    line = LogLine(NOON, "workerpool0-0", "INFO", "[bold] epoch 1 " + "x" * 60)
+    over = replace(view(state=JobState.SUCCEEDED), ended=NOON + 5 * SECOND)
+    updates = [told, view(state=JobState.PREPARING), line, over]
+    last = live(updates, lambda: NOON + 9 * SECOND, console, lines=False)
+    assert last == over
+    drawn = screen.getvalue()
+    assert "preparing: Preparing scikit-learn." in drawn
+    title, first, second = drawn.rstrip("\x1b[?25h\n").splitlines()[-3:]
+    assert title.split() == ["digits", "SUCCEEDED", "5.0s"]
+    assert first.split()[:6] == ["workerpool0-0", "RUNNING", "9.0s", "[bold]", "epoch", "1"]
+    assert first.endswith("x…")
+    assert second.split() == ["workerpool1-0", "WAITING"]

@@ -1,0 +1,64 @@
+"""pip's configuration, told to uv: precedence and translation."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes.indexes import index_environment
+
+
+def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
+    file = tmp_path / "pip.conf"
+    file.write_text(text)
+    return index_environment({"HOME": str(tmp_path), **environ}, [file])
+
+
+def test_without_configuration_uv_is_told_nothing(tmp_path: Path) -> None:
+    assert _told(tmp_path) == {}
+
+
+def test_files_are_translated(tmp_path: Path) -> None:
+    told = _told(
+        tmp_path,
+        "[global]\nindex-url = https://mirror.test/simple\nfind-links = /wheels /more\n"
+        "extra-index-url =\n    https://a.test/simple\n    https://b.test/simple\ntrusted-host = mirror.test\n",
+    )
+    assert told == {
+        "UV_DEFAULT_INDEX": "https://mirror.test/simple",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "UV_INDEX": "https://a.test/simple https://b.test/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_INSECURE_HOST": "mirror.test",
+    }
+
+
+def test_install_wins_over_global_and_variables_over_both(tmp_path: Path) -> None:
+    text = (
+        "[install]\nindex_url = https://install.test\n[global]\nindex-url = https://global.test\n"
+    )
+    assert _told(tmp_path, text)["UV_DEFAULT_INDEX"] == "https://install.test"
+    told = _told(tmp_path, text, PIP_INDEX_URL="https://variable.test")
+    assert told["UV_DEFAULT_INDEX"] == "https://variable.test"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", {"UV_NO_INDEX": "1"}), ("false", {})])
+def test_no_index(tmp_path: Path, value: str, expected: dict[str, str]) -> None:
+    assert _told(tmp_path, PIP_NO_INDEX=value) == expected
+
+
+def test_a_certificate_is_passed_on_unless_one_is_set(tmp_path: Path) -> None:
+    assert _told(tmp_path, PIP_CERT="/ca.pem") == {"SSL_CERT_FILE": "/ca.pem"}
+    assert _told(tmp_path, PIP_CERT="/ca.pem", SSL_CERT_FILE="/other.pem") == {}
+
+
+def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
+    mirror = "[global]\nindex-url = https://mirror.test\n"
+    assert _told(tmp_path, mirror, UV_DEFAULT_INDEX="https://uv.test") == {}
+    settings = tmp_path / ".config" / "uv"
+    settings.mkdir(parents=True)
+    (settings / "uv.toml").write_text('[[index]]\nurl = "https://uv.test"\n')
+    assert _told(tmp_path, mirror) == {}
+
+
+def test_a_file_that_cannot_be_read_is_no_configuration(tmp_path: Path) -> None:
+    assert _told(tmp_path, "index-url = no section here") == {}

@@ -1,0 +1,91 @@
+"""Running uv: a clean environment, the last lines kept, whose fault it was."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.port import BuildFailed
+
+
+def _uv(tmp_path: Path, script: str) -> str:
+    fake = tmp_path / "uv"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    return str(fake)
+
+
+def _installer(tmp_path: Path, script: str, **environ: str) -> Installer:
+    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "UV_CONFIG_FILE": "/none", **environ}
+    return Installer(tmp_path / "cache", known, _uv(tmp_path, script))
+
+
+def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -> None:
+    """DESIGN §3.9."""
+    lines: list[str] = []
+    installer = _installer(
+        tmp_path, "env", SECRET_TOKEN="hidden", https_proxy="http://proxy.test", UV_PYTHON="3.8"
+    )
+    installer.install(Path("python"), tmp_path / "site", ["numpy"], lines.append)
+    text = "\n".join(lines)
+    assert "hidden" not in text
+    assert "UV_PYTHON=" not in text
+    assert "https_proxy=http://proxy.test" in text
+    assert f"UV_CACHE_DIR={tmp_path / 'cache'}" in text
+
+
+def test_an_operators_uv_cache_is_used(tmp_path: Path) -> None:
+    lines: list[str] = []
+    installer = _installer(tmp_path, "env", UV_CACHE_DIR="/shared")
+    installer.install(Path("python"), tmp_path / "site", [], lines.append)
+    assert "UV_CACHE_DIR=/shared" in lines
+
+
+def test_jobs_never_share_files_with_the_cache(tmp_path: Path) -> None:
+    lines: list[str] = []
+    installer = _installer(tmp_path, 'echo "$@"')
+    installer.install(Path("/x/python"), tmp_path / "site", ["numpy"], lines.append)
+    assert (
+        f"pip install --python /x/python --target {tmp_path / 'site'} --link-mode copy numpy"
+        in lines
+    )
+
+
+def test_a_failure_has_the_last_lines(tmp_path: Path) -> None:
+    installer = _installer(tmp_path, "seq 1 100; echo 'error: no such thing' >&2; exit 2")
+    with pytest.raises(InstallFailed) as failed:
+        installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
+    assert failed.value.lines[-1] == "error: no such thing"
+    assert len(failed.value.lines) == 25
+    assert not failed.value.is_machine_trouble
+
+
+def test_a_network_failure_is_not_the_users_fault(tmp_path: Path) -> None:
+    installer = _installer(tmp_path, "echo 'error: Failed to fetch: index'; exit 2")
+    with pytest.raises(InstallFailed) as failed:
+        installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
+    assert failed.value.is_machine_trouble
+
+
+def test_the_version_of_another_uv_is_asked(tmp_path: Path) -> None:
+    assert _installer(tmp_path, "echo 'uv 9.9.9 (test)'").version() == "9.9.9"
+
+
+def test_a_setup_that_never_ends_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
+    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    # The grandchild holds the pipe open: only its death lets the installer see the end.
+    fake = _uv(tmp_path, "sleep 1000 & sleep 1000")
+    installer = Installer(tmp_path / "cache", known, fake, limit_seconds=0.2)
+    with pytest.raises(InstallFailed, match="limit"):
+        installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
+
+
+def test_closing_stops_what_is_under_way(tmp_path: Path) -> None:
+    installer = _installer(tmp_path, "echo started; sleep 1000")
+
+    def close(line: str) -> None:
+        assert line == "started"
+        installer.close()
+
+    with pytest.raises(BuildFailed, match="being stopped"):
+        installer.install(Path("python"), tmp_path / "site", [], close)

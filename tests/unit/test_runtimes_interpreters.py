@@ -1,0 +1,85 @@
+"""Finding interpreters: each is run once and remembered; shims and broken ones are passed over."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes.interpreters import Interpreters, running_interpreter
+
+
+def _fake(path: Path, version: tuple[int, int, int], *, implementation: str = "cpython") -> Path:
+    """An executable that answers like an interpreter and counts how often it was run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    answer = {
+        "implementation": implementation,
+        "version": version,
+        "executable": str(path),
+        "prefix": str(path.parent.parent),
+        "stdlib": "/lib",
+        "include": "/include",
+        "library_directory": "",
+    }
+    path.write_text(f"#!/bin/sh\necho run >> '{path}.runs'\necho '{json.dumps(answer)}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def _runs(path: Path) -> int:
+    runs = Path(f"{path}.runs")
+    return len(runs.read_text().splitlines()) if runs.exists() else 0
+
+
+def _look(tmp_path: Path, **environ: str) -> Interpreters:
+    known = {"HOME": str(tmp_path / "home"), "PATH": "", **environ}
+    return Interpreters(tmp_path / "memory.json", environ=known)
+
+
+def test_the_own_interpreter_is_free(tmp_path: Path) -> None:
+    fake = _fake(tmp_path / "bin" / "python3.99", (3, 99, 1))
+    interpreters = _look(tmp_path, PATH=str(tmp_path / "bin"))
+    own = interpreters.get(sys.version_info[:2])
+    assert own is not None
+    assert own == running_interpreter()
+    assert interpreters.running() == sys.version_info[:2]
+    assert Path(own.stdlib, "os.py").exists()
+    assert _runs(fake) == 0
+
+
+def test_each_is_run_once_and_remembered(tmp_path: Path) -> None:
+    pyenv = _fake(tmp_path / "home/.pyenv/versions/3.97.4/bin/python3.97", (3, 97, 4))
+    older = _fake(tmp_path / "home/.pyenv/versions/3.97.2/bin/python3.97", (3, 97, 2))
+    uv = _fake(tmp_path / "home/.local/share/uv/python/cpython-3.98.0-x/bin/python3.98", (3, 98, 0))
+    path = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
+    for _ in range(2):
+        interpreters = _look(tmp_path, PATH=str(tmp_path / "bin"))
+        assert {(3, 97), (3, 98), (3, 99)} <= set(interpreters.found())
+        found = interpreters.get((3, 97))
+        assert found is not None
+        assert found.full_version == "3.97.4"
+    assert [_runs(each) for each in (pyenv, older, uv, path)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("directory", ["shims", "bin"])
+def test_shims_other_implementations_and_broken_ones_are_passed_over(
+    tmp_path: Path, directory: str
+) -> None:
+    if directory == "shims":
+        shim = _fake(tmp_path / directory / "python3.96", (3, 96, 0))
+    else:
+        shim = _fake(tmp_path / directory / "python3.96", (3, 96, 0), implementation="pypy")
+        broken = tmp_path / directory / "python3.95"
+        broken.write_text("#!/bin/sh\nexit 127\n")
+        broken.chmod(0o755)
+    interpreters = _look(tmp_path, PATH=str(tmp_path / directory))
+    assert set(interpreters.found()) == {sys.version_info[:2]}
+    assert interpreters.get((3, 96)) is None
+    assert _runs(shim) == (0 if directory == "shims" else 1)
+
+
+def test_a_torn_memory_only_costs_a_search(tmp_path: Path) -> None:
+    (tmp_path / "memory.json").write_text("{")
+    fake = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
+    assert (3, 99) in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
+    assert _runs(fake) == 1

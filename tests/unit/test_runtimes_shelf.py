@@ -1,0 +1,144 @@
+"""The shelf: built once, read-only, whole or not there (DESIGN §4, Runtimes)."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes import shelf as module
+from trainshed.runtimes.shelf import Shelf, remove_tree
+
+
+def _fill(draft: Path) -> None:
+    (draft / "inner").mkdir(parents=True)
+    (draft / "inner" / "file").write_text("content")
+    (draft / "template").mkdir()
+    (draft / "template" / "file").write_text("copied")
+
+
+def _mode(path: Path) -> int:
+    return path.lstat().st_mode & 0o222
+
+
+def test_what_is_put_is_there_and_read_only(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    assert not shelf.has("key")
+    final = shelf.put("key", _fill, writable="template")
+    assert shelf.has("key")
+    assert (final / "inner" / "file").read_text() == "content"
+    for protected in (final, final / "inner", final / "inner" / "file"):
+        assert _mode(protected) == 0
+    for writable in (final / "template", final / "template" / "file"):
+        assert _mode(writable) != 0
+    remove_tree(final)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("not ours")
+
+    def fill(draft: Path) -> None:
+        draft.mkdir()
+        (draft / "link").symlink_to(outside)
+
+    final = Shelf(tmp_path / "shelf").put("key", fill)
+    assert _mode(outside) != 0
+    assert _mode(outside / "file") != 0
+    remove_tree(final)
+    assert (outside / "file").read_text() == "not ours"
+
+
+def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+
+    def fail(draft: Path) -> None:
+        _fill(draft)
+        raise RuntimeError("no disk")
+
+    with pytest.raises(RuntimeError):
+        shelf.put("key", fail)
+    assert not shelf.has("key")
+    assert not list((tmp_path / ".drafts").iterdir())
+    shelf.put("key", _fill)
+    assert shelf.has("key")
+
+
+def test_two_services_build_once(tmp_path: Path) -> None:
+    built: list[Path] = []
+    entered, go = threading.Event(), threading.Event()
+
+    def fill(draft: Path) -> None:
+        built.append(draft)
+        entered.set()
+        assert go.wait(10)
+        _fill(draft)
+
+    # Two shelves on one directory: what they share is only the lock file, as two processes would.
+    threads = [threading.Thread(target=Shelf(tmp_path).put, args=("key", fill)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert entered.wait(10)
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(built) == 1
+    assert Shelf(tmp_path).has("key")
+
+
+def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "boot")
+    monkeypatch.setattr(module, "_sync", _never)
+    (tmp_path / "boot").write_text("first")
+    root = tmp_path / "shelf"
+    Shelf(root).put("lost", _fill)
+    (root / ".marks" / "kept").touch()
+    (tmp_path / "boot").write_text("second")
+    after = Shelf(root)
+    assert not after.has("lost")
+    assert not after.has("kept")  # a mark alone is nothing
+    after.put("lost", _fill)
+    assert after.has("lost")
+
+
+def _never(path: Path) -> None:
+    """A disk that was cut off before anything reached it."""
+    raise FileNotFoundError(path)
+
+
+def test_what_is_marked_outlives_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = threading.Event()
+    real = module.Shelf._settle  # pyright: ignore[reportPrivateUsage] -- to wait for the thread without a sleep
+
+    def settle(self: Shelf, key: str) -> None:
+        real(self, key)
+        settled.set()
+
+    monkeypatch.setattr(module.Shelf, "_settle", settle)
+    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "boot")
+    (tmp_path / "boot").write_text("first")
+    Shelf(tmp_path / "shelf").put("key", _fill)
+    assert settled.wait(30)
+    (tmp_path / "boot").write_text("second")
+    assert Shelf(tmp_path / "shelf").has("key")
+
+
+def test_where_the_system_names_no_boot_the_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "absent")
+    shelf = Shelf(tmp_path / "shelf")
+    shelf.put("key", _fill)
+    assert shelf.has("key")
+    assert (tmp_path / "shelf" / ".marks" / "key").exists()
+
+
+def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
+    left = tmp_path / ".drafts" / "key.dead"
+    _fill(left)
+    left.chmod(0o555)
+    Shelf(tmp_path).put("key", _fill)
+    assert os.listdir(tmp_path / ".drafts") == []  # noqa: PTH208 -- names are what is compared
