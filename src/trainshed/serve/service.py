@@ -117,7 +117,12 @@ class Service:
             now=clock.now,
             new_uid=clock.JobUids(),
             wake=self._controller.wake,
-            settings=ApiSettings(version=version("trainshed")),
+            settings=ApiSettings(
+                version=version("trainshed"),
+                project=parts.settings.project,
+                region=parts.settings.region,
+                bucket=parts.settings.default_bucket,
+            ),
             closing=self._stopping,
         )
 

@@ -69,8 +69,8 @@ class Operation:
 class JobQuery:
     """One page of a job list, newest first.
 
-    `location` None: all. `after`: the uid that the previous page ended with, 0 for the first page.
-    `api` None: jobs of both APIs.
+    `project_id` "": jobs of every project, whatever the rest says. `location` None: all. `api` None: jobs
+    of both APIs. `after`: the uid that the previous page ended with, 0 for the first page.
     """
 
     project_id: str

@@ -282,6 +282,7 @@ async def test_lists_take_their_project_api_and_location(store: Store) -> None:
     assert await uids(store, JobQuery("p", Api.ML, None)) == [3]
     assert await uids(store, JobQuery("p", Api.ML, "")) == [3]
     assert await uids(store, JobQuery("none", None, None)) == []
+    assert await uids(store, JobQuery("", None, None)) == [4, 3, 2, 1]
 
 
 async def test_pages_are_stable_while_jobs_come_and_go(store: Store) -> None:

@@ -86,6 +86,8 @@ def list_statement(query: JobQuery) -> tuple[str, Parameters]:
         "below": query.after or _ABOVE_ALL_UIDS,
         "limit": query.limit,
     }
+    if not query.project_id:
+        return "jobs_of_all", parameters
     if query.location is not None:
         # Names of `ml` jobs carry no location, those of Vertex jobs always do: a location implies the API.
         api = query.api or (Api.VERTEX if query.location else Api.ML)

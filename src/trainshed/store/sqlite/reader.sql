@@ -7,6 +7,12 @@ WHERE job_names.api = :api AND job_names.project_id = :project_id
 -- name: job_by_uid
 SELECT record, labels, labels_updated, generation, labels_version FROM jobs WHERE uid = :uid;
 
+-- name: jobs_of_all
+SELECT record, labels, labels_updated, generation, labels_version
+FROM jobs
+WHERE uid < :below
+ORDER BY uid DESC LIMIT :limit;
+
 -- name: jobs_of_project
 SELECT record, labels, labels_updated, generation, labels_version
 FROM jobs INDEXED BY jobs_by_project
