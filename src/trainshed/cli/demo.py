@@ -1,5 +1,6 @@
 """`trainshed demo`: a distributed training job from the package to the accuracy, through the public API."""
 
+import shlex
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from trainshed.cli.tables import pairs
 from trainshed.cli.views import JobView, LogLine
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName
+
+_NOTICE = "NOTICE"
 
 
 @click.command()
@@ -75,12 +78,13 @@ def command(
             hosted.stop()
     if not succeeded:
         raise SystemExit(1)
-    _say_what_next(started=hosted is not None, kept=keep, endpoint=endpoint)
+    option = f" --data {shlex.quote(str(data))}" if data else ""
+    _say_what_next(started=hosted is not None, kept=keep, option=option)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the job. `first_line`: when its first line was written, 0 before."""
+    """One run of the job. `first_line`: when its program wrote its first line, 0 before."""
 
     client: Client
     job: JobView
@@ -90,7 +94,8 @@ class _Run:
 
     def updates(self) -> Iterator[Update]:
         for update in follow(self.client, self.job.uid):
-            if isinstance(update, LogLine) and not self.first_line:
+            # The service's own notices stand before the program's lines.
+            if isinstance(update, LogLine) and update.severity != _NOTICE and not self.first_line:
                 self.first_line = update.at
             yield update
 
@@ -176,15 +181,14 @@ def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
     return pairs(facts)
 
 
-def _say_what_next(*, started: bool, kept: bool, endpoint: Endpoint) -> None:
+def _say_what_next(*, started: bool, kept: bool, option: str) -> None:
     stopped = started and not kept
-    option = f" --data {endpoint.data}" if endpoint.data and started else ""
     steps = [
         *([(f"trainshed up{option}", "start the service again")] if stopped else []),
-        ("trainshed jobs list", "this job and all others"),
-        ('eval "$(trainshed env)"', "point gcloud and the SDKs at the service, and then"),
+        (f"trainshed jobs list{option}", "this job and all others"),
+        (f'eval "$(trainshed env{option})"', "point gcloud and the SDKs at the service, and then"),
         ("gcloud ai custom-jobs list", "as ever"),
-        *([("trainshed down", "stop the service")] if started and kept else []),
+        *([(f"trainshed down{option}", "stop the service")] if started and kept else []),
     ]
     click.echo()
     if stopped:

@@ -43,7 +43,9 @@ command.add_command(watching.command, "watch")
 
 @command.command("list")
 @click.option("--state", metavar="STATE", help="Only jobs in this state, such as RUNNING.")
-@click.option("--project", metavar="PROJECT", help="Whose jobs; else the service's own project.")
+@click.option(
+    "--project", metavar="PROJECT", help="Whose jobs, - for all projects; else the service's own."
+)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many."
 )

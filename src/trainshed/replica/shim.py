@@ -11,6 +11,7 @@ import socket
 import time
 
 from trainshed.replica import (
+    birth,
     cgroups,
     durable,
     fence,
