@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from trainshed.core.failure import CANCELLED, INTERNAL, INVALID_ARGUMENT, Effect, Evidence, judge
+from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -25,7 +26,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.records import ExitRecord, Job, JobError, Outcome, Replica
+from trainshed.core.lifecycle.records import Job, JobError, Outcome, Replica
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import ReplicaId, public_replica_name
 
@@ -106,15 +107,7 @@ def _admitted(job: Job, event: JobAdmitted, now: int) -> Step:
     admitted = replace(
         job, state=JobState.PREPARING, attempt=job.attempt + 1, replicas=replicas, updated=now
     )
-    noun = "replica" if len(replicas) == 1 else "replicas"
-    return Step(
-        admitted,
-        (
-            TimelineEntry(
-                now, "admitted", f"Attempt {admitted.attempt}: {len(replicas)} {noun} placed."
-            ),
-        ),
-    )
+    return Step(admitted, (story.admitted(admitted, now),))
 
 
 def _prepared(job: Job, event: RuntimePrepared, now: int) -> Step:
@@ -122,7 +115,7 @@ def _prepared(job: Job, event: RuntimePrepared, now: int) -> Step:
         return Step(job)
     return Step(
         replace(job, launched=True, updated=now),
-        (TimelineEntry(now, "launching", "The runtime is ready; starting all replicas."),),
+        (story.launching(now),),
     )
 
 
@@ -148,15 +141,8 @@ def _replica_started(job: Job, event: ReplicaStarted, now: int) -> Step:
     replica = _current(job, event)
     if replica is None or replica.state is not ReplicaState.WAITING:
         return Step(job)
-    started = _with(job, replace(replica, state=ReplicaState.RUNNING, started=event.at), now)
-    told = TimelineEntry(
-        event.at,
-        "replica_started",
-        f"{public_replica_name(job.name.api, replica.id)} started"
-        + (f" on {replica.node}." if replica.node else "."),
-        {"replica": str(replica.id), "incarnation": replica.incarnation},
-    )
-    return _running_if_complete(started, now, (told,))
+    up = replace(replica, state=ReplicaState.RUNNING, started=event.at)
+    return _running_if_complete(_with(job, up, now), now, (story.started(job, up),))
 
 
 def _replica_exited(job: Job, event: ReplicaExited, now: int) -> Step:
@@ -165,18 +151,7 @@ def _replica_exited(job: Job, event: ReplicaExited, now: int) -> Step:
         return Step(job)
     started = replica.started or event.exit.started
     ended = replace(replica, state=ReplicaState.EXITED, started=started, exit=event.exit)
-    told = TimelineEntry(
-        event.exit.ended,
-        "replica_exited",
-        f"{public_replica_name(job.name.api, replica.id)} {_how(event.exit)}.",
-        {
-            "replica": str(replica.id),
-            "incarnation": replica.incarnation,
-            "exit_code": event.exit.exit_code,
-            "signal": event.exit.signal,
-            "oom": event.exit.oom,
-        },
-    )
+    told = story.exited(job, ended, event.exit)
     return _judged(_with(job, ended, now), ended, "", now, (told,))
 
 
@@ -185,12 +160,7 @@ def _replica_lost(job: Job, event: ReplicaLost, now: int) -> Step:
     if replica is None or replica.state.is_over:
         return Step(job)
     lost = replace(replica, state=ReplicaState.LOST)
-    told = TimelineEntry(
-        now,
-        "replica_lost",
-        f"{public_replica_name(job.name.api, replica.id)} was lost: {event.cause}.",
-        {"replica": str(replica.id), "incarnation": replica.incarnation},
-    )
+    told = story.lost(job, lost, event.cause, now)
     return _judged(_with(job, lost, now), lost, event.cause, now, (told,))
 
 
@@ -202,33 +172,12 @@ def _cancel_requested(job: Job, event: CancelRequested, now: int) -> Step:
     outcome = Outcome(
         JobState.CANCELLED,
         f"cancelled_{event.cause}",
-        JobError(CANCELLED, cancel_message(job, event.cause)),
+        JobError(CANCELLED, story.cancel_message(job, event.cause)),
         event.at,
     )
-    told = TimelineEntry(event.at, "cancel_requested", cancel_message(job, event.cause))
+    told = story.cancel_requested(job, event.cause, event.at)
     cancelling = replace(job, state=JobState.CANCELLING)
     return _decide(cancelling, outcome, now, (told,))
-
-
-def cancel_message(job: Job, cause: CancelCause) -> str:
-    """The public reason of a cancellation."""
-    match cause:
-        case CancelCause.USER:
-            return "The job was cancelled by the user."
-        case CancelCause.MAX_WAIT:
-            seconds = (job.spec.scheduling.max_wait or 0) // 10**9
-            return (
-                f"The job was cancelled because it was not running within its maximum wait time of "
-                f"{seconds} seconds."
-            )
-        case CancelCause.TIMEOUT:
-            seconds = job.spec.scheduling.timeout // 10**9
-            return (
-                f"The job was cancelled because it ran longer than its maximum running time of "
-                f"{seconds} seconds."
-            )
-        case _:
-            assert_never(cause)
 
 
 def _current(job: Job, event: ReplicaStarted | ReplicaExited | ReplicaLost) -> Replica | None:
@@ -256,11 +205,8 @@ def _running_if_complete(job: Job, now: int, told: tuple[TimelineEntry, ...]) ->
     if waiting or job.outcome is not None or job.state is not JobState.PREPARING:
         return Step(job, told)
     started = max(r.started for r in job.replicas)
-    entry = TimelineEntry(started, "running", "All replicas are running.")
-    return Step(
-        replace(job, state=JobState.RUNNING, started=job.started or started, updated=now),
-        (*told, entry),
-    )
+    up = replace(job, state=JobState.RUNNING, started=job.started or started, updated=now)
+    return Step(up, (*told, story.running(up)))
 
 
 def _judged(
@@ -282,12 +228,7 @@ def _judged(
             running = replace(job, started=job.started or at)
             return _decide(running, Outcome(JobState.SUCCEEDED, verdict.rule, at=now), now, told)
         case Effect.JOB_FAILS:
-            entry = TimelineEntry(
-                now,
-                "verdict",
-                f"Rule {verdict.rule}: the job fails.",
-                {"rule": verdict.rule, "replica": str(replica.id)},
-            )
+            entry = story.verdict(verdict.rule, replica, now)
             outcome = Outcome(JobState.FAILED, verdict.rule, verdict.error, now)
             return _decide(job, outcome, now, (*told, entry))
         case _:
@@ -314,21 +255,5 @@ def _finished_if_down(job: Job, now: int, told: tuple[TimelineEntry, ...]) -> St
     assert outcome is not None
     if job.launched and not all(r.state.is_over for r in job.replicas):
         return Step(job, told)
-    entry = TimelineEntry(
-        now,
-        outcome.state.value.lower(),
-        outcome.error.message if outcome.error else "Job completed successfully.",
-        {"rule": outcome.rule},
-    )
-    return Step(
-        replace(job, state=outcome.state, error=outcome.error, ended=now, updated=now),
-        (*told, entry),
-    )
-
-
-def _how(exit_record: ExitRecord) -> str:
-    if exit_record.oom:
-        return "ran out of memory"
-    if exit_record.signal is not None:
-        return f"was ended by signal {exit_record.signal}"
-    return f"exited with status {exit_record.exit_code}"
+    ended = replace(job, state=outcome.state, error=outcome.error, ended=now, updated=now)
+    return Step(ended, (*told, story.over(outcome, now)))
