@@ -2,8 +2,9 @@
 
 import shlex
 import signal
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ from trainshed.cli.packaging import build_demo_sdist
 from trainshed.cli.progress import show
 from trainshed.cli.references import job_path
 from trainshed.cli.tables import pairs
-from trainshed.cli.views import JobView, LogLine
+from trainshed.cli.views import JobView, LogLine, TimelineView
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName
 
-_NOTICE = "NOTICE"
+_EARLY_LINES = 100
 
 
 @click.command()
@@ -62,7 +63,8 @@ def command(
     judges their checkpoints. If no service runs, one is started, and stopped again in the end.
     """
     # Whoever asks this command to end wants no job and no service to be left over either.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     endpoint = _running(url, token, data)
     hosted = None
     if endpoint is None:
@@ -84,20 +86,29 @@ def command(
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the job. `first_line`: when its program wrote its first line, 0 before."""
+    """One run of the job. `told`: what the service told of it; `early`: the first lines of its replicas."""
 
     client: Client
     job: JobView
     places: DemoPlaces
     submitted: int
-    first_line: int = 0
+    told: set[str] = field(default_factory=set[str])
+    early: list[LogLine] = field(default_factory=list[LogLine])
 
     def updates(self) -> Iterator[Update]:
+        """All that happens until the job is over."""
         for update in follow(self.client, self.job.uid):
-            # The service's own notices stand before the program's lines.
-            if isinstance(update, LogLine) and update.severity != _NOTICE and not self.first_line:
-                self.first_line = update.at
+            if isinstance(update, TimelineView):
+                self.told.add(update.message)
+            elif isinstance(update, LogLine) and len(self.early) < _EARLY_LINES:
+                self.early.append(update)
             yield update
+
+    @property
+    def first_line(self) -> int:
+        """When the program wrote its first line, 0 if it wrote none: the log begins with notices, which the
+        timeline holds as well."""
+        return min((line.at for line in self.early if line.message not in self.told), default=0)
 
 
 def _running(url: str | None, token: str | None, data: Path | None) -> Endpoint | None:
@@ -127,7 +138,9 @@ def _run(session: Session, endpoint: Endpoint, workers: int) -> bool:
     except KeyboardInterrupt:
         click.echo("\nCancelling the job.")
         run.client.post(job_path(run.job.uid, ":cancel"), {})
-        show(follow(run.client, run.job.uid, lines=False), session.now, lines=False)
+        # What else happens need not be seen, only waited for.
+        deque(follow(run.client, run.job.uid, lines=False), maxlen=0)
+        click.echo(require_over(run.client, run.job.uid).state.value)
         raise SystemExit(130) from None
     over = require_over(run.client, run.job.uid)
     click.echo()

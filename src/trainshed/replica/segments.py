@@ -47,10 +47,10 @@ class Segments:
         self._unsynced = False
         self._size = 0
         names = sorted(name for name in os.listdir(directory) if name.endswith(_SUFFIX))
-        if names:
-            self._file = self._reopen(os.path.join(directory, names[-1]))
-        else:
-            self._file = self._open()
+        # The last segment may have been opened and never written to: the clock then goes on from the one before.
+        for name in names[-2:]:
+            self._read_end(os.path.join(directory, name))
+        self._file = self._reopen(names[-1]) if names else self._open()
 
     def _path(self) -> str:
         return os.path.join(self._directory, "%012d%s" % (self.lines, _SUFFIX))
@@ -58,19 +58,21 @@ class Segments:
     def _open(self) -> int:
         return os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def _reopen(self, path: str) -> int:
-        """Continue the last segment: an incomplete last line was never readable, so it goes."""
+    def _read_end(self, path: str) -> None:
+        """Find where a segment's whole lines end: an incomplete last line was never readable, so it goes."""
         with open(path, "rb") as file:
             data = file.read()
-        whole = data.rfind(b"\n") + 1
+        self._size = data.rfind(b"\n") + 1
         self.lines = int(os.path.basename(path)[: -len(_SUFFIX)])
-        if whole:
-            last = json.loads(data[data.rfind(b"\n", 0, whole - 1) + 1 : whole].decode("utf-8"))
+        if self._size:
+            begin = data.rfind(b"\n", 0, self._size - 1) + 1
+            last = json.loads(data[begin : self._size].decode("utf-8"))
             self.lines = last["n"] + 1
             self._last_time = last["t"]
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
-        os.ftruncate(handle, whole)
-        self._size = whole
+
+    def _reopen(self, name: str) -> int:
+        handle = os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(handle, self._size)
         return handle
 
     def write(self, stream: str, texts: "list[str]") -> None:

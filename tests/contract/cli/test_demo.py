@@ -1,8 +1,13 @@
 """`trainshed demo`: a run against a service, and one that starts a service of its own."""
 
 import json
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +109,36 @@ def test_a_refused_submit_lists_what_is_wrong(trainshed: Invoke, service: FakeSe
     assert result.stderr.endswith("\n  job_spec.x: is wrong.\n")
 
 
+class Interrupting(list[dict[str, Any]]):
+    """Lines in whose middle somebody sends a signal."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__([line("workerpool0-0", "one"), line("workerpool0-0", "two", 1)])
+        self.number = number
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield self[0]
+        os.kill(os.getpid(), self.number)
+        yield self[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_ends_the_job(
+    trainshed: Invoke, service: FakeService, number: signal.Signals
+) -> None:
+    prepare(service, "CANCELLED")
+    never = Stream([job(), job()], threading.Event())
+    service.on("GET", f"{JOBS}/7/watch", never, Stream([job(state="CANCELLED")]))
+    service.on("GET", f"{JOBS}/7/logs", Stream(Interrupting(number)))
+    service.on("POST", f"{JOBS}/7:cancel", {})
+    handler = signal.getsignal(signal.SIGTERM)
+    result = trainshed("demo")
+    assert result.exit_code == 130
+    assert result.stdout.endswith("Cancelling the job.\nCANCELLED\n")
+    assert len(service.bodies("POST", f"{JOBS}/7:cancel")) == 1
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, service: FakeService) -> Path:
     """`python -m trainshed up` is played by a script that points at the fake service."""
@@ -120,10 +155,10 @@ def test_it_starts_a_service_and_stops_it_again(
     trainshed: Invoke, service: FakeService, tmp_path: Path
 ) -> None:
     prepare(service)
-    result = trainshed("demo")
+    result = trainshed("demo", "--data", str(tmp_path))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("No service is running; starting one")
-    assert f"trainshed up --data {tmp_path}" in result.stdout
+    assert f"  trainshed up --data {tmp_path} " in result.stdout
     assert (tmp_path / "up.log").read_text() == "starting\nended\n"
 
 

@@ -40,6 +40,7 @@ def test_it_cancels_waits_and_stops(
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "Cancelling 7 digits\nThe service has ended.\n"
     assert process.wait(10) == -15
+    assert {a.query.get("project") for a in service.asked} == {"-", None}
     asked = [(a.method, a.query.get("state")) for a in service.asked]
     live = ("QUEUED", "PREPARING", "RUNNING", "CANCELLING")
     assert asked == [*(("GET", state) for state in live), ("POST", None), ("GET", None)]

@@ -1,0 +1,109 @@
+"""Launch documents and addresses: pure functions of plan, slot and host (SPEC §3)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.documents import Host, launch_document, outermost
+from trainshed.engines.local.layout import choose_address, choose_port
+from trainshed.engines.port import Slot
+from trainshed.replica import protocol
+
+REPLICA = ReplicaId(1, 0)
+SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
+HOST = Host(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
+PLAN = LaunchPlan(
+    job_uid=JobUid(5),
+    attempt=2,
+    replica=REPLICA,
+    incarnation=3,
+    argv=("python", "-m", "task"),
+    environ=(("PATH", "/image/bin"), ("CLOUD_ML_HP_METRIC_FILE", "/var/hypertune/output.metrics")),
+    hostname="host-a",
+    address="127.64.0.7",
+    hosts=(("host-a", "127.64.0.7"), ("host-b", "127.64.0.8")),
+    memory_limit=16 << 30,
+    path=("/layer/bin",),
+    read_only=("/cache/env", "/cache"),
+)
+
+
+def document(host: Host = HOST, plan: LaunchPlan = PLAN) -> protocol.LaunchDocument:
+    return launch_document(
+        plan=plan,
+        slot=SLOT,
+        host=host,
+        directory=Path("/data/slots/5/2/workerpool1-0"),
+        logs=Path("/data/logs/5/2/workerpool1-0"),
+        hidden=("/data",),
+        read_only=(),
+        storage_socket="/data/buckets.sock",
+        ambient={"PIP_INDEX_URL": "http://127.0.0.1/simple", "SECRET": "x", "PATH": "/service"},
+    )
+
+
+def test_environment_of_a_slot() -> None:
+    files = "/data/slots/5/2/workerpool1-0/files"
+    assert document().environ == {
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "PIP_INDEX_URL": "http://127.0.0.1/simple",
+        "CLOUD_ML_HP_METRIC_FILE": "/var/hypertune/output.metrics",
+        "HOME": f"{files}/home",
+        "TMPDIR": "/tmp",
+        "PATH": f"{files}/python/bin:{files}/python-user/bin:/layer/bin:/image/bin",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONUSERBASE": f"{files}/python-user",
+        "HOSTNAME": "host-a",
+        "STORAGE_EMULATOR_HOST": "http://127.64.0.7:2223",
+    }
+
+
+def test_without_namespaces_paths_lead_into_the_slot() -> None:
+    made = document(replace(HOST, level=protocol.LEVEL_SESSION))
+    files = "/data/slots/5/2/workerpool1-0/files"
+    assert made.hostname == ""
+    assert made.environ["TMPDIR"] == f"{files}/tmp"
+    assert made.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
+
+
+def test_limits_hosts_and_binds() -> None:
+    made = document()
+    assert made.memory_limit == 8 << 30
+    assert document(plan=replace(PLAN, memory_limit=0)).memory_limit == 0
+    assert made.hosts.splitlines()[2:] == ["127.64.0.7\thost-a", "127.64.0.8\thost-b"]
+    assert made.read_only == ("/cache",)
+    assert made.cgroup_name == "trainshed-0badcafe-5-2-workerpool1-0"
+
+
+def test_a_document_survives_its_file() -> None:
+    text = document().to_json()
+    assert protocol.LaunchDocument.from_json(text).to_json() == text
+
+
+def test_outermost_directories() -> None:
+    found = outermost([Path("/a/b"), Path("/a"), Path("/ab"), Path("/a/b/c")])
+    assert found == ("/a", "/ab")
+
+
+def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:
+    used: set[str] = set()
+    for index in range(2000):
+        address = choose_address("id", JobUid(1), ReplicaId(1, index), used)
+        assert address not in used
+        assert address.startswith("127.")
+        second, last = int(address.split(".")[1]), int(address.split(".")[3])
+        assert 64 <= second <= 127
+        assert last not in (0, 255)
+        used.add(address)
+    again = choose_address("id", JobUid(1), ReplicaId(1, 0), ())
+    assert again in used
+    assert choose_address("id", JobUid(1), ReplicaId(1, 0), {again}) != again
+
+
+def test_ports_come_in_pairs() -> None:
+    port = choose_port("id", JobUid(1), REPLICA, ())
+    assert 20000 <= port < 40000
+    assert port % 2 == 0
+    assert choose_port("id", JobUid(1), REPLICA, {port}) == port + 2 or port == 39998

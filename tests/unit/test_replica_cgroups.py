@@ -1,0 +1,48 @@
+"""Finding where control groups may be made, and the limits, on drawn file trees of both versions."""
+
+from pathlib import Path
+
+from trainshed.replica import cgroups
+
+
+def v2_tree(root: Path, own: str, handed_on: dict[str, str]) -> Path:
+    for path in ("", *handed_on, own):
+        directory = root / path
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cgroup.procs").write_text("")
+        (directory / "cgroup.controllers").write_text("cpu memory")
+        (directory / "cgroup.subtree_control").write_text(handed_on.get(path, ""))
+    membership = root / "membership"
+    membership.write_text(f"0::/{own}\n")
+    return membership
+
+
+def test_version_2_uses_the_nearest_group_that_hands_its_controllers_on(tmp_path: Path) -> None:
+    membership = v2_tree(tmp_path, "user/service", {"user": "memory cpu"})
+    found = cgroups.find_bases(str(tmp_path), str(membership))
+    # A drawn tree makes no control files in a new group, so nothing may be put into one.
+    assert found == ("", "")
+    assert not list((tmp_path / "user").glob("trainshed-probe*"))
+
+
+def test_version_2_without_delegation_offers_nothing(tmp_path: Path) -> None:
+    membership = v2_tree(tmp_path, "user/service", {"user": "pids"})
+    assert cgroups.find_bases(str(tmp_path), str(membership)) == ("", "")
+
+
+def test_no_control_groups_at_all(tmp_path: Path) -> None:
+    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "")
+    groups = cgroups.Groups("", "", "name")
+    groups.create(1 << 20, 100)
+    groups.enter()
+    assert groups.directories() == []
+    assert groups.oom_kills() == 0
+    assert groups.watch() == -1
+
+
+def test_memory_limit_of_a_group_in_both_versions(tmp_path: Path) -> None:
+    assert cgroups.memory_limit(str(tmp_path)) == 0
+    (tmp_path / "memory.limit_in_bytes").write_text("1024\n")
+    assert cgroups.memory_limit(str(tmp_path)) == 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cgroups.memory_limit(str(tmp_path)) == 0

@@ -1,0 +1,157 @@
+"""The log format (DESIGN §4, Slots and shims; STACK §5)."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica import segments
+from trainshed.replica.segments import LINE_BYTES, Segments, Stream
+
+
+def read(directory: Path) -> list[dict[str, object]]:
+    return [
+        json.loads(line)
+        for path in sorted(directory.iterdir())
+        for line in path.read_text("utf-8").split("\n")
+        if line
+    ]
+
+
+def written(directory: Path, *pieces: bytes) -> list[object]:
+    """What becomes of bytes that are read in these pieces."""
+    log = Segments(str(directory))
+    stream = Stream(log, "o")
+    for piece in pieces:
+        stream.feed(piece)
+    stream.close()
+    log.seal()
+    return [line["m"] for line in read(directory)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a", b"b\nc"], ["ab", "c"]),
+        ([b"\n\n"], ["", ""]),
+        ([b"caf\xc3", b"\xa9\n"], ["café"]),
+        ([b"bad \xff byte\n"], ["bad \ufffd byte"]),
+        ([b'quote " back \\ tab \t nul \0\n'], ['quote " back \\ tab \t nul \0']),
+        (["one\u2028line\x0bstill\n".encode()], ["one\u2028line\x0bstill"]),
+        ([b"windows\r\nline\r\n"], ["windows", "line"]),
+        ([b"\r 10%\r 50%", b"\r 100%\n"], [" 100%"]),
+        ([b"\r 10%", b"\r 20%"], [" 20%"]),
+    ],
+)
+def test_bytes_become_lines(tmp_path: Path, pieces: list[bytes], lines: list[str]) -> None:
+    assert written(tmp_path, *pieces) == lines
+
+
+def test_progress_that_never_ends_a_line_takes_no_memory(tmp_path: Path) -> None:
+    log = Segments(str(tmp_path))
+    stream = Stream(log, "e")
+    for step in range(10_000):
+        stream.feed(b"\r%5d of 10000 ##########" % step)
+    assert log.lines == 0
+    stream.close()
+    log.seal()
+    assert [line["m"] for line in read(tmp_path)] == [" 9999 of 10000 ##########"]
+
+
+def test_a_long_line_is_cut_between_characters(tmp_path: Path) -> None:
+    text = "é" * LINE_BYTES + "end"
+    data = text.encode() + b"\nnext\n"
+    pieces = [data[i : i + LINE_BYTES] for i in range(0, len(data), LINE_BYTES)]
+    written(tmp_path, *pieces)
+    lines = read(tmp_path)
+    assert [line.get("p") for line in lines] == [1, 1, None, None]
+    assert "".join(str(line["m"]) for line in lines[:3]) == text
+    assert lines[3]["m"] == "next"
+
+
+def test_numbers_and_times_ascend_even_if_the_clock_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([1000, 10, 10, 2000])
+    monkeypatch.setattr(segments, "now", lambda: next(times))
+    log = Segments(str(tmp_path))
+    log.write("b", ["first", "second"])
+    log.write("o", ["third"])
+    log.write_part("e", "part")
+    log.write("e", ["rest"])
+    # The tail is the program's: what the service said does not count.
+    assert log.seal() == (5, "third\npart\nrest")
+    lines = read(tmp_path)
+    assert [line["t"] for line in lines] == [1000, 1001, 1002, 1003, 2000]
+    assert [line["n"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["s"] for line in lines] == ["b", "b", "o", "e", "e"]
+
+
+def tear(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"n":2,"t":9999999999999999999,"s":"o","m":"to')
+
+
+def empty(path: Path) -> None:
+    """Nothing happened to it."""
+
+
+@pytest.mark.parametrize("crash", [tear, empty])
+def test_a_log_goes_on_where_it_broke_off(tmp_path: Path, crash: Callable[[Path], None]) -> None:
+    first = Segments(str(tmp_path))
+    first.write("o", ["a", "b"])
+    first.seal()
+    crash(next(tmp_path.iterdir()))
+    second = Segments(str(tmp_path))
+    assert second.lines == 2
+    second.write("o", ["c"])
+    second.seal()
+    lines = read(tmp_path)
+    assert [(line["n"], line["m"]) for line in lines] == [(0, "a"), (1, "b"), (2, "c")]
+    times = [int(str(line["t"])) for line in lines]
+    assert times == sorted(set(times))
+
+
+def test_segments_are_named_by_their_first_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
+    log = Segments(str(tmp_path))
+    for number in range(10):
+        log.write("o", [f"line {number} " + "x" * 40])
+    log.seal()
+    for path in tmp_path.iterdir():
+        content = path.read_text()
+        if content:
+            assert json.loads(content.split("\n")[0])["n"] == int(path.stem)
+    assert len(list(tmp_path.iterdir())) > 3
+    assert [line["n"] for line in read(tmp_path)] == list(range(10))
+
+
+def test_an_empty_last_segment_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10)
+    times = iter([2000, 1000])
+    monkeypatch.setattr(segments, "now", lambda: next(times))
+    log = Segments(str(tmp_path))
+    log.write("o", ["a"])
+    log.seal()
+    again = Segments(str(tmp_path))
+    assert again.lines == 1
+    again.write("o", ["b"])
+    again.seal()
+    lines = read(tmp_path)
+    assert [line["n"] for line in lines] == [0, 1]
+    assert int(str(lines[0]["t"])) < int(str(lines[1]["t"]))
+
+
+def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
+    log = Segments(str(tmp_path))
+    log.write("e", ["ü" * 1000, "ü" * 1000])
+    lines, tail = log.seal()
+    assert lines == 2
+    assert len(tail.encode()) <= 2048
+    assert tail.endswith("ü" * 1000)
