@@ -1,7 +1,8 @@
 """REST over the registry of handlers: match, authenticate, authorise, bind, call, render.
 
 Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
-that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations (CLIENTS §3.2).
+that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and locations
+(CLIENTS §3.2).
 """
 
 from collections.abc import Callable
@@ -30,7 +31,14 @@ from trainshed.wire.binding import bind
 from trainshed.wire.routes import Route
 from trainshed.wire.status import StatusCode
 
-_OPERATIONS: Final = "google.longrunning.Operations"
+_BELOW_UI: Final = frozenset(
+    {
+        "google.longrunning.Operations",
+        "google.cloud.location.Locations",
+        "google.iam.v1.IAMPolicy",
+    }
+)
+"""The services that every REST client of Vertex calls below /ui/ before it thinks of /v1/."""
 _NINE_DIGITS: Final = frozenset({"logging_v2"})
 """Surfaces whose timestamps all have one width, because gcloud compares them as text (CLIENTS §3.5)."""
 
@@ -70,7 +78,7 @@ class RestTransport:
     def _match(self, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
         if path.startswith("/ui/"):
             found = self._table.match(verb, "/v1/" + path[4:])
-            return found if found is not None and found[0].service == _OPERATIONS else None
+            return found if found is not None and found[0].service in _BELOW_UI else None
         if path.startswith("/v1beta1/"):
             path = "/v1/" + path[9:]
         return self._table.match(verb, path)

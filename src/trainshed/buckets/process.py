@@ -41,16 +41,18 @@ def serve(
     port: int | None = None,
     ready_fd: int | None = None,
     *,
+    parent: int | None = None,
     auto_create: bool = False,
 ) -> None:
     """Serve the store below ``root`` until SIGTERM or the parent's death; blocks.
 
     ``uds`` is where the gateway finds us; ``host`` and ``port`` open a direct door as well. When
     both listen, ``{"port": N}`` (null without the direct door) and a line feed are written to
-    ``ready_fd``, which is then closed. The access log is ``<root>/.trainshed/access.log``.
+    ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
+    killed before we first look would otherwise never be missed. The access log is ``<root>/.trainshed/access.log``.
     Raises OSError if an address cannot be bound, TimeoutError if another process keeps the store.
     """
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     lock = _take_store(root)
     store = ObjectStore(root, auto_create=auto_create)
     store.clean()
@@ -133,13 +135,14 @@ def _take_store(root: Path) -> int:
 
 
 def main() -> None:
-    """Command line: ``--root DIR --uds PATH [--host H --port N] [--ready-fd N] [--auto-create]``."""
+    """Command line: ``--root DIR --uds PATH [--host H --port N] [--ready-fd N] [--parent PID] [--auto-create]``."""
     parser = argparse.ArgumentParser(prog="trainshed-buckets", description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--uds", type=Path, required=True)
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--parent", type=int)
     parser.add_argument("--auto-create", action="store_true")
     given = parser.parse_args()
     serve(
@@ -148,6 +151,7 @@ def main() -> None:
         given.host,
         given.port,
         given.ready_fd,
+        parent=given.parent,
         auto_create=given.auto_create,
     )
 

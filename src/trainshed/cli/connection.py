@@ -141,7 +141,7 @@ def remote(url: str, token: str | None, advice: str) -> Endpoint:
     return Endpoint(
         rest=url.rstrip("/"),
         token=token or environ.get("TRAINSHED_TOKEN", ""),
-        project=environ.get("GOOGLE_CLOUD_PROJECT", ""),
+        project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
         advice=advice,
     )

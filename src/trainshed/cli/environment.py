@@ -4,6 +4,7 @@ The recipes are those of the official clients (CLIENTS §2). They are printed; n
 """
 
 import enum
+import os
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ class Shell(enum.StrEnum):
 
 
 _GCLOUD_APIS = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
+
+_LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
 
 _USE = {
     Shell.SH: 'eval "$(trainshed env)"',
@@ -68,7 +71,9 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         # `--stream-logs` would look for new lines once a minute.
         "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
         "STORAGE_EMULATOR_HOST": storage,
-        "GOOGLE_CLOUD_PROJECT": endpoint.project,
+        # And not GOOGLE_CLOUD_PROJECT: where that is set and init() is given no project, the Vertex SDK takes
+        # it to Google's own resource manager, token and all, and waits a minute for an answer.
+        "GCLOUD_PROJECT": endpoint.project,
         "GOOGLE_CLOUD_REGION": endpoint.region,
         "GOOGLE_APPLICATION_CREDENTIALS": (
             str(endpoint.data / "credentials.json") if endpoint.data else ""
@@ -135,5 +140,9 @@ def command(url: str | None, token: str | None, data: Path | None, shell: str, u
         if url
         else local(data_directory(data), token)
     )
-    click.echo("\n".join(setting(variables(endpoint), chosen)))
+    values = variables(endpoint)
+    if _LOUD_PROJECT in os.environ:
+        # A shell that has it would else go on with the project of somewhere else.
+        values[_LOUD_PROJECT] = endpoint.project
+    click.echo("\n".join(setting(values, chosen)))
     click.echo(_NOTES.format(use=_USE[chosen]), nl=False)

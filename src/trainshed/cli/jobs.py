@@ -64,7 +64,7 @@ def list_(
     """List the newest jobs, newest first."""
     chosen = project or endpoint.project
     if not chosen:
-        raise click.UsageError("Which project's jobs? Give --project, or set GOOGLE_CLOUD_PROJECT.")
+        raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
     found = list_jobs(endpoint.client(), chosen, state=state, limit=limit)
     if form == "json":
         click.echo(json.dumps(found, indent=2))

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more mean that another service has taken the lead."""
+_TIDY = 1.0
+"""Seconds that a stopping service gives to the clearing up after finished jobs."""
 _PAUSE = 1.0
 """Seconds before events that could not be applied are tried again."""
 
@@ -101,7 +103,11 @@ class Controller:
         self._alarms.close()
         if self._watching is not None:
             self._watching.cancel()
-        carrying = [t.carrying for t in self._tracked.values() if t.carrying is not None]
+        tidying = self._carrying(final=True)
+        if tidying:
+            # Jobs that are over give their slots back; what is not done in time the next start does.
+            await asyncio.wait(tidying, timeout=_TIDY)
+        carrying = self._carrying()
         for task in carrying:
             task.cancel()
         await asyncio.gather(*self._busy.values(), *carrying, return_exceptions=True)
@@ -109,7 +115,16 @@ class Controller:
 
     def running(self) -> tuple[Job, ...]:
         """Jobs that have, or may have, processes now."""
-        return tuple(t.live.job for t in self._tracked.values() if t.live.job.launched)
+        jobs = (tracked.live.job for tracked in self._tracked.values())
+        return tuple(job for job in jobs if job.launched and not job.state.is_final)
+
+    def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
+        """What is being carried out, of all jobs or of those that are over."""
+        return [
+            tracked.carrying
+            for tracked in self._tracked.values()
+            if tracked.carrying is not None and (tracked.live.job.state.is_final or not final)
+        ]
 
     def wake(self, uid: JobUid) -> None:
         """Look at a job: it is new, or a request appended an intent."""

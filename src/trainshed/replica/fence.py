@@ -76,7 +76,8 @@ def claim(incarnation: int) -> Claim:
         raise Refused(protocol.REFUSED_KNOWN)
     if os.path.exists(os.path.join("..", protocol.STOPPED)):
         raise Refused(protocol.REFUSED_STOPPED)
-    clear(".")
+    if not clear("."):
+        raise Refused(protocol.REFUSED_HELD)
     try:
         starting = durable.create(protocol.starting_file(incarnation), "%d\n" % os.getpid())
     except FileExistsError:
@@ -91,19 +92,23 @@ def latest_incarnation(slot: str) -> int:
     return max((int(name[len(prefix) :]) for name in names), default=0)
 
 
-def clear(slot: str) -> None:
+def clear(slot: str) -> bool:
     """End what a killed shim may have left dying: its guardian, hence the program, and its control groups.
 
-    For holders of the lock. Returns when the guardian is gone.
+    For holders of the lock. True: all of it is gone; false: the guardian cannot die (it waits for a device).
     """
     document = protocol.read_document(os.path.join(slot, protocol.SHIM))
     if document is None:
-        return
+        return True
     guardian, start = document["guardian"], document["guardian_start"]
+    deadline = time.monotonic() + _PATIENCE
     while start and protocol.process_start(guardian) == start:
         try:
             os.kill(guardian, signal.SIGKILL)
         except ProcessLookupError:
             break
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.001)
     cgroups.remove(document["groups"])
+    return True

@@ -48,6 +48,9 @@ class Guardian:
     def run(self) -> None:
         """Do all of it; returns when nothing of the replica lives any more."""
         system.name_process("ts-guardian")
+        if self._namespaced and os.getpid() != 1:
+            # Everything here is killed at the end: never where that would mean the whole machine.
+            raise RuntimeError("the guardian is not the first process of a namespace of its own")
         if self._namespaced:
             system.die_with_parent(signal.SIGKILL)
         else:
@@ -186,22 +189,19 @@ class Guardian:
 
     def _kill_all(self) -> None:
         """Leave nobody: every other process of the namespace, or every descendant, killed and reaped."""
-        while True:
-            if self._namespaced:
-                try:
-                    os.kill(-1, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass  # Nobody is left to be signalled; zombies may be left to be reaped.
-            else:
-                self._signal_group(signal.SIGKILL)
-                for child in descendants(os.getpid()):
-                    _kill(child, signal.SIGKILL)
-            try:
-                while os.waitpid(-1, 0 if self._namespaced else os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                return
-            time.sleep(0.001)
+        if not self._namespaced:
+            self._signal_group(signal.SIGKILL)
+            end_descendants()
+            return
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # Nobody is left to be signalled; zombies may be left to be reaped.
+        try:
+            while True:
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 def _child_signals() -> "tuple[int, int]":
@@ -223,6 +223,19 @@ def _kill(process: int, number: int) -> None:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def end_descendants() -> None:
+    """Kill and reap every descendant of this process, which adopts orphans; new ones that they make as well."""
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for child in descendants(os.getpid()):
+            _kill(child, signal.SIGKILL)
+        time.sleep(0.001)
 
 
 def descendants(process: int) -> "list[int]":

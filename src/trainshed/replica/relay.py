@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 
-from trainshed.replica import system
+from trainshed.replica import loop, system
 
 _CHUNK = 256 << 10
 _RETRY_SECONDS = 10.0
@@ -33,22 +33,49 @@ def listen(address: str, port: int) -> socket.socket:
     return listener
 
 
-def start(listener: socket.socket, target: str, close: "list[int]") -> "tuple[int, int]":
-    """Fork the relay. Returns its process id and a handle that reads as closed when it has died.
+class Endpoint:
+    """The shim's side of it: listens, starts the relay when somebody calls, and again if it is killed."""
 
-    `close`: the caller's handles that the relay must not keep open.
-    """
-    alive_read, alive_write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            system.die_with_parent(signal.SIGKILL)
-            system.close_all([*close, alive_read])
-            Relay(listener, target).run()
-        finally:
-            os._exit(0)
-    os.close(alive_write)
-    return child, alive_read
+    def __init__(self, address: str, port: int, target: str, events: loop.Loop) -> None:
+        """`target`: the bucket process's Unix socket. Raises OSError if somebody else has the port."""
+        self._listener = listen(address, port)
+        self._target = target
+        self._loop = events
+        self._process = 0
+        self._loop.add(self._listener.fileno(), self._start)
+
+    def _start(self) -> None:
+        self._loop.drop(self._listener.fileno())
+        alive_read, alive_write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                system.die_with_parent(signal.SIGKILL)
+                keep = {0, 1, 2, self._listener.fileno(), alive_write}
+                system.close_all(handle for handle in system.open_handles() if handle not in keep)
+                Relay(self._listener, self._target).run()
+            finally:
+                os._exit(0)
+        os.close(alive_write)
+        self._process = child
+
+        def died() -> None:
+            self._loop.drop(alive_read)
+            os.close(alive_read)
+            self._reap()
+            self._loop.add(self._listener.fileno(), self._start)
+
+        self._loop.add(alive_read, died)
+
+    def _reap(self) -> None:
+        os.waitpid(self._process, 0)
+        self._process = 0
+
+    def stop(self) -> None:
+        """End the relay, if there is one."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            self._reap()
 
 
 class _End:

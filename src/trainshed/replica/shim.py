@@ -5,7 +5,6 @@ the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
 """
 
 import os
-import select
 import signal
 import socket
 import time
@@ -15,6 +14,8 @@ from trainshed.replica import (
     cgroups,
     durable,
     fence,
+    guardian,
+    loop,
     program,
     protocol,
     relay,
@@ -22,10 +23,6 @@ from trainshed.replica import (
 )
 from trainshed.replica import segments as log
 from trainshed.replica.clients import Clients
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _LINES_EVERY = 0.02
 _SYNC_EVERY = 1.0
@@ -69,8 +66,7 @@ class Shim:
         self._claim = claim
         self._groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name)
         self._log: "log.Segments | None" = None
-        self._poll = select.poll()
-        self._handlers: "dict[int, Callable[[], None]]" = {}
+        self._loop = loop.Loop()
         self._streams: "dict[int, log.Stream]" = {}
         self._inbox = b""
         self._failure = ""
@@ -81,8 +77,7 @@ class Shim:
         self._told = 0
         self._tell_at = 0.0
         self._sync_at = 0.0
-        self._relay = 0
-        self._storage: "socket.socket | None" = None
+        self._storage: "relay.Endpoint | None" = None
         self._listener: "socket.socket | None" = None
         self._oom_watch = -1
         self._oom_look_at = 0.0
@@ -92,6 +87,8 @@ class Shim:
     def run(self) -> "protocol.Message":
         """Everything from the first fork to the sealed log; returns the attempt record."""
         plan = self._plan
+        if plan.level == protocol.LEVEL_SESSION:
+            system.adopt_orphans()
         output, errors = os.pipe(), os.pipe()
         self._control, theirs = socket.socketpair()
         durable.write(protocol.HOSTS, plan.hosts, sync=False)
@@ -136,34 +133,27 @@ class Shim:
         self._oom_watch = self._groups.watch() if plan.memory_limit else -1
         listener = self._listener = self._listen()
         if plan.storage_socket:
-            self._storage = relay.listen(plan.address, plan.storage_port)
-            self._add(self._storage.fileno(), self._start_relay)
+            self._storage = relay.Endpoint(
+                plan.address, plan.storage_port, plan.storage_socket, self._loop
+            )
         program.install_python(protocol.FILES, plan.python_template)
         writer = self._log = log.Segments(plan.logs)
         if plan.banner:
             writer.write("b", list(plan.banner))
         self._claim.sync()
-        self._control.sendall(b"go\n")
+        self._tell_guardian(b"go\n")
         for handle, stream in ((output, "o"), (errors, "e")):
             os.set_blocking(handle, False)
             self._streams[handle] = log.Stream(writer, stream)
-            self._add(handle, lambda handle=handle: self._read(handle))
-        self._add(self._control.fileno(), self._hear_guardian)
-        self._add(listener.fileno(), self._accept)
+            self._loop.add(handle, lambda handle=handle: self._read(handle))
+        self._loop.add(self._control.fileno(), self._hear_guardian)
+        self._loop.add(listener.fileno(), self._accept)
         if self._oom_watch >= 0:
-            self._add(self._oom_watch, self._memory_ran_out, select.POLLIN | select.POLLPRI)
+            self._loop.add(self._oom_watch, self._memory_ran_out, loop.READABLE | loop.URGENT)
         for connection in self._clients.sockets():
-            self._add(
+            self._loop.add(
                 connection.fileno(), lambda connection=connection: self._hear_client(connection)
             )
-
-    def _add(self, handle: int, handler: "Callable[[], None]", events: int = select.POLLIN) -> None:
-        self._handlers[handle] = handler
-        self._poll.register(handle, events)
-
-    def _drop(self, handle: int) -> None:
-        del self._handlers[handle]
-        self._poll.unregister(handle)
 
     def _serve(self) -> None:
         """The loop: until the program is over and both pipes are at their end."""
@@ -177,9 +167,7 @@ class Shim:
                 drained_by = drained_by or now + _DRAIN_SECONDS
                 if now >= drained_by:
                     return
-            for handle, _ in self._poll.poll(self._pause(now)):
-                if handle in self._handlers:
-                    self._handlers[handle]()
+            self._loop.turn(self._pause(now))
             self._tick(time.monotonic())
 
     def _pause(self, now: float) -> "float | None":
@@ -226,7 +214,7 @@ class Shim:
             self._streams[handle].feed(data)
             return
         self._streams.pop(handle).close()
-        self._drop(handle)
+        self._loop.drop(handle)
         os.close(handle)
 
     def _tell_guardian(self, text: bytes) -> None:
@@ -236,7 +224,10 @@ class Shim:
             return  # It has ended; what it said last is still to be read.
 
     def _hear_guardian(self) -> None:
-        data = self._control.recv(4096)
+        try:
+            data = self._control.recv(4096)
+        except ConnectionResetError:
+            data = b""  # It was killed before it had read what we said.
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
@@ -250,10 +241,12 @@ class Shim:
             elif word == "failed":
                 self._failure = rest
         if not data:
-            self._drop(self._control.fileno())
-            if self._status < 0 and not self._failure:
+            self._loop.drop(self._control.fileno())
+            if self._status < 0 and self._started:
                 # The guardian was killed, and the kernel killed the program with it.
                 self._status, self._ended = signal.SIGKILL, log.now()
+            elif self._status < 0 and not self._failure:
+                self._failure = "the replica's guardian was killed before its program ran"
 
     def _memory_ran_out(self) -> None:
         """The limit was hit: see in a moment whether the main process survived it."""
@@ -268,13 +261,13 @@ class Shim:
             return  # The caller went away again.
         self._clients.add(connection)
         self._told = -1
-        self._add(connection.fileno(), lambda: self._hear_client(connection))
+        self._loop.add(connection.fileno(), lambda: self._hear_client(connection))
 
     def _hear_client(self, connection: socket.socket) -> None:
         handle = connection.fileno()
         orders = self._clients.receive(connection)
         if orders is None:
-            self._drop(handle)
+            self._loop.drop(handle)
             self._clients.remove(connection)
             return
         for order in orders:
@@ -284,35 +277,19 @@ class Shim:
                     self._kill_at or float("inf"), time.monotonic() + order["grace"] / 1e9
                 )
 
-    def _start_relay(self) -> None:
-        """The first connection to the storage endpoint, or the first after its relay was killed."""
-        assert self._storage is not None
-        self._drop(self._storage.fileno())
-        keep = {0, 1, 2, self._storage.fileno()}
-        close = [handle for handle in system.open_handles() if handle not in keep]
-        self._relay, alive = relay.start(self._storage, self._plan.storage_socket, close)
-
-        def relay_died() -> None:
-            self._drop(alive)
-            os.close(alive)
-            os.waitpid(self._relay, 0)
-            self._relay = 0
-            if self._storage is not None:
-                self._add(self._storage.fileno(), self._start_relay)
-
-        self._add(alive, relay_died)
-
     def _end_children(self) -> None:
         """Leave no process: the guardian has ended by itself unless something went wrong."""
         if self._status < 0:
             os.kill(self._child, signal.SIGKILL)
         self._control.close()
-        if self._relay:
+        if self._storage is not None:
             # First: the first process of a namespace cannot end before all others in it are reaped,
             # and the relay, forked after the namespace was made, is in it and is ours to reap.
-            os.kill(self._relay, signal.SIGKILL)
-            os.waitpid(self._relay, 0)
+            self._storage.stop()
         os.waitpid(self._child, 0)
+        if self._plan.level == protocol.LEVEL_SESSION:
+            # A guardian that was killed could not clear up; its orphans came to us.
+            guardian.end_descendants()
         self._oom_kills = self._groups.oom_kills()
         cgroups.remove(self._groups.directories())
         if self._listener is not None:
@@ -324,6 +301,8 @@ class Shim:
         for stream in self._streams.values():
             stream.close()
         lines, tail = self._log.seal()
+        if lines != self._told:
+            self._clients.send({"e": "lines", "n": lines})
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         oom = killed_by == signal.SIGKILL and self._oom_kills > self._survived_oom_kills

@@ -39,9 +39,10 @@ class ForkedBuckets:
     def __init__(self) -> None:
         orders, our_orders = os.pipe()
         our_reports, reports = os.pipe()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _be_buckets(orders, reports)
+            _be_buckets(orders, reports, parent)
         os.close(orders)
         os.close(reports)
         self._orders = os.fdopen(our_orders, "w")
@@ -68,7 +69,7 @@ class ForkedBuckets:
         _wait(self.pid)
 
 
-def _be_buckets(orders: int, reports: int) -> NoReturn:
+def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
     """In the child: wait for orders, serve until told to stop, and end."""
     status = 1
     try:
@@ -83,7 +84,7 @@ def _be_buckets(orders: int, reports: int) -> NoReturn:
             text = file.read()
         if text:
             root, socket, host, port = json.loads(text)
-            serve(Path(root), Path(socket), host, port, reports)
+            serve(Path(root), Path(socket), host, port, reports, parent=parent)
         status = 0
     except Exception:
         # The service learns only that there is no bucket process; whoever reads its log learns why.
@@ -143,5 +144,6 @@ def _spawn(place: BucketPlace) -> int:
         *(sys.executable, "-m", "trainshed.buckets.process"),
         *("--root", str(place.root), "--uds", str(place.socket)),
         *("--host", place.host, "--port", str(place.port)),
+        *("--parent", str(os.getpid())),
     ]
     return os.posix_spawn(sys.executable, command, dict(os.environ), setpgroup=0)

@@ -163,10 +163,12 @@ class Service:
         await gateway.close()
         self._runtimes.close()
         await self._parts.buckets.close()
+        (self._parts.settings.data / SERVICE_FILE).unlink(missing_ok=True)
         if live:
+            many = len(live) > 1
             say(
-                f"{len(live)} job{'s' if len(live) > 1 else ''} keep running; "
-                "the next `trainshed up` on this data directory takes them over."
+                f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
+                f"on this data directory takes {'them' if many else 'it'} over."
             )
 
     def _ready(self) -> None:

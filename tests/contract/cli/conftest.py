@@ -43,7 +43,13 @@ def write_service_file(data: Path, address: str, **more: Any) -> None:
 @pytest.fixture
 def trainshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Runs a command line, with the test's directory for data and a clock that stands still."""
-    for name in ("TRAINSHED_ENDPOINT", "TRAINSHED_TOKEN", "GOOGLE_CLOUD_PROJECT", "NO_COLOR"):
+    for name in (
+        "TRAINSHED_ENDPOINT",
+        "TRAINSHED_TOKEN",
+        "GOOGLE_CLOUD_PROJECT",
+        "GCLOUD_PROJECT",
+        "NO_COLOR",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRAINSHED_DATA", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")

@@ -36,6 +36,19 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
     assert environment(" ".join(result.stdout.split())).get("TRAINSHED_TOKEN") == TOKEN
 
 
+def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
+    """With GOOGLE_CLOUD_PROJECT the SDK would look it up at Google, over gRPC, for a minute (CLIENTS §1)."""
+    write_service_file(tmp_path, "http://127.0.0.1:7", project="ours")
+    found = environment(trainshed("env").stdout)
+    assert found["GCLOUD_PROJECT"] == "ours"
+    assert "GOOGLE_CLOUD_PROJECT" not in found
+    # Who has it already would go on with another project.
+    given = trainshed("env", env={"GOOGLE_CLOUD_PROJECT": "theirs"}).stdout
+    assert environment(given)["GOOGLE_CLOUD_PROJECT"] == "ours"
+
+
 def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7")
     given = trainshed("env").stdout
@@ -80,7 +93,7 @@ def test_google_auth_uses_the_credentials_and_asks_nobody_else(
     file = tmp_path / "credentials.json"
     file.write_text(json.dumps(credentials_document(TOKEN, "p")))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
+    monkeypatch.setenv("GCLOUD_PROJECT", "p")
     # Whatever would leave this machine would come by here.
     monkeypatch.setenv("HTTPS_PROXY", service.address)
     service.on("GET", "/v1/x", {})

@@ -234,7 +234,12 @@ class LocalEngine:
             ambient=self._ambient,
         )
         path = seat.directory / protocol.plan_file(plan.incarnation)
-        durable.write(str(path), document.to_json(), sync=False)
+        try:
+            durable.write(str(path), document.to_json(), sync=False)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
+            ) from error
 
     async def _request(self, seat: Seat) -> None:
         """Have the zygote fork the seat's shim, and listen to it from its first moment."""
@@ -266,7 +271,10 @@ class LocalEngine:
                 case findings.NeverStarted() if seat.retries_left > 0:
                     # The request died with the zygote before a shim began: it may be made again.
                     seat.retries_left -= 1
-                    await self._request(seat)
+                    try:
+                        await self._request(seat)
+                    except EngineUnavailable as error:
+                        seat.lose(str(error))
                     return
                 case _:
                     seat.settle(finding)

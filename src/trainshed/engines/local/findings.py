@@ -54,7 +54,8 @@ def look(slot: Path, incarnation: int) -> Finding:
             return Over(record)
         if not (slot / protocol.starting_file(incarnation)).exists():
             return NeverStarted()
-        fence.clear(str(slot))
+        if not fence.clear(str(slot)):
+            return Changing()
         record = protocol.lost(protocol.SHIM_LOST)
         durable.write(str(slot / protocol.exit_file(incarnation)), protocol.encode(record).decode())
         return Over(record)

@@ -4,6 +4,7 @@
 (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -105,19 +106,23 @@ class Layout:
 
 
 def _delete(directory: Path) -> None:
-    """Delete a tree even where a program took away its owner's rights."""
+    """Delete a tree even where a program took away its owner's rights, and if somebody else deletes it too."""
 
-    def retry(function: Callable[[str], object], path: str, _: object) -> None:
+    opened: list[Path] = []
+
+    def open_up(_function: Callable[..., object], path: str, _error: object) -> None:
         for place in (Path(path).parent, Path(path)):
-            if not place.is_symlink() and place.is_dir():
-                place.chmod(stat.S_IRWXU)
-        if function in (os.unlink, os.rmdir):
-            function(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                mode = place.lstat().st_mode
+                if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
+                    place.chmod(stat.S_IRWXU)
+                    opened.append(place)
 
-    shutil.rmtree(directory, onerror=retry)
-    shutil.rmtree(directory, ignore_errors=True)
+    # One pass makes accessible what the next one deletes; nothing more to open means nothing more to do.
+    shutil.rmtree(directory, onerror=open_up)
+    while opened:
+        opened.clear()
+        shutil.rmtree(directory, onerror=open_up)
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:

@@ -1,0 +1,78 @@
+"""The README's first command and what it promises, as a newcomer runs it."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import command, environment
+
+
+def trainshed(data: Path, *args: str, expect: int = 0) -> str:
+    done = subprocess.run(
+        command(*args),
+        env=environment(data),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == expect, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A data directory in which the demo ran, its service still up, and what the demo said."""
+    data = tmp_path_factory.mktemp("demo")
+    return data, trainshed(data, "demo", "--keep")
+
+
+def test_the_demo_trains_a_model_and_says_where_it_lies(demonstrated: tuple[Path, str]) -> None:
+    data, said = demonstrated
+    assert re.search(r"Result +SUCCEEDED", said)
+    accuracy = re.search(r"final accuracy (0\.\d+)", said)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 0.9, "it learned"
+    for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0"):
+        assert replica in said
+    where = re.search(r"On disk +(\S+)", said)
+    assert where is not None
+    model = Path(where[1])
+    assert model.is_relative_to(data)
+    assert (model / "model.npz").stat().st_size > 1000
+    assert json.loads((model / "metrics.json").read_text())["accuracy"] == pytest.approx(
+        float(accuracy[1]), abs=0.001
+    )
+
+
+def test_the_commands_show_what_the_demo_did(demonstrated: tuple[Path, str]) -> None:
+    data, _ = demonstrated
+    (listed,) = json.loads(trainshed(data, "jobs", "list", "--format", "json"))
+    assert listed["state"] == "SUCCEEDED"
+    uid = listed["uid"]
+    assert "SUCCEEDED" in trainshed(data, "jobs", "list")
+    described = json.loads(trainshed(data, "jobs", "describe", uid, "--format", "json"))
+    assert [r["id"] for r in described["replicas"]] == [
+        "workerpool0-0",
+        "workerpool1-0",
+        "workerpool1-1",
+        "workerpool3-0",
+    ]
+    lines = trainshed(data, "jobs", "logs", uid, "--replica", "workerpool0-0")
+    epochs = [int(n) for n in re.findall(r"epoch (\d+)/30 loss", lines)]
+    assert epochs == list(range(1, 31)), "every line, once, in order"
+    assert "succeeded" in trainshed(data, "jobs", "timeline", uid)
+
+
+def test_down_stops_the_service_and_what_comes_then_says_so(
+    demonstrated: tuple[Path, str],
+) -> None:
+    data, _ = demonstrated
+    trainshed(data, "down")
+    said = trainshed(data, "jobs", "list", expect=1)
+    assert "No Trainshed service is running" in said
+    assert "trainshed up" in said
