@@ -57,6 +57,9 @@ def test_environment_of_a_slot() -> None:
         "PYTHONUSERBASE": f"{files}/python-user",
         "HOSTNAME": "host-a",
         "STORAGE_EMULATOR_HOST": "http://127.64.0.7:2223",
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": "http://127.64.0.7:2223/storage/v1/",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
     }
 
 

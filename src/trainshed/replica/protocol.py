@@ -202,7 +202,7 @@ def read_document(path: str) -> "Message | None":
             document = json.load(file)
     except (OSError, ValueError):
         return None
-    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType] - JSON
 
 
 def process_start(pid: int) -> int:

@@ -38,7 +38,7 @@ class House:
         self.level = level
         self.events: list[EngineEvent] = []
         self._changed = asyncio.Event()
-        self._next_uid = 1
+        self._gangs: dict[JobUid, tuple[Slot, ...]] = {}
         self.engine = LocalEngine(data, level=level)
         self._reader: asyncio.Task[None] | None = None
 
@@ -70,16 +70,40 @@ class House:
                 await self._changed.wait()
 
     def job(self) -> JobUid:
-        self._next_uid += 1
-        return JobUid(self._next_uid)
+        return JobUid(2 + len(self._gangs))
 
     async def allocate(
         self, uid: JobUid, replicas: list[ReplicaId] | None = None
     ) -> tuple[Slot, ...]:
         node = (await self.engine.capacity())[0].name
-        return await self.engine.allocate(
+        slots = await self.engine.allocate(
             uid, 1, [SlotRequest(r, f"host-{uid}-{r}", node) for r in replicas or [PRIMARY]]
         )
+        self._gangs[uid] = slots
+        return slots
+
+    async def end_all(self) -> None:
+        """Stop everything that this test allocated; each slot reports its end, for the second time or not."""
+        self.events.clear()
+        for uid in self._gangs:
+            await self.engine.stop(uid, 1, 0)
+        wanted = {(uid, slot.replica) for uid, slots in self._gangs.items() for slot in slots}
+
+        def over() -> bool:
+            ends = [event for event in self.events if isinstance(event, SlotExited | SlotLost)]
+            return wanted <= {(event.job_uid, event.replica) for event in ends}
+
+        await self.until(over)
+
+    def forget(self, uid: JobUid) -> None:
+        """The test has released it."""
+        self._gangs[uid] = ()
+
+    def zygote(self) -> int:
+        """Process id of the engine's zygote."""
+        handle = self.engine._spawner._handle  # pyright: ignore[reportPrivateUsage] - to kill it
+        assert handle is not None
+        return handle.pid
 
     async def run(self, *argv: str, **fields: object) -> JobUid:
         """Start one replica; returns its job."""
@@ -192,11 +216,7 @@ def house(data: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
             try:
                 await test(house)
             finally:
-                for uid in range(2, house._next_uid + 1):  # pyright: ignore[reportPrivateUsage]
-                    await house.engine.stop(JobUid(uid), 1, 0)
-                for uid in range(2, house._next_uid + 1):  # pyright: ignore[reportPrivateUsage]
-                    gang = house.engine._seats.get((JobUid(uid), 1), {})  # pyright: ignore
-                    await house.until(lambda gang=gang: not any(s.is_live for s in gang.values()))
+                await house.end_all()
                 await house.close()
 
         asyncio.run(body())

@@ -92,9 +92,8 @@ def test_running_programs_do_not_notice_the_death_of_the_zygote(house: Run) -> N
     async def test(house: House) -> None:
         uid = await house.python(SLEEPS)
         await house.line(uid, lambda text: text == "up")
-        zygote = house.engine._spawner._handle  # pyright: ignore[reportPrivateUsage]
-        assert zygote is not None
-        os.kill(zygote.pid, signal.SIGKILL)
+        zygote = house.zygote()
+        os.kill(zygote, signal.SIGKILL)
         replicas = [ReplicaId(1, index) for index in range(4)]
         many = house.job()
         await house.allocate(many, replicas)
@@ -110,15 +109,14 @@ def test_running_programs_do_not_notice_the_death_of_the_zygote(house: Run) -> N
 
 def test_launches_in_flight_survive_the_death_of_the_zygote(house: Run) -> None:
     async def test(house: House) -> None:
-        zygote = house.engine._spawner._handle  # pyright: ignore[reportPrivateUsage]
-        assert zygote is not None
-        os.kill(zygote.pid, signal.SIGSTOP)
+        zygote = house.zygote()
+        os.kill(zygote, signal.SIGSTOP)
         replicas = [ReplicaId(1, index) for index in range(4)]
         uid = house.job()
         await house.allocate(uid, replicas)
         plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r) for r in replicas]
         await house.engine.launch(plans)
-        os.kill(zygote.pid, signal.SIGKILL)
+        os.kill(zygote, signal.SIGKILL)
         for replica in replicas:
             assert (await house.exit(uid, replica)).exit.exit_code == 0
             assert house.texts(uid, replica) == ["ran"]

@@ -206,6 +206,7 @@ def test_released_slots_are_gone_and_logs_stay(house: Run) -> None:
         await house.exit(uid)
         await house.engine.release(uid, 1)
         await house.engine.release(uid, 1)
+        house.forget(uid)
         assert not (data_slots := house.data / "slots" / str(uid)).exists(), data_slots
         assert house.texts(uid) == ["x"]
         await house.restart()

@@ -77,14 +77,14 @@ def launch_document(
     limit = min(plan.memory_limit, host.memory_bytes) if plan.memory_limit else 0
     storage_port = slot.port + 1
     endpoint = f"http://{slot.address}:{storage_port}"
-    storage = {"STORAGE_EMULATOR_HOST": endpoint} if storage_socket else {}
+    storage = _storage_environment(endpoint) if storage_socket else {}
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         argv=list(plan.argv),
         environ=_ambient(ambient)
+        | storage
         | dict(plan.environ)
-        | _slot_environment(plan, slot, host, directory / protocol.FILES)
-        | storage,
+        | _slot_environment(plan, slot, host, directory / protocol.FILES),
         logs=str(logs),
         hostname=slot.hostname if host.namespaced else "",
         hosts=_hosts_file(slot, plan.hosts),
@@ -111,6 +111,18 @@ def _hosts_file(slot: Slot, hosts: tuple[tuple[str, str], ...]) -> str:
     if slot.hostname not in {name for name, _ in hosts}:
         lines.append(f"{slot.address}\t{slot.hostname}")
     return "\n".join(lines) + "\n"
+
+
+def _storage_environment(endpoint: str) -> dict[str, str]:
+    """What points the clients of gs:// at the replica's own endpoint, which adds the job's identity
+    (SPEC §3, CLIENTS §3.11). The job may say otherwise."""
+    return {
+        "STORAGE_EMULATOR_HOST": endpoint,
+        # Otherwise gcsfs asks another service about each bucket, by a channel that nobody serves.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+    }
 
 
 def _ambient(ambient: Mapping[str, str]) -> dict[str, str]:
