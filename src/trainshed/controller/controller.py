@@ -28,6 +28,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import Deadline, deadlines, instructions, step
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import EngineEvent, LinesWritten, SlotExited, SlotLost, SlotStarted
 from trainshed.store.notices import Notices
@@ -39,6 +40,8 @@ _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more mean that another service has taken the lead."""
 _TIDY = 1.0
 """Seconds that a stopping service gives to the clearing up after finished jobs."""
+_GATHER = 0.01
+"""Seconds in which the starts of a gang's replicas are gathered, so that they cost few commits."""
 _PAUSE = 1.0
 """Seconds before events that could not be applied are tried again."""
 
@@ -147,6 +150,8 @@ class Controller:
         """Apply all that came in for one job, until nothing is left."""
         stale = 0
         while uid in self._inbox and not self._closing:
+            if self._gang_is_starting(uid):
+                await asyncio.sleep(_GATHER)
             inbox = self._inbox.pop(uid)
             try:
                 await self._apply(uid, inbox)
@@ -163,6 +168,15 @@ class Controller:
                 self._put_back(uid, inbox)
                 await asyncio.sleep(_PAUSE)
         del self._busy[uid]
+
+    def _gang_is_starting(self, uid: JobUid) -> bool:
+        """Whether all that came in is that some replicas of a gang have started, with more to come."""
+        inbox, tracked = self._inbox[uid], self._tracked.get(uid)
+        if tracked is None or inbox.look_again:
+            return False
+        waiting = sum(r.state is ReplicaState.WAITING for r in tracked.live.job.replicas)
+        starts = sum(isinstance(event, ReplicaStarted) for event in inbox.events)
+        return starts == len(inbox.events) < waiting
 
     def _put_back(self, uid: JobUid, inbox: _Inbox) -> None:
         self._inbox[uid].events[:0] = inbox.events

@@ -145,7 +145,7 @@ class Interpreters:
             / "python"
         )
         for pattern, root in (("versions/3.*/bin", pyenv), ("cpython-3.*/bin", uv)):
-            yield from _executables(sorted(root.glob(pattern)))
+            yield from _executables(_listed(root, pattern))
         path = (Path(entry) for entry in self._environ.get("PATH", "").split(os.pathsep) if entry)
         # pyenv's shims answer for a version that may not be there; the real ones were listed above.
         yield from _executables(entry for entry in path if entry.name != "shims")
@@ -164,9 +164,17 @@ class Interpreters:
         draft.replace(self._memory)
 
 
+def _listed(directory: Path, pattern: str) -> list[Path]:
+    """What fits the pattern, sorted; nothing where this user may not look, such as another user's home."""
+    try:
+        return sorted(directory.glob(pattern))
+    except OSError:
+        return []
+
+
 def _executables(directories: Iterable[Path]) -> Iterator[Path]:
     for directory in directories:
-        for path in sorted(directory.glob("python3.*")):
+        for path in _listed(directory, "python3.*"):
             if path.name.removeprefix("python3.").isdigit() and os.access(path, os.X_OK):
                 yield path.resolve()
 

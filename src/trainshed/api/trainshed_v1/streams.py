@@ -3,6 +3,8 @@
 Woken by notices, never by polling. A blank line now and then keeps a silent stream alive; readers pass over it.
 """
 
+import asyncio
+import itertools
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
@@ -21,6 +23,11 @@ _BATCH: Final = 200
 _KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a blank line is sent."""
 _LONGEST_TAIL: Final = 10_000
+_EAGER: Final = 3
+"""Looks that follow each other at once; then a stream pauses after each, so that a job that writes or
+changes all the time does not make its readers cost as much as itself."""
+_PAUSE: Final = 0.02
+"""Seconds."""
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
@@ -50,7 +57,8 @@ async def _lines(
     follow: bool,
 ) -> AsyncGenerator[bytes]:
     services = call.services
-    while True:
+    for look in itertools.count():
+        await _pause(look)
         seen = services.notices.count(job.uid)
         # The state is read before the lines: the end of a job is not told before its last lines can be read.
         over = await _is_over(call, job.uid)
@@ -68,7 +76,8 @@ async def _lines(
 async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
     services = call.services
     sent = ""
-    while True:
+    for look in itertools.count():
+        await _pause(look)
         seen = services.notices.count(uid)
         try:
             job, etag = await services.reader.job_by_uid(uid)
@@ -82,6 +91,11 @@ async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
             return
         if not await services.notices.wait_beyond(uid, seen, _KEEP_ALIVE):
             yield b"\n"
+
+
+async def _pause(look: int) -> None:
+    if look > _EAGER:
+        await asyncio.sleep(_PAUSE)
 
 
 async def _is_over(call: JsonCall, uid: JobUid) -> bool:
