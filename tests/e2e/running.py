@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,10 +61,7 @@ class Service:
 
     def finish(self, job_id: str) -> dict[str, Any]:
         """Wait for the end of a job; the last view."""
-        view: dict[str, Any] = {}
-        for view in self.watch(job_id):
-            pass
-        return view
+        return list(self.watch(job_id))[-1]
 
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:
         """All log messages of a job that is over, oldest first."""
@@ -74,6 +72,32 @@ class Service:
         )
         with urllib.request.urlopen(request, timeout=60) as response:
             return [json.loads(line)["message"] for line in response if line.strip()]
+
+    def follow(self, job_id: str) -> Iterator[str]:
+        """Log messages as they come, until the end of the job."""
+        request = urllib.request.Request(
+            f"{self.rest}/trainshed/v1/jobs/{job_id}/logs?follow=true",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=180) as response:
+            for line in response:
+                if line.strip():
+                    yield json.loads(line)["message"]
+
+    def put(self, bucket: str, name: str, content: bytes) -> None:
+        """Upload an object."""
+        quoted = urllib.parse.quote(name, safe="")
+        request = urllib.request.Request(
+            f"{self.rest}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quoted}",
+            method="POST",
+            data=content,
+            headers={
+                "Authorization": f"Bearer {self.token}",
+                "Content-Type": "application/octet-stream",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            assert response.status == 200
 
     def kill(self) -> None:
         self.process.kill()
@@ -96,15 +120,22 @@ def environment(data: Path) -> dict[str, str]:
     }
 
 
-def start(data: Path, *args: str) -> Service:
-    """`trainshed up` on a free port; returns once it serves requests."""
+def start(data: Path, *args: str, prefix: Sequence[str] = (), own_group: bool = False) -> Service:
+    """`trainshed up` on a free port; returns once it serves requests.
+
+    `prefix`: a command that runs it, such as `unshare --user`. `own_group`: as from a shell, its own process group.
+    """
     reader, writer = os.pipe()
     data.mkdir(parents=True, exist_ok=True)
     log = (data / "service.log").open("ab")
     process = subprocess.Popen(
-        command("up", "--port", "0", "--data", str(data), "--ready-fd", str(writer), *args),
+        [
+            *prefix,
+            *command("up", "--port", "0", "--data", str(data), "--ready-fd", str(writer), *args),
+        ],
         env=environment(data),
         pass_fds=(writer,),
+        process_group=0 if own_group else None,
         stdout=log,
         stderr=log,
     )
@@ -125,12 +156,17 @@ def running(data: Path, *args: str) -> Generator[Service]:
     try:
         yield service
     finally:
-        if service.process.poll() is None:
-            subprocess.run(
-                command("down", "--data", str(data)), env=environment(data), timeout=90, check=False
-            )
-        if service.process.poll() is None:
-            service.kill()
+        try:
+            if service.process.poll() is None:
+                subprocess.run(
+                    command("down", "--data", str(data)),
+                    env=environment(data),
+                    timeout=90,
+                    check=False,
+                )
+        finally:
+            if service.process.poll() is None:
+                service.kill()
 
 
 def container_job(script: str, *, pools: Sequence[int] = (1,), name: str = "job") -> dict[str, Any]:

@@ -83,3 +83,16 @@ def test_a_torn_memory_only_costs_a_search(tmp_path: Path) -> None:
     fake = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
     assert (3, 99) in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
     assert _runs(fake) == 1
+
+
+def test_places_that_may_not_be_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a PYENV_ROOT inherited from another user."""
+
+    def refuse(self: Path, pattern: str) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    interpreters = _look(tmp_path, PYENV_ROOT=str(tmp_path), PATH=str(tmp_path))
+    assert list(interpreters.found()) == [sys.version_info[:2]]

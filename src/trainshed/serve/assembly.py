@@ -2,7 +2,7 @@
 because children are forked before there are threads."""
 
 import contextlib
-import os
+import errno
 import socket
 from collections.abc import Generator
 
@@ -13,7 +13,7 @@ from trainshed.serve import clock
 from trainshed.serve.children import BucketKeeper, BucketPlace, ForkedBuckets
 from trainshed.serve.service import Parts, owner_token
 from trainshed.serve.settings import Settings
-from trainshed.store.port import StoreInUse, StoreTooNew
+from trainshed.store.port import StoreInUse, StoreTooNew, StoreUnreadable
 from trainshed.store.registry import open_store
 
 
@@ -46,7 +46,7 @@ def _open_in_order(
         cleanup.callback(store.close)
         tokens = TokenAuthority.open(settings.data / "tokens.json", clock.now)
         token = owner_token(settings.data, tokens)
-    except (StoreInUse, StoreTooNew, TokenFileUnreadable, OSError) as failure:
+    except (StoreInUse, StoreTooNew, StoreUnreadable, TokenFileUnreadable, OSError) as failure:
         raise StartFailed(str(failure)) from failure
     listener = _listen(settings)
     cleanup.callback(listener.close)
@@ -91,9 +91,13 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listener = listen_tcp(settings.host, settings.port)
     except OSError as failure:
-        raise StartFailed(
-            f"{settings.host}:{settings.port} cannot be listened on: {os.strerror(failure.errno or 0)}. "
+        advice = (
             "Stop what uses it, or choose another port with --port (0 = any free one)."
+            if failure.errno == errno.EADDRINUSE
+            else "Choose an address of this machine with --host, or another port with --port."
+        )
+        raise StartFailed(
+            f"{settings.host}:{settings.port} cannot be listened on: {failure.strerror}. {advice}"
         ) from failure
     listener.setblocking(False)
     return listener

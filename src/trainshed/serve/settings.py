@@ -1,7 +1,9 @@
 """Settings: defaults, then a TOML file, then the environment, then the command line; later wins."""
 
 import os
+import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -108,6 +110,8 @@ def _convert(name: str, value: Any) -> Any:
         raise ValueError(f"{value!r} is not a port (0 = any free one, up to 65535)")
     if name in _LEAST and not _LEAST[name] <= converted < float("inf"):
         raise ValueError(f"{value!r} is not {_LEAST[name]} or more")
+    if name in _RULES:
+        _RULES[name](converted)
     if name in _CHOICES and converted not in _CHOICES[name]:
         raise ValueError(f"{value!r} is not one of {', '.join(_CHOICES[name])}")
     return converted
@@ -122,9 +126,41 @@ def _convert_flag(value: Any) -> bool:
     raise ValueError(f"{value!r} is not true or false")
 
 
+def _check_region(region: str) -> None:
+    # Imported here and below: the defaults need no check, and a start is short.
+    from trainshed.core.catalog.regions import regions
+    from trainshed.core.names import Api
+
+    if region not in (known := regions(Api.VERTEX)):
+        raise ValueError(f"{region!r} is not one of {', '.join(known)}")
+
+
+def _check_bucket(name: str) -> None:
+    from trainshed.buckets.errors import BucketsError
+    from trainshed.buckets.paths import validate_bucket_name
+
+    try:
+        validate_bucket_name(name)
+    except BucketsError as failure:
+        raise ValueError(str(failure)) from None
+
+
+def _check_project(project: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9-]{2,28}[a-z0-9]", project):
+        raise ValueError(
+            f"{project!r} is not a project id: 4 to 30 lower-case letters, digits and dashes, "
+            "beginning with a letter and not ending with a dash"
+        )
+
+
 _KINDS: dict[str, type[Any]] = {
     field.name: type(cast("object", getattr(Settings(), field.name))) for field in fields(Settings)
 }
 _WORDS: dict[type[Any], str] = {int: "a whole number", float: "a number"}
 _CHOICES = {"engine": ("local",), "database": ("sqlite",)}
+_RULES: dict[str, Callable[[str], None]] = {
+    "region": _check_region,
+    "default_bucket": _check_bucket,
+    "project": _check_project,
+}
 _LEAST = {"nodes": 1, "max_replicas": 1, "grace": 0, "memory_per_replica": 0}

@@ -47,6 +47,9 @@ def command(
         settings = load(config, overrides)
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
+    # What a service keeps, jobs' variables and logs among it, is its owner's alone; programs get a mask of
+    # their own.
+    os.umask(0o077)
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:

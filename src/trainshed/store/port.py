@@ -21,6 +21,10 @@ class StoreInUse(Exception):
     """Another service has this data directory open. The message names its process."""
 
 
+class StoreUnreadable(Exception):
+    """The database is there and is none, or none of ours, or this Python cannot read it. Nothing was changed."""
+
+
 class StoreTooNew(Exception):
     """The database was written by a newer version of the service. Nothing was changed."""
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from trainshed.store.port import StoreInUse
+from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.connections import open_writer
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
@@ -46,12 +46,12 @@ class SqliteStore:
 def open_database(directory: Path) -> SqliteStore:
     """Open the store in `directory`, which is made if it is not there. Blocks.
 
-    Raises StoreInUse while another process has it open, StoreTooNew, OSError, RuntimeError (the SQLite of
-    this Python is too old).
+    Raises StoreInUse while another process has it open, StoreTooNew, StoreUnreadable (also where the SQLite of
+    this Python is too old), OSError.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
-        raise RuntimeError(
+        raise StoreUnreadable(
             f"this Python brings SQLite {sqlite3.sqlite_version}, the job store needs {needed} or newer; "
             "run the service with a newer Python build, for example one that uv installs"
         )
@@ -62,9 +62,15 @@ def open_database(directory: Path) -> SqliteStore:
         lock = _lock(directory)
         undo.callback(os.close, lock)
         database = directory / DATABASE_FILE
-        connection = open_writer(database)
-        undo.callback(connection.close)
-        migrate(connection)
+        try:
+            connection = open_writer(database)
+            undo.callback(connection.close)
+            migrate(connection)
+        except sqlite3.DatabaseError as failure:
+            raise StoreUnreadable(
+                f"the job database {database} cannot be opened: {failure}. Restore it from a backup, or move "
+                "it away to begin with an empty one"
+            ) from failure
         _sync_directory(directory)
         snapshots = Snapshots(database)
         undo.pop_all()

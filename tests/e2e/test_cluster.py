@@ -1,0 +1,275 @@
+"""A job's replicas on one machine: who they are told they are, and that they reach each other (SPEC §3)."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import Service, container_job, submit
+
+BUCKET = "trainshed"
+
+_MEMBER = """
+import json, os, socket, threading, time
+
+cluster = json.loads(os.environ["CLUSTER_SPEC"])
+me = cluster["task"]
+mine = cluster["cluster"][me["type"]][me["index"]]
+everybody = sorted(name for names in cluster["cluster"].values() for name in names)
+others = [name for name in everybody if name != mine]
+
+def reach(host, port, word):
+    # A peer may not have bound its port yet: it was started in the same moment.
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=20) as peer:
+                peer.sendall(word.encode() + b"\\n")
+                return peer.makefile().readline().strip()
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+
+def answer(server, count, word):
+    heard = []
+    for _ in range(count):
+        caller = server.accept()[0]
+        with caller:
+            heard.append(caller.makefile().readline().strip())
+            caller.sendall(word.encode() + b"\\n")
+    return heard
+
+host, port = mine.split(":")
+server = socket.create_server((host, int(port)))
+heard = []
+serving = threading.Thread(target=lambda: heard.extend(answer(server, len(others), mine)))
+serving.start()
+
+ranks = []
+rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+if rank == "0":
+    # As the rendezvous of env:// does: the store listens at every address of its host.
+    store = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+    meeting = threading.Thread(target=lambda: ranks.extend(answer(store, int(world) - 1, "0")))
+    meeting.start()
+
+# The primary is called last: it ends the job.
+said = {}
+for name in others[1:] + others[:1]:
+    if name == cluster["cluster"]["workerpool0"][0]:
+        continue
+    said[name] = reach(*name.split(":"), mine)
+report = {
+    "host": socket.gethostname(), "address": socket.gethostbyname(host), "mine": mine,
+    "cluster": cluster, "tf": json.loads(os.environ["TF_CONFIG"]), "rank": rank, "world": world,
+    "master": os.environ.get("MASTER_ADDR"), "said": said,
+}
+print("REPORT " + json.dumps(report), flush=True)
+if rank == "0":
+    meeting.join()
+    serving.join()
+    print("HEARD " + json.dumps([sorted(heard), sorted(ranks)]))
+else:
+    if rank is not None:
+        reach(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank)
+    reach(*cluster["cluster"]["workerpool0"][0].split(":"), mine)
+"""
+
+
+class Gang:
+    """A finished job of primary, two workers and an evaluator, and what its replicas printed."""
+
+    replicas = ("workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0")
+
+    def __init__(self, service: Service) -> None:
+        self.body = container_job(_MEMBER, pools=(1, 2, 0, 1), name="gang")
+        self.job_id = submit(service, self.body)
+        self.view = service.finish(self.job_id)
+        self.lines = {name: service.lines(self.job_id, name) for name in self.replicas}
+
+    def said(self, replica: str, word: str) -> Any:
+        found = [line for line in self.lines[replica] if line.startswith(f"{word} ")]
+        assert found, (replica, self.lines[replica], self.view)
+        return json.loads(found[-1].removeprefix(word))
+
+    def report(self, replica: str) -> Any:
+        return self.said(replica, "REPORT")
+
+
+@pytest.fixture(scope="module")
+def gang(service: Service) -> Gang:
+    return Gang(service)
+
+
+def test_four_replicas_bind_port_2222_and_reach_each_other_by_name(gang: Gang) -> None:
+    """SPEC §3: every replica has its own hostname, and all can bind port 2222 at once."""
+    assert gang.view["state"] == "SUCCEEDED", gang.view.get("error")
+    reports = {name: gang.report(name) for name in gang.replicas}
+    names = {report["mine"] for report in reports.values()}
+    assert len(names) == len({report["host"] for report in reports.values()}) == 4
+    primary = reports["workerpool0-0"]["mine"]
+    for report in reports.values():
+        assert report["mine"] == f"{report['host']}:2222"
+        # Each answered with its own name: the name led to the right replica.
+        assert report["said"] == {name: name for name in names - {primary, report["mine"]}}
+    heard, _ = gang.said("workerpool0-0", "HEARD")
+    assert heard == sorted(names - {primary})
+
+
+def test_cluster_spec_leaves_out_the_empty_pool_in_every_replica(gang: Gang) -> None:
+    """SPEC §3: pools that were skipped are absent, positions keep their numbers."""
+    clusters = [gang.report(name)["cluster"] for name in gang.replicas]
+    for name, spec in zip(gang.replicas, clusters, strict=True):
+        pool, index = name.split("-")
+        assert spec["task"] == {"type": pool, "index": int(index)}
+        assert spec["environment"] == "cloud"
+        assert spec["cluster"] == clusters[0]["cluster"]
+        # The job as a dictionary in the public spelling, the skipped pool included.
+        pools = spec["job"]["workerPoolSpecs"]
+        assert [each.get("replicaCount") for each in pools] == ["1", "2", None, "1"]
+    cluster = clusters[0]["cluster"]
+    assert {pool: len(names) for pool, names in cluster.items()} == {
+        "workerpool0": 1,
+        "workerpool1": 2,
+        "workerpool3": 1,
+    }
+    tokens = set[str]()
+    for pool, names in cluster.items():
+        for index, name in enumerate(names):
+            prefix, suffix = f"cmle-training-{pool}-", f"-{index}:2222"
+            assert name.startswith(prefix) and name.endswith(suffix)
+            tokens.add(name.removeprefix(prefix).removesuffix(suffix))
+    assert len(tokens) == 1
+
+
+def test_tf_config_names_chief_and_workers_and_never_evaluators(gang: Gang) -> None:
+    """SPEC §3, facts §3.3: TF_CONFIG of a distributed Vertex job."""
+    roles = {
+        "workerpool0-0": ("chief", 0),
+        "workerpool1-0": ("worker", 0),
+        "workerpool1-1": ("worker", 1),
+        "workerpool3-0": ("evaluator", 0),
+    }
+    for name, (role, index) in roles.items():
+        report = gang.report(name)
+        config, cluster = report["tf"], report["cluster"]["cluster"]
+        assert config["cluster"] == {
+            "chief": cluster["workerpool0"],
+            "worker": cluster["workerpool1"],
+        }
+        assert (config["task"]["type"], config["task"]["index"]) == (role, index)
+        assert config["environment"] == "cloud"
+
+
+def test_env_rendezvous_of_primary_and_workers(gang: Gang) -> None:
+    """SPEC §3: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as PyTorch's env:// uses them."""
+    place = {name: gang.report(name) for name in gang.replicas}
+    ranked = {name: (said["rank"], said["world"]) for name, said in place.items()}
+    assert ranked == {
+        "workerpool0-0": ("0", "3"),
+        "workerpool1-0": ("1", "3"),
+        "workerpool1-1": ("2", "3"),
+        "workerpool3-0": (None, None),
+    }
+    primary = place["workerpool0-0"]["host"]
+    assert {said["master"] for said in place.values() if said["rank"]} == {primary}
+    _, ranks = gang.said("workerpool0-0", "HEARD")
+    assert ranks == ["1", "2"]
+
+
+def test_a_single_replica_has_a_cluster_spec_and_no_tf_config(service: Service) -> None:
+    """Facts §3.3: TF_CONFIG only for jobs of more than one replica."""
+    script = "import os; print('TF_CONFIG' in os.environ, 'CLUSTER_SPEC' in os.environ)"
+    job_id = submit(service, container_job(script))
+    service.finish(job_id)
+    assert service.lines(job_id)[-1] == "False True"
+
+
+def _wheel(path: Path, name: str, version: str) -> None:
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        f"{name}/__main__.py": "",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(path / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(file, text)
+
+
+_INSTALLS = """
+import subprocess, sys
+run = lambda *args: subprocess.run(args, check=True, stdout=subprocess.DEVNULL)
+links = ("--no-index", "--find-links", "/gcs/trainshed/wheels")
+run("python3", "-m", "pip", "install", "--user", *links, "trainshed-e2e-user")
+run("pip3", "install", "-q", *links, "joblib==999.0")
+run("pip", "install", "--upgrade", *links, "pip")
+show = "import pip, joblib, trainshed_e2e_user as u; print('NOW', pip.__version__, joblib.__version__, u.__version__)"
+run = subprocess.run(["python3", "-c", show], check=True, capture_output=True, text=True)
+print(run.stdout)
+"""
+
+_AFTER = """
+import importlib.util, pip, joblib
+print("NOW", pip.__version__, joblib.__version__, importlib.util.find_spec("trainshed_e2e_user"))
+"""
+
+
+def test_what_a_job_installs_stays_in_that_job(service: Service) -> None:
+    """SPEC §4: `pip install --user`, `--upgrade pip` and replaced packages never touch the shared runtime."""
+    wheels = Path(service.extra["buckets"]) / BUCKET / "wheels"
+    wheels.mkdir()
+    _wheel(wheels, "trainshed_e2e_user", "3.0")
+    _wheel(wheels, "joblib", "999.0")
+    _wheel(wheels, "pip", "999.0")
+
+    def now(script: str) -> str:
+        job_id = submit(service, container_job(script))
+        view = service.finish(job_id)
+        said = service.lines(job_id)
+        assert view["state"] == "SUCCEEDED", (view.get("error"), said)
+        return next(line for line in said if line.startswith("NOW"))
+
+    before = now(_AFTER)
+    assert now(_INSTALLS) == "NOW 999.0 999.0 3.0"
+    assert now(_AFTER) == before
+    assert "999.0" not in before and before.endswith(" None")
+
+
+_STORAGE = """
+import os, pathlib
+from google.cloud import storage
+
+bucket = storage.Client().bucket("trainshed")
+here = pathlib.Path("/gcs/trainshed")
+(here / "deep/er").mkdir(parents=True)
+(here / "deep/er/one.txt").write_text("by file")
+bucket.blob("deep/er/two.txt").upload_from_string("by client")
+print("READ", bucket.blob("deep/er/one.txt").download_as_text(), "+", (here / "deep/er/two.txt").read_text())
+print("LIST", sorted(blob.name for blob in bucket.list_blobs(prefix="deep/")))
+model = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
+model.mkdir(parents=True)
+(model / "model.txt").write_text("weights")
+pathlib.Path("/var/hypertune/output.metrics").write_text("{}")
+print("METRICS", os.listdir("/var/hypertune"))
+"""
+
+
+def test_buckets_and_metrics_from_inside(service: Service) -> None:
+    """SPEC §3: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same; /var/hypertune is writable."""
+    body = container_job(_STORAGE)
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/out"}
+    job_id = submit(service, body)
+    view = service.finish(job_id)
+    said = service.lines(job_id)
+    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
+    assert said[-3:] == [
+        "READ by file + by client",
+        "LIST ['deep/er/one.txt', 'deep/er/two.txt']",
+        "METRICS ['output.metrics']",
+    ]
+    # What a job wrote as a file is an object for everybody.
+    found = service.call("GET", f"/storage/v1/b/{BUCKET}/o?prefix=out/")
+    assert [item["name"] for item in found["items"]] == ["out/model/model.txt"]

@@ -1,0 +1,299 @@
+"""Jobs that fail, are cancelled or run out of something (SPEC §2, §2.1), over a real service."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.packages import package_job, source_package, submit_endless_build, upload
+from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit
+
+GRACE = 1
+MAX_REPLICAS = 4
+MEMORY_MIB = 256
+STUBBORN = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with a short grace and little memory per replica."""
+    data = tmp_path_factory.mktemp("frail")
+    config = data / "settings.toml"
+    config.write_text(
+        f"grace = {GRACE}\nmax_replicas = {MAX_REPLICAS}\nmemory_per_replica = {MEMORY_MIB}\n"
+    )
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+def run(service: Service, script: str, *, pools: tuple[int, ...] = (1,)) -> str:
+    return submit(service, container_job(script, pools=pools))
+
+
+def by_role(primary: str, others: str) -> str:
+    """A script that does one thing in the primary and another in all other replicas."""
+    return (
+        "import os, json\n"
+        "primary = json.loads(os.environ['CLUSTER_SPEC'])['task']['type'] == 'workerpool0'\n"
+        f"exec({primary!r} if primary else {others!r})"
+    )
+
+
+def wait_for_line(service: Service, job_id: str, wanted: str) -> None:
+    """Read the job's log as it grows until a line says `wanted`."""
+    assert any(line == wanted for line in service.follow(job_id)), f"{wanted!r} never came"
+
+
+def running_state(service: Service, job_id: str) -> dict[str, Any]:
+    return next(view for view in service.watch(job_id) if view["state"] == "RUNNING")
+
+
+def kinds(service: Service, job_id: str) -> list[str]:
+    answer = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
+    return [entry["kind"] for entry in answer["entries"]]
+
+
+def test_a_traceback_ends_in_the_public_message_with_last_lines_and_link(frail: Service) -> None:
+    """SPEC §2.1, "any other non-zero exit"."""
+    job_id = run(frail, "print('so far so good')\nraise ValueError('no such luck')")
+    view = frail.finish(job_id)
+    assert view["state"] == "FAILED"
+    assert view["error"]["code"] == 3
+    message = view["error"]["message"]
+    assert message.startswith(
+        "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error."
+    )
+    assert "ValueError: no such luck" in message
+    assert "so far so good" in message
+    assert (
+        "Not every package" not in message
+    )  # what the service says is not the program's last line
+    assert "To find out more about why your job exited please check the logs: https://" in message
+    public = frail.call("GET", f"{CUSTOM_JOBS}/{job_id}")
+    assert public["state"] == "JOB_STATE_FAILED"
+    assert public["error"] == {"code": 3, "message": message}
+    assert "ValueError: no such luck" in frail.lines(job_id)
+
+
+EXITS = {
+    "import os; os.abort()": 134,
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": 139,
+    "import os, signal; os.kill(os.getpid(), signal.SIGBUS)": 135,
+    "raise SystemExit(42)": 42,
+    "raise SystemExit(139)": 139,
+}
+
+
+def test_a_container_s_signals_are_published_as_128_and_more(frail: Service) -> None:
+    """SPEC §2.1: SIGABRT and SIGSEGV of custom containers are 134 and 139."""
+    jobs = {run(frail, script): status for script, status in EXITS.items()}
+    for job_id, status in jobs.items():
+        view = frail.finish(job_id)
+        assert view["state"] == "FAILED"
+        assert f"exited with a non-zero status of {status}." in view["error"]["message"]
+
+
+def test_a_failing_worker_fails_the_job_and_everything_is_shut_down(frail: Service) -> None:
+    mark = new_mark()
+    script = by_role("import time; time.sleep(600)", "import sys; sys.exit('worker is sad')")
+    view = frail.finish(run(frail, f"{script} # {mark}", pools=(1, 1)))
+    assert view["state"] == "FAILED"
+    assert (
+        "The replica workerpool1-0 exited with a non-zero status of 1." in view["error"]["message"]
+    )
+    assert "worker is sad" in view["error"]["message"]
+    assert not marked(mark)
+
+
+def test_a_worker_that_is_done_early_does_not_end_the_job(frail: Service) -> None:
+    """SPEC §2.1, "non-primary exits 0"."""
+    waiting = by_role(
+        "import os, time\nwhile not os.path.exists('/gcs/trainshed/go-on'): time.sleep(0.02)", ""
+    )
+    job_id = run(frail, waiting, pools=(1, 1))
+    for view in frail.watch(job_id):
+        states = {replica["id"]: replica["state"] for replica in view["replicas"]}
+        if states["workerpool1-0"] == "EXITED":
+            assert view["state"] in ("RUNNING", "PREPARING")
+            frail.call("POST", "/upload/storage/v1/b/trainshed/o?uploadType=media&name=go-on", {})
+            break
+    assert frail.finish(job_id)["state"] == "SUCCEEDED"
+
+
+def test_the_primary_s_success_ends_workers_that_ignore_sigterm(frail: Service) -> None:
+    """SPEC §2, "Success": SIGTERM, grace, SIGKILL; their exit codes do not matter."""
+    mark = new_mark()
+    script = by_role("print('done')", f"{STUBBORN}; print('up', flush=True); time.sleep(600)")
+    view = frail.finish(run(frail, f"{script} # {mark}", pools=(1, 2)))
+    assert view["state"] == "SUCCEEDED"
+    assert not marked(mark)
+
+
+def test_out_of_memory_has_its_own_message(frail: Service) -> None:
+    """SPEC §2.1, "out of memory"; §2.2: the limit is enforced."""
+    hog = f"print('filling', flush=True); x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
+    view = frail.finish(run(frail, hog))
+    assert view["state"] == "FAILED"
+    assert view["error"] == {
+        "code": 3,
+        "message": "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137.",
+    }
+    assert view["rule"] == "out_of_memory"
+
+
+def test_a_child_that_runs_out_of_memory_does_not_decide(frail: Service) -> None:
+    """SPEC §2.1: an OOM of a child alone; the main process's own exit then decides."""
+    child = f"x = bytearray({MEMORY_MIB * 3} << 20)"
+    parent = (
+        "import subprocess, sys\n"
+        f"code = subprocess.run([sys.executable, '-c', {child!r}]).returncode\n"
+        "print('child ended with', code)\n"
+    )
+    job_id = run(frail, parent)
+    assert frail.finish(job_id)["state"] == "SUCCEEDED"
+    assert "child ended with -9" in frail.lines(job_id)
+
+
+def test_grandchildren_and_daemons_are_gone_after_the_end(frail: Service) -> None:
+    mark = new_mark()
+    script = f"""
+import os, subprocess, sys, time
+sleeper = [sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)", {mark!r}]
+for _ in range(20):
+    subprocess.Popen(sleeper, start_new_session=True, stdout=subprocess.DEVNULL)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.environ["MARK"] = {mark!r}
+        os.execve("/bin/sleep", ["sleep", "600"], os.environ)
+    os._exit(0)
+print("main is done")
+"""
+    job_id = run(frail, script)
+    assert frail.finish(job_id)["state"] == "SUCCEEDED"
+    assert not marked(mark)
+    assert "main is done" in frail.lines(job_id)
+
+
+def test_a_command_that_is_not_there_is_named(frail: Service) -> None:
+    body = container_job("")
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"] = ["no-such-command"]
+    view = frail.finish(submit(frail, body))
+    assert view["state"] == "FAILED"
+    assert "non-zero status of 127" in view["error"]["message"]
+    assert "no-such-command: command not found" in view["error"]["message"]
+
+
+def test_cancel_while_running_ends_a_program_that_ignores_sigterm(frail: Service) -> None:
+    """SPEC §2, "Cancel": idempotent, leaves no process, FAILED_PRECONDITION after the end."""
+    mark = new_mark()
+    job_id = run(frail, f"{STUBBORN}; print('up', flush=True); time.sleep(600) # {mark}")
+    wait_for_line(frail, job_id, "up")
+    name = f"{CUSTOM_JOBS}/{job_id}"
+    refused = frail.call("DELETE", name, expect=400)["error"]
+    assert refused["status"] == "FAILED_PRECONDITION"
+    for _ in range(3):
+        assert frail.call("POST", f"{name}:cancel", {}) == {}
+    states = [view["state"] for view in frail.watch(job_id)]
+    assert states[-1] == "CANCELLED"
+    assert set(states) <= {"RUNNING", "CANCELLING", "CANCELLED"}
+    assert not marked(mark)
+    assert frail.call("GET", name)["error"]["code"] == 1
+    again = frail.call("POST", f"{name}:cancel", {}, expect=400)["error"]
+    assert again["status"] == "FAILED_PRECONDITION"
+    assert kinds(frail, job_id).count("cancel_requested") == 1
+
+
+def test_cancel_lets_a_program_checkpoint_within_its_grace(frail: Service) -> None:
+    """SPEC §3: SIGTERM with a grace time before SIGKILL."""
+    script = (
+        "import signal, sys, time\n"
+        "def checkpoint(*_):\n"
+        "    print('checkpointed', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, checkpoint); print('up', flush=True); time.sleep(600)"
+    )
+    job_id = run(frail, script)
+    wait_for_line(frail, job_id, "up")
+    frail.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+    assert frail.finish(job_id)["state"] == "CANCELLED"
+    assert "checkpointed" in frail.lines(job_id)
+
+
+def test_the_timeout_cancels_with_its_reason(frail: Service) -> None:
+    """SPEC §2, "Running limits"."""
+    body = container_job("import time; time.sleep(600)")
+    body["jobSpec"]["scheduling"] = {"timeout": "1s"}
+    view = frail.finish(submit(frail, body))
+    assert view["state"] == "CANCELLED"
+    assert view["error"]["code"] == 1
+    assert "maximum running time of 1 seconds" in view["error"]["message"]
+
+
+def test_a_finished_job_can_be_deleted_and_is_gone(frail: Service) -> None:
+    job_id = run(frail, "print('short')")
+    frail.finish(job_id)
+    name = f"{CUSTOM_JOBS}/{job_id}"
+    operation = frail.call("DELETE", name)
+    assert operation["done"] is True
+    assert frail.call("GET", f"/v1/{operation['name']}")["done"] is True
+    for verb, path in (("GET", name), ("DELETE", name), ("POST", f"{name}:cancel")):
+        assert frail.call(verb, path, expect=404)["error"]["status"] == "NOT_FOUND"
+    assert not (frail.data / "logs" / job_id).exists()
+
+
+def test_packages_that_cannot_be_had_fail_the_job_clearly(frail: Service) -> None:
+    good = upload(frail, "good/pkg-1.0.tar.gz", source_package("import os; os.abort()"))
+    broken = upload(
+        frail,
+        "broken/pkg-1.0.tar.gz",
+        source_package("", "raise RuntimeError('this setup does not work')"),
+    )
+    garbage = upload(frail, "garbage/pkg-1.0.tar.gz", b"this is no archive")
+    jobs = {
+        "absent": submit(frail, package_job("gs://trainshed/absent/pkg-1.0.tar.gz")),
+        "broken": submit(frail, package_job(broken)),
+        "garbage": submit(frail, package_job(garbage)),
+        "module": submit(frail, package_job(good, module="trainer.missing")),
+        "abort": submit(frail, package_job(good)),
+    }
+    errors: dict[str, str] = {}
+    for kind, job_id in jobs.items():
+        view = frail.finish(job_id)
+        assert view["state"] == "FAILED", (kind, view)
+        assert view["error"]["code"] == 3, (kind, view)
+        errors[kind] = view["error"]["message"]
+    assert "gs://trainshed/absent/pkg-1.0.tar.gz" in errors["absent"]
+    assert "this setup does not work" in errors["broken"]
+    assert "pkg-1.0.tar.gz" in errors["garbage"]
+    assert "No module named trainer.missing" in errors["module"]
+    assert "non-zero status of 6." in errors["abort"]  # SPEC §2.1: package jobs publish 6, not 134
+
+
+def test_cancel_while_the_runtime_is_prepared(frail: Service, tmp_path: Path) -> None:
+    """A package whose build would take minutes: the job is over at once, the build is stopped."""
+    mark = new_mark()
+    job_id = submit_endless_build(frail, tmp_path, mark)
+    building = marked(mark)
+    assert building
+    frail.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+    view = frail.finish(job_id)
+    assert view["state"] == "CANCELLED"
+    assert view["error"]["message"] == "The job was cancelled by the user."
+    wait_until_gone(building)
+
+
+def test_cancel_while_queued(frail: Service) -> None:
+    """SPEC §2: a cancel works in every state before the end."""
+    first = run(frail, "import time; time.sleep(600)", pools=(1, MAX_REPLICAS - 1))
+    running_state(frail, first)
+    second = run(frail, "print('never')")
+    assert frail.call("GET", f"{CUSTOM_JOBS}/{second}")["state"] == "JOB_STATE_QUEUED"
+    third = run(frail, "print('runs when there is room')")
+    for job_id in (second, first):
+        frail.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+        assert frail.finish(job_id)["state"] == "CANCELLED"
+    assert frail.lines(second) == []
+    assert frail.finish(third)["state"] == "SUCCEEDED"

@@ -1,0 +1,343 @@
+"""The real `gcloud ai-platform` against a real service: the public guide's two ways to submit, and all
+that people do to a job afterwards (SPEC §1, §2, §3, §4, CLIENTS §1).
+
+The jobs are submitted once, side by side, because gcloud looks whether a job is over every ten seconds.
+"""
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import PROJECT, REGION, Service
+
+pytestmark = [pytest.mark.gcloud, needs_gcloud]
+
+BUCKET = "gcloud-ml"
+
+SHOW = """
+import json, os, sys
+print("ARGV", json.dumps(sys.argv[1:]))
+print("TF_CONFIG", os.environ.get("TF_CONFIG"))
+print("CLUSTER_SPEC", os.environ.get("CLUSTER_SPEC"))
+"""
+
+MEET = """
+import json, os, signal, socket
+config = json.loads(os.environ["TF_CONFIG"])
+print("TF_CONFIG", json.dumps(config), flush=True)
+print("CLUSTER_SPEC", os.environ.get("CLUSTER_SPEC"), flush=True)
+host, port = config["cluster"]["chief"][0].split(":")
+own = socket.gethostname()
+others = sum(len(hosts) for hosts in config["cluster"].values()) - 1
+if config["task"]["type"] == "chief":
+    door = socket.create_server((own, int(port)), backlog=64)
+    print("READY", flush=True)
+    guests = [door.accept()[0] for _ in range(others)]
+    print("MET", *sorted(guest.makefile().readline().strip() for guest in guests), flush=True)
+else:
+    socket.create_server((own, 2222))
+    while True:
+        try:
+            door = socket.create_connection((host, int(port)))
+            break
+        except ConnectionRefusedError:
+            pass
+    door.sendall((own + "\\n").encode())
+    # It would stay for ever: the job ends with its master (SPEC §2).
+    signal.pause()
+"""
+
+FAIL = """
+import sys
+print("about to fail")
+print("out of luck", file=sys.stderr)
+raise SystemExit(7)
+"""
+
+WAIT = """
+import signal
+print("WAITING", flush=True)
+signal.pause()
+"""
+
+IMPORT = """
+import extra_part
+print("PART", extra_part.VALUE)
+"""
+
+CUSTOM = """
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: complex_model_m
+  workerType: complex_model_m
+  parameterServerType: large_model
+  workerCount: 9
+  parameterServerCount: 3
+  runtimeVersion: '2.6'
+  pythonVersion: '3.7'
+"""
+
+TOO_SHORT = """
+trainingInput:
+  scheduling:
+    maxWaitTime: 1799s
+"""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What `jobs submit training` answered, by job id."""
+
+    by: dict[str, CompletedProcess[str]]
+    service: Service
+
+    def finish(self, job_id: str) -> dict[str, Any]:
+        return self.service.finish(ref(job_id))
+
+    def lines(self, job_id: str, replica: str | None = None) -> list[str]:
+        return self.service.lines(ref(job_id), replica)
+
+
+def ref(job_id: str) -> str:
+    return quote(f"projects/{PROJECT}/jobs/{job_id}", safe="")
+
+
+def said(lines: list[str], word: str) -> Any:
+    """The JSON behind the first line that begins with `word`."""
+    (found,) = [line for line in lines if line.startswith(word + " ")]
+    return json.loads(found.removeprefix(word)) if not found.endswith(" None") else None
+
+
+@pytest.fixture(scope="module")
+def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud:
+    service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET})
+    return Gcloud(service, tmp_path_factory.mktemp("gcloud"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source tree as the guide has it, and a package that it depends on."""
+    root = tmp_path_factory.mktemp("source")
+    package = root / "trainer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    programs = {"show": SHOW, "meet": MEET, "fail": FAIL, "wait": WAIT, "uses": IMPORT}
+    for name, text in programs.items():
+        (package / f"{name}.py").write_text(text)
+    (root / "config.yaml").write_text(CUSTOM)
+    (root / "short.yaml").write_text(TOO_SHORT)
+    setup = (
+        "from setuptools import setup\nsetup(name='part', version='1', py_modules=['extra_part'])\n"
+    )
+    with tarfile.open(root / "part-1.tar.gz", "w:gz") as archive:
+        for name, text in (("setup.py", setup), ("extra_part.py", "VALUE = 42\n")):
+            member = tarfile.TarInfo(f"part-1/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return root
+
+
+def training(job_id: str, module: str, *more: str) -> tuple[str, ...]:
+    return (
+        *("ai-platform", "jobs", "submit", "training", job_id),
+        *("--package-path", "trainer/", "--module-name", f"trainer.{module}", "--region", REGION),
+        *more,
+    )
+
+
+@pytest.fixture(scope="module")
+def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
+    job_dir = ("--job-dir", f"gs://{BUCKET}/by_flags")
+    staging = ("--staging-bucket", f"gs://{BUCKET}")
+    user = ("--", "--epochs", "3", "--name=two words", "--quote", 'a "b"')
+    commands = {
+        "by_flags": training("by_flags", "show", *job_dir, "--scale-tier", "basic", *user),
+        "custom": training(
+            *("custom", "meet", "--config", "config.yaml", "--stream-logs"),
+            *("--job-dir", f"gs://{BUCKET}/custom"),
+        ),
+        "fails": training("fails", "fail", *staging, "--stream-logs"),
+        "waits": training(
+            *("waits", "wait", *staging, "--scale-tier", "basic-gpu"),
+            *("--labels", "team=red,kind=test"),
+            *("--service-account", f"trainer@{PROJECT}.iam.gserviceaccount.com"),
+        ),
+        "with_part": training("with_part", "uses", *staging, "--packages", "part-1.tar.gz"),
+    }
+    with ThreadPoolExecutor(len(commands)) as pool:
+        running = {
+            name: pool.submit(
+                # gcloud writes a setup.py into the tree while it packs it.
+                gcloud.run,
+                *command,
+                cwd=Path(shutil.copytree(source, source.with_name(name))),
+                fails=name == "fails",
+                timeout=180,
+            )
+            for name, command in commands.items()
+        }
+        by = {name: future.result() for name, future in running.items()}
+    yield Submitted(by, gcloud.service)
+
+
+def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
+    answer = gcloud.run("ai-platform", "jobs", "describe", job_id, "--format", "json")
+    return json.loads(answer.stdout)
+
+
+def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
+    """The guide's first form, without a runtime version (SPEC §1.2, §1.5, §3)."""
+    assert submitted.finish("by_flags")["state"] == "SUCCEEDED"
+    lines = submitted.lines("by_flags")
+    user = ["--epochs", "3", "--name=two words", "--quote", 'a "b"']
+    assert said(lines, "ARGV") == [*user, "--job-dir", f"gs://{BUCKET}/by_flags"]
+    assert said(lines, "CLUSTER_SPEC") is None, "SPEC §3: only custom containers have one in ml v1"
+    config = said(lines, "TF_CONFIG")
+    assert config["environment"] == "cloud"
+    assert (config["task"]["type"], config["task"]["index"]) == ("chief", 0)
+    assert list(config["cluster"]) == ["chief"]
+    assert config["job"]["args"] == user
+    assert lines[0].startswith("No runtime version was asked for")
+
+    job = described(gcloud, "by_flags")
+    assert job["state"] == "SUCCEEDED"
+    assert job["createTime"] <= job["startTime"] <= job["endTime"]
+    assert job["trainingOutput"] == {"consumedMLUnits": 0.06}, "facts §4: ten node-minutes at least"
+    assert job["trainingInput"]["args"] == user
+    (uri,) = job["trainingInput"]["packageUris"]
+    assert uri.startswith(f"gs://{BUCKET}/by_flags/packages/")
+
+
+def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(
+    submitted: Submitted, gcloud: Gcloud
+) -> None:
+    """The guide's second form runs on this machine in relaxed mode (SPEC §2); the workers never end."""
+    streamed = submitted.by["custom"]
+    assert "state: SUCCEEDED" in streamed.stdout
+    log = streamed.stderr.splitlines()
+    first = next(line for line in log if "\tservice\t" in line)
+    assert first.startswith("NOTICE")
+    assert "Runtime version 2.6 (TensorFlow 2.6, Python 3.7) was asked for" in first, "SPEC §4"
+    assert any("MET cmle-training-" in line for line in log)
+    assert any(line.endswith("Job completed successfully.") for line in log), (
+        "the last lines are missing in what submit --stream-logs showed:\n" + "\n".join(log)
+    )
+
+    met = next(line for line in submitted.lines("custom") if line.startswith("MET ")).split()[1:]
+    assert len(met) == 12
+    roles: list[tuple[str, int]] = []
+    view = submitted.finish("custom")
+    for replica in view["replicas"]:
+        lines = submitted.lines("custom", replica["id"])
+        config = said(lines, "TF_CONFIG")
+        assert said(lines, "CLUSTER_SPEC") is None
+        sizes = {role: len(hosts) for role, hosts in config["cluster"].items()}
+        assert sizes == {"chief": 1, "worker": 9, "ps": 3}
+        roles.append((config["task"]["type"], config["task"]["index"]))
+    expected = [("chief", 0), *(("worker", n) for n in range(9)), *(("ps", n) for n in range(3))]
+    assert sorted(roles) == sorted(expected)
+    job = described(gcloud, "custom")
+    assert job["trainingInput"]["workerCount"] == "9"
+    assert job["trainingOutput"]["consumedMLUnits"] > 0
+
+
+def test_a_program_that_fails(submitted: Submitted, gcloud: Gcloud) -> None:
+    """SPEC §2.1: the public message with the program's last lines; `submit --stream-logs` exits 1."""
+    streamed = submitted.by["fails"]
+    assert streamed.returncode == 1
+    assert "state: FAILED" in streamed.stdout
+    assert "\tmaster-replica-0\t\tabout to fail" in streamed.stderr
+    assert "Job failed." in streamed.stderr
+    job = described(gcloud, "fails")
+    first, _, rest = job["errorMessage"].partition("\n")
+    assert first.strip() == (
+        "The replica master 0 exited with a non-zero status of 7. Termination reason: Error."
+    )
+    assert rest.startswith("about to fail\nout of luck\n"), "the program's words, not the service's"
+    assert "To find out more about why your job exited" in rest
+
+
+def test_a_finished_job_is_streamed_to_its_last_line(submitted: Submitted, gcloud: Gcloud) -> None:
+    """Both names of the resource, and one task alone (CLIENTS §3.5)."""
+    submitted.finish("by_flags")
+    answer = gcloud.run(
+        *("ai-platform", "jobs", "stream-logs", "by_flags", "--task-name", "master-replica-0")
+    )
+    streamed = [line.split("\t", 4)[4] for line in answer.stdout.splitlines()]
+    assert streamed == submitted.lines("by_flags")
+
+
+def test_packages_are_installed_in_order(submitted: Submitted) -> None:
+    assert submitted.finish("with_part")["state"] == "SUCCEEDED"
+    assert submitted.lines("with_part")[-1] == "PART 42"
+
+
+def test_a_job_is_listed_relabelled_and_cancelled(submitted: Submitted, gcloud: Gcloud) -> None:
+    next(line for line in submitted.service.follow(ref("waits")) if line == "WAITING")
+    listed = gcloud.run(
+        *("ai-platform", "jobs", "list", "--filter", "state=RUNNING AND jobId:wait*"),
+        *("--format", "value(jobId)"),
+    )
+    assert listed.stdout.split() == ["waits"]
+    for flags, labels in (
+        (
+            ("--update-labels", "team=blue,more=yes"),
+            {"team": "blue", "kind": "test", "more": "yes"},
+        ),
+        (("--remove-labels", "kind"), {"team": "blue", "more": "yes"}),
+        (("--clear-labels",), None),
+    ):
+        gcloud.run("ai-platform", "jobs", "update", "waits", *flags)
+        job = described(gcloud, "waits")
+        assert job.get("labels") == labels
+    assert job["state"] == "RUNNING"
+    assert job["trainingInput"]["serviceAccount"] == f"trainer@{PROJECT}.iam.gserviceaccount.com"
+
+    gcloud.run("ai-platform", "jobs", "cancel", "waits")
+    view = submitted.finish("waits")
+    assert view["state"] == "CANCELLED"
+    job = described(gcloud, "waits")
+    assert (job["state"], job["errorMessage"]) == (
+        "CANCELLED",
+        "The job was cancelled by the user.",
+    )
+    log = submitted.lines("waits")
+    assert any("NVIDIA_TESLA_K80" in line for line in log), "SPEC §2: a GPU spec runs with a notice"
+    again = gcloud.run("ai-platform", "jobs", "cancel", "waits", fails=True)
+    assert "FAILED_PRECONDITION" in again.stderr
+
+
+def test_what_gcloud_shows_of_a_refusal(submitted: Submitted, gcloud: Gcloud, source: Path) -> None:
+    """SPEC §1.4: the reason in words and in fields; nothing is stored."""
+    staging = ("--staging-bucket", f"gs://{BUCKET}")
+    cases = {
+        training("by_flags", "show", *staging): "exists or existed before",
+        training("1_bad", "show", *staging): "field: job_id",
+        training("short", "show", *staging, "--config", "short.yaml"): (
+            "field: scheduling.max_wait_time"
+        ),
+        training(
+            "old", "show", *staging, "--runtime-version", "1.9", "--python-version", "3.7"
+        ): "The specified runtime version '1.9' with the Python version '3.7' is not supported",
+    }
+
+    def refused(command: tuple[str, ...]) -> str:
+        own = Path(shutil.copytree(source, source.with_name(f"refused-{command[4]}")))
+        return gcloud.run(*command, fails=True, cwd=own).stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        for answer, words in zip(pool.map(refused, cases), cases.values(), strict=True):
+            assert words in answer
+    for job_id in ("1_bad", "short", "old"):
+        submitted.service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}", expect=404)

@@ -1,0 +1,353 @@
+"""`gcloud ai custom-jobs`, unmodified (CLIENTS §2): create, list, describe, cancel, stream-logs, errors."""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service
+
+pytestmark = [pytest.mark.gcloud, needs_gcloud]
+
+BUCKET = "trainshed"
+JOBS = ("ai", "custom-jobs")
+REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+CONTAINER = f"machine-type=n1-standard-4,container-image-uri={SKLEARN}"
+PACKAGE = f"machine-type=n1-standard-4,executor-image-uri={SKLEARN},python-module=trainer.task"
+
+LINES = 600
+"""Lines of each of three replicas before the pause: together more than a page of 1,000."""
+
+_TALKER = f"""
+import json, os, pathlib, time
+
+task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
+me = f"{{task['type']}}-{{task['index']}}"
+for number in range({LINES}):
+    print("line", number, flush=True)
+def wait_for(name):
+    while not pathlib.Path("/gcs/{BUCKET}/talk", name).exists():
+        time.sleep(0.02)
+wait_for("go-on")
+for number in range({LINES}, {LINES} + 10):
+    print("line", number, flush=True)
+pathlib.Path("/gcs/{BUCKET}/talk", me).touch()
+if me == "workerpool0-0":
+    wait_for("workerpool1-0")
+    wait_for("workerpool1-1")
+    print("that was all")
+"""
+
+
+@pytest.fixture(scope="module")
+def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud:
+    return Gcloud(service, tmp_path_factory.mktemp("gcloud"))
+
+
+def create(gcloud: Gcloud, *arguments: str) -> str:
+    """Create a job by flags; its id."""
+    name = gcloud.run(*JOBS, "create", "--format=value(name)", *arguments).stdout.strip()
+    assert name.startswith(f"projects/{PROJECT}/locations/{REGION}/customJobs/"), name
+    return name.rsplit("/", 1)[1]
+
+
+def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
+    return json.loads(gcloud.run(*JOBS, "describe", job_id, "--format=json").stdout)
+
+
+class Talk:
+    """A job of three replicas whose log gcloud follows while the other tests of this file go on."""
+
+    def __init__(self, gcloud: Gcloud, output: Output, job_id: str, directory: Path) -> None:
+        self.gcloud, self.output, self.job_id = gcloud, output, job_id
+        self._directory = directory
+
+    def go_on(self) -> None:
+        (self._directory / "go-on").touch()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def talk(gcloud: Gcloud, service: Service) -> Iterator[Talk]:
+    directory = Path(service.extra["buckets"]) / BUCKET / "talk"
+    directory.mkdir()
+    job_id = create(
+        gcloud,
+        "--display-name=talk",
+        f"--worker-pool-spec={CONTAINER}",
+        f"--worker-pool-spec={CONTAINER},replica-count=2",
+        "--command=python3,-c",
+        f"--args=^|^{_TALKER}",
+    )
+    for view in service.watch(job_id):
+        if view["state"] == "RUNNING":
+            break
+    with gcloud.started(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
+        yield Talk(gcloud, output, job_id, directory)
+
+
+def test_create_by_flags_describe_and_list(gcloud: Gcloud, service: Service) -> None:
+    job_id = create(
+        gcloud,
+        "--display-name=by-flags",
+        f"--worker-pool-spec={CONTAINER}",
+        "--worker-pool-spec=",
+        "--worker-pool-spec=",
+        f"--worker-pool-spec={CONTAINER}",
+        "--command=python3,-c",
+        "--args=^|^import sys; print('out', sys.argv[1:])|--rate=0.1|in $(CLOUD_ML_REGION)",
+        "--labels=suite=vertex,kind=flags",
+    )
+    service.finish(job_id)
+    assert service.lines(job_id, "workerpool0-0")[-1] == f"out ['--rate=0.1', 'in {REGION}']"
+    job = described(gcloud, job_id)
+    assert (job["state"], job["displayName"]) == ("JOB_STATE_SUCCEEDED", "by-flags")
+    assert job["labels"] == {"suite": "vertex", "kind": "flags"}
+    primary, workers, servers, evaluators = job["jobSpec"]["workerPoolSpecs"]
+    assert primary["replicaCount"] == "1"
+    assert primary["containerSpec"]["imageUri"] == SKLEARN
+    # Positions that were skipped stay where they are.
+    assert (workers, servers, evaluators) == ({}, {}, primary)
+    # A filter is applied by gcloud itself, to what the service lists (CLIENTS §3).
+    found = gcloud.run(
+        *JOBS,
+        "list",
+        "--filter=labels.kind=flags AND state=JOB_STATE_SUCCEEDED",
+        "--format=value(displayName)",
+    )
+    assert found.stdout.split() == ["by-flags"]
+
+
+def _sdist() -> bytes:
+    files = {
+        "setup.py": "from setuptools import setup\nsetup(name='trainer', version='0.1', packages=['trainer'])\n",
+        "trainer/__init__.py": "",
+        "trainer/task.py": (
+            "import json, os, sys\n"
+            "print('ran', sys.argv[1:], json.loads(os.environ['CLUSTER_SPEC'])['task'])\n"
+        ),
+    }
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"trainer-0.1/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def test_a_python_package_by_flags(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
+    """SPEC §1.3, §3: uploaded by gcloud, installed, run as a module with the arguments given."""
+    package = tmp_path / "trainer-0.1.tar.gz"
+    package.write_bytes(_sdist())
+    uri = f"gs://{BUCKET}/packages/trainer-0.1.tar.gz"
+    gcloud.run("storage", "cp", str(package), uri)
+    job_id = create(
+        gcloud,
+        "--display-name=package",
+        f"--python-package-uris={uri}",
+        "--args=--epochs,3",
+        f"--worker-pool-spec={PACKAGE}",
+    )
+    view = service.finish(job_id)
+    said = service.lines(job_id)
+    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
+    assert said[-1] == "ran ['--epochs', '3'] {'type': 'workerpool0', 'index': 0}"
+    # What gcloud reads of a finished job's log, through the Logging API.
+    read = gcloud.run(
+        "logging",
+        "read",
+        f'resource.type="ml_job" AND resource.labels.job_id="{job_id}"'
+        ' AND resource.labels.task_name="workerpool0-0"',
+        "--order=asc",
+        "--format=json",
+    )
+    entries = json.loads(read.stdout)
+    assert [_message(entry) for entry in entries] == said
+    assert entries[-1]["resource"]["labels"]["task_name"] == "workerpool0-0"
+    assert entries[-1]["severity"] == "INFO"
+
+
+def _message(entry: dict[str, Any]) -> str:
+    return entry.get("textPayload") or entry["jsonPayload"]["message"]
+
+
+_CONFIG = """
+workerPoolSpecs:
+- machineSpec:
+    machineType: n1-standard-4
+  replicaCount: 1
+  containerSpec:
+    imageUri: {image}
+    command: [python3, -c]
+    args: ["import os; print(os.environ['GREETING'], os.environ['AIP_MODEL_DIR'])"]
+    env:
+    - name: GREETING
+      value: hello from yaml
+- machineSpec:
+    machineType: n1-highmem-2
+  replicaCount: 1
+  containerSpec:
+    imageUri: {image}
+    command: ["true"]
+scheduling:
+  timeout: 3600.5s
+baseOutputDirectory:
+  outputUriPrefix: gs://{bucket}/yaml
+"""
+
+
+def test_create_by_config_in_beta(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
+    """--config, and the v1beta1 paths that `gcloud beta` uses."""
+    config = tmp_path / "job.yaml"
+    config.write_text(_CONFIG.format(image=SKLEARN, bucket=BUCKET))
+    beta = ("beta", *JOBS)
+    name = gcloud.run(
+        *beta, "create", "--display-name=yaml", f"--config={config}", "--format=value(name)"
+    ).stdout.strip()
+    job_id = name.rsplit("/", 1)[1]
+    view = service.finish(job_id)
+    assert view["state"] == "SUCCEEDED", view.get("error")
+    said = service.lines(job_id, "workerpool0-0")
+    assert said[-1] == f"hello from yaml gs://{BUCKET}/yaml/model/"
+    job = json.loads(gcloud.run(*beta, "describe", name, "--format=json").stdout)
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    assert job["jobSpec"]["scheduling"]["timeout"] == "3600.500s"
+    assert len(job["jobSpec"]["workerPoolSpecs"]) == 2
+
+
+def test_gcloud_storage_inside_a_job(gcloud: Gcloud, service: Service) -> None:
+    """CLIENTS §3.11: samples copy with gcloud from inside; SPEC §3: with nothing set up."""
+    job_id = create(
+        gcloud,
+        "--display-name=inside",
+        f"--worker-pool-spec={CONTAINER}",
+        "--command=sh,-c",
+        f"--args=echo weights > w && gcloud storage cp w gs://{BUCKET}/inside/w"
+        f" && gcloud storage cat gs://{BUCKET}/inside/w",
+    )
+    view = service.finish(job_id)
+    said = service.lines(job_id)
+    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
+    assert said[-1] == "weights"
+
+
+def test_cancel(gcloud: Gcloud, service: Service) -> None:
+    """SPEC §2: an accepted cancel ends in CANCELLED; a second one is a failed precondition."""
+    job_id = create(
+        gcloud,
+        "--display-name=cancelled",
+        f"--worker-pool-spec={CONTAINER}",
+        "--command=sleep",
+        "--args=600",
+    )
+    asked = gcloud.run(*JOBS, "cancel", job_id)
+    assert "has been sent" in asked.stderr
+    service.finish(job_id)
+    job = described(gcloud, job_id)
+    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
+    refused = gcloud.run(*JOBS, "cancel", job_id, fails=True)
+    assert "FAILED_PRECONDITION" in refused.stderr
+
+
+_WRONG = """
+workerPoolSpecs:
+- machineSpec: {{machineType: n1-standard-5}}
+  replicaCount: 2
+  containerSpec: {{imageUri: "{image}", command: [python3]}}
+- machineSpec: {{machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_A100, acceleratorCount: 1}}
+  replicaCount: 1
+  pythonPackageSpec:
+    executorImageUri: us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest
+    packageUris: [trainer.tar.gz]
+    pythonModule: trainer/task.py
+- machineSpec: {{machineType: n1-highcpu-16}}
+  replicaCount: 2
+  containerSpec: {{imageUri: "{reducer}"}}
+baseOutputDirectory: {{outputUriPrefix: "gs://no-such-bucket/here"}}
+"""
+
+
+def test_wrong_input_names_every_field_and_stores_nothing(
+    gcloud: Gcloud, service: Service, tmp_path: Path
+) -> None:
+    """SPEC §1.4: google.rpc.Status with a violation for each field, as gcloud shows it."""
+
+    def stored() -> list[str]:
+        return [job["name"] for job in service.call("GET", CUSTOM_JOBS).get("customJobs", ())]
+
+    before = stored()
+    config = tmp_path / "wrong.yaml"
+    config.write_text(_WRONG.format(image=SKLEARN, reducer=REDUCTION_SERVER))
+    refused = gcloud.run(
+        *JOBS, "create", f"--display-name={'x' * 129}", f"--config={config}", fails=True
+    ).stderr
+    assert "INVALID_ARGUMENT: List of found errors:" in refused
+    pools = "job_spec.worker_pool_specs"
+    for field in (
+        "display_name",
+        f"{pools}[0].machine_spec.machine_type",
+        f"{pools}[0].replica_count",
+        f"{pools}[1].machine_spec.accelerator_type",
+        f"{pools}[1].python_package_spec.executor_image_uri",
+        f"{pools}[1].python_package_spec.package_uris[0]",
+        f"{pools}[1].python_package_spec.python_module",
+        f"{pools}[2].container_spec.image_uri",
+        "job_spec.base_output_directory.output_uri_prefix",
+    ):
+        assert f"    field: {field}\n" in refused + "\n", (field, refused)
+    assert stored() == before
+
+
+def test_an_unknown_field_of_a_config_is_refused(gcloud: Gcloud, tmp_path: Path) -> None:
+    """CLIENTS §3: gcloud forwards what it does not know; the service must not drop it."""
+    config = tmp_path / "unknown.yaml"
+    config.write_text(_CONFIG.format(image=SKLEARN, bucket=BUCKET) + "restartOnFull: true\n")
+    refused = gcloud.run(
+        *JOBS, "create", "--display-name=unknown", f"--config={config}", fails=True
+    )
+    assert "Unknown name \"restartOnFull\" at 'custom_job.job_spec'" in refused.stderr
+
+
+def test_an_unknown_job_is_not_found(gcloud: Gcloud) -> None:
+    refused = gcloud.run(*JOBS, "describe", "17", fails=True)
+    assert "NOT_FOUND" in refused.stderr and "customJobs/17 does not exist" in refused.stderr
+
+
+def test_stream_logs_shows_every_line_of_a_running_job_in_order(
+    talk: Talk, service: Service
+) -> None:
+    """CLIENTS §3.5, §3.6: nothing missing, nothing twice, nothing out of order, over several pages.
+
+    Started on a running job it reads the job's state once and never ends by itself, so it is killed.
+    """
+    for replica in range(3):
+        assert str(LINES - 1) in talk.output.until(f"line {LINES - 1}"), replica
+    talk.go_on()
+    service.finish(talk.job_id)
+    talk.output.until("that was all")
+    seen: dict[str, list[str]] = {}
+    for line in talk.output.lines:
+        fields = line.split("\t")
+        if len(fields) == 4 and fields[3].startswith("line "):
+            severity, _, task, message = fields
+            assert severity == "INFO"
+            seen.setdefault(task, []).append(message)
+    expected = [f"line {number}" for number in range(LINES + 10)]
+    assert set(seen) == {"workerpool0-0", "workerpool1-0", "workerpool1-1"}
+    for task, messages in seen.items():
+        assert messages == expected, task
+
+
+def test_stream_logs_of_a_finished_job_shows_all_of_it(talk: Talk, service: Service) -> None:
+    talk.go_on()
+    service.finish(talk.job_id)
+    arguments = ("stream-logs", talk.job_id, "--polling-interval=1", "--task-name=workerpool1-1")
+    with talk.gcloud.started(*JOBS, *arguments) as output:
+        output.until(f"line {LINES + 9}")
+    said = [line.split("\t")[-1] for line in output.lines if "\tworkerpool1-1\t" in line]
+    assert said == [f"line {number}" for number in range(LINES + 10)]

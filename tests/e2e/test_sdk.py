@@ -1,0 +1,354 @@
+"""The Vertex SDK, unmodified, over REST (CLIENTS §2): submit, run, package a script, list, cancel, delete."""
+
+import importlib
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service
+
+BUCKET = "trainshed"
+REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+
+
+@pytest.fixture(scope="module")
+def sdk(service: Service) -> Iterator[Any]:
+    """`google.cloud.aiplatform`, pointed at the service."""
+    storage = str(service.extra["storage"])
+    with pytest.MonkeyPatch.context() as patch:
+        # Read by google-cloud-storage, which the SDK uploads scripts with.
+        patch.setenv("STORAGE_EMULATOR_HOST", storage)
+        patch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        patch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        module: Any = importlib.import_module("google.cloud.aiplatform")
+        credentials: Any = importlib.import_module("google.oauth2.credentials")
+        module.init(
+            project=PROJECT,
+            location=REGION,
+            api_endpoint=service.rest,
+            api_transport="rest",
+            credentials=credentials.Credentials(service.token),
+            staging_bucket=f"gs://{BUCKET}",
+        )
+        yield module
+
+
+@pytest.fixture(scope="module")
+def errors() -> Any:
+    return importlib.import_module("google.api_core.exceptions")
+
+
+def _pools(script: str, *, replicas: int = 1, image: str = SKLEARN) -> list[dict[str, Any]]:
+    return [
+        {
+            "machine_spec": {"machine_type": "n1-standard-4"},
+            "replica_count": replicas,
+            "container_spec": {"image_uri": image, "command": ["python3", "-c", script]},
+        }
+    ]
+
+
+def _id(job: Any) -> str:
+    return job.resource_name.rsplit("/", 1)[1]
+
+
+_SCRIPT = """
+import argparse, json, os, pathlib, time
+import joblib, trainshed_e2e_requirement
+from google.cloud import storage
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+directory = os.environ["AIP_MODEL_DIR"]
+place = json.loads(os.environ["CLUSTER_SPEC"])["task"]
+report = {
+    "epochs": parser.parse_args().epochs,
+    "place": [place["type"], place["index"]],
+    "requirement": trainshed_e2e_requirement.__version__,
+    "given": os.environ["GIVEN"],
+    "model": directory,
+}
+if place["type"] == "workerpool0":
+    model = pathlib.Path(directory.replace("gs://", "/gcs/"))
+    model.mkdir(parents=True, exist_ok=True)
+    joblib.dump({"weights": [1, 2]}, model / "model.joblib")
+print("REPORT " + json.dumps(report), flush=True)
+if place["type"] == "workerpool0":
+    # The workers' reports are awaited: the end of the primary is theirs.
+    for index in (0, 1):
+        while not (model / f"reported-{index}").exists():
+            time.sleep(0.02)
+else:
+    bucket = storage.Client().bucket("trainshed")
+    name = directory.removeprefix("gs://trainshed/") + f"reported-{place['index']}"
+    bucket.blob(name).upload_from_string("yes")
+"""
+
+
+class Runs:
+    """Three `run`s at once, because the SDK looks only every five seconds whether a job is over."""
+
+    def __init__(self, sdk: Any, scratch: Path) -> None:
+        wheel = _wheel(scratch)
+        script = scratch / "train.py"
+        script.write_text(_SCRIPT)
+        output = f"gs://{BUCKET}/sdk-output"
+        self.good = sdk.CustomJob(
+            display_name="sdk-good",
+            worker_pool_specs=_pools("import os; print(os.environ['AIP_MODEL_DIR'])"),
+            base_output_dir=output,
+            labels={"suite": "sdk", "kind": "good"},
+        )
+        self.bad = sdk.CustomJob(
+            display_name="sdk-bad",
+            worker_pool_specs=_pools("print('so far so good'); raise SystemExit('no data')"),
+            labels={"suite": "sdk"},
+        )
+        self.script = sdk.CustomJob.from_local_script(
+            display_name="sdk-script",
+            script_path=str(script),
+            container_uri=SKLEARN,
+            args=["--epochs", "7"],
+            requirements=["joblib>=1", f"trainshed-e2e-requirement @ {wheel.as_uri()}"],
+            environment_variables={"GIVEN": "in $(CLOUD_ML_REGION)"},
+            replica_count=3,
+        )
+        self.failure = ""
+        for job in (self.good, self.bad, self.script):
+            job.run(sync=False)
+        for job in (self.good, self.script, self.bad):
+            try:
+                job.wait()
+            except RuntimeError as error:
+                assert job is self.bad, error
+                self.failure = str(error)
+
+
+def _wheel(directory: Path) -> Path:
+    name, info = "trainshed_e2e_requirement", "trainshed_e2e_requirement-2.5.dist-info"
+    files = {
+        f"{name}.py": "__version__ = '2.5'\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: trainshed-e2e-requirement\nVersion: 2.5\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    path = directory / f"{name}-2.5-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(sdk: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(sdk, tmp_path_factory.mktemp("sdk"))
+
+
+def test_run_returns_when_the_job_has_succeeded(runs: Runs, sdk: Any, service: Service) -> None:
+    job = runs.good
+    assert job.state.name == "JOB_STATE_SUCCEEDED"
+    assert job.error is None or not job.error.code
+    assert job.create_time <= job.start_time <= job.end_time
+    # baseOutputDirectory becomes AIP_MODEL_DIR (SPEC §3).
+    assert service.lines(_id(job))[-1] == f"gs://{BUCKET}/sdk-output/model/"
+    again = sdk.CustomJob.get(job.resource_name)
+    assert (again.display_name, again.state) == ("sdk-good", job.state)
+    assert dict(again.labels) == {"suite": "sdk", "kind": "good"}
+    assert job.resource_name == f"projects/{PROJECT}/locations/{REGION}/customJobs/{_id(job)}"
+
+
+def test_run_raises_what_the_job_failed_with(runs: Runs) -> None:
+    """SPEC §2.1, facts §2.3: the public sentence, then the last lines of the log."""
+    assert runs.failure.startswith("Job failed with:\ncode: 3\n")
+    assert runs.bad.state.name == "JOB_STATE_FAILED"
+    assert runs.bad.error.code == 3
+    message = runs.bad.error.message
+    assert message.startswith(
+        "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error."
+    )
+    assert "so far so good\nno data\n" in message
+
+
+def test_a_local_script_runs_on_three_replicas(runs: Runs, service: Service) -> None:
+    """CLIENTS §3: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
+    job = runs.script
+    assert job.state.name == "JOB_STATE_SUCCEEDED"
+    job_id = _id(job)
+    model = job.job_spec.base_output_directory.output_uri_prefix + "/model/"
+    for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
+        pool, index = replica.split("-")
+        lines = service.lines(job_id, replica)
+        (said,) = (line for line in lines if line.startswith("REPORT "))
+        assert json.loads(said.removeprefix("REPORT ")) == {
+            "epochs": 7,
+            "place": [pool, int(index)],
+            "requirement": "2.5",
+            "given": f"in {REGION}",
+            "model": model,
+        }
+    prefix = model.removeprefix(f"gs://{BUCKET}/")
+    # The SDK's output directories have colons in their names.
+    assert ":" in prefix
+    found = service.call("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")
+    assert [item["name"].removeprefix(prefix) for item in found["items"]] == [
+        "model.joblib",
+        "reported-0",
+        "reported-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ('labels.suite=sdk AND state="JOB_STATE_SUCCEEDED"', ["sdk-good"]),
+        ('display_name:"sdk-*" AND NOT display_name="sdk-good"', ["sdk-bad", "sdk-script"]),
+        ('labels.kind:* AND create_time>"2020-01-01T00:00:00Z"', ["sdk-good"]),
+        ('display_name="nothing"', []),
+    ],
+)
+def test_lists_are_filtered(runs: Runs, sdk: Any, wanted: str, expected: list[str]) -> None:
+    """Facts §1.2: the filter grammar of lists."""
+    del runs  # Their jobs are what is listed.
+    found = sdk.CustomJob.list(filter=wanted)
+    names = {job.display_name for job in found}
+    assert names & {"sdk-good", "sdk-bad", "sdk-script"} == set(expected)
+    if expected:
+        times = [
+            job.create_time for job in sdk.CustomJob.list(filter=wanted, order_by="create_time")
+        ]
+        assert times == sorted(times)
+
+
+def test_submit_then_cancel_then_delete(sdk: Any, errors: Any, service: Service) -> None:
+    """SPEC §2: cancel ends in CANCELLED with code 1; a running job cannot be deleted, a finished one can."""
+    job = sdk.CustomJob(
+        display_name="sdk-long", worker_pool_specs=_pools("import time; time.sleep(600)")
+    )
+    job.submit()
+    for view in service.watch(_id(job)):
+        if view["state"] == "RUNNING":
+            break
+    assert job.state.name == "JOB_STATE_RUNNING"
+    with pytest.raises(errors.GoogleAPICallError, match="cancel"):
+        job.delete()
+    job.cancel()
+    service.finish(_id(job))
+    assert job.state.name == "JOB_STATE_CANCELLED"
+    assert job.error.code == 1
+    with pytest.raises(errors.GoogleAPICallError, match="CANCELLED"):
+        job.cancel()
+    # Waits for the operation below /ui/.
+    job.delete()
+    with pytest.raises(errors.NotFound):
+        sdk.CustomJob.get(job.resource_name)
+
+
+def test_wrong_input_names_every_field_and_stores_nothing(
+    sdk: Any, errors: Any, service: Service
+) -> None:
+    """SPEC §1.4."""
+
+    def stored() -> list[str]:
+        page = service.call("GET", f"{CUSTOM_JOBS}?pageSize=100")
+        return [job["name"] for job in page.get("customJobs", ())]
+
+    before = stored()
+    pools = _pools("pass", replicas=2)
+    pools[0]["machine_spec"].update(
+        accelerator_type="NVIDIA_TESLA_A100", accelerator_count=1, machine_type="n1-standard-4"
+    )
+    job = sdk.CustomJob(
+        display_name="x" * 129,
+        worker_pool_specs=pools,
+        labels={"Upper": "x"},
+        base_output_dir="gs://A",
+    )
+    with pytest.raises(errors.BadRequest) as refused:
+        job.submit()
+    named = {
+        violation["field"]
+        for detail in refused.value.details
+        for violation in detail["fieldViolations"]
+    }
+    assert named == {
+        "display_name",
+        "labels.Upper",
+        "job_spec.worker_pool_specs[0].replica_count",
+        "job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
+        "job_spec.base_output_directory.output_uri_prefix",
+    }
+    assert 'Accelerator "NVIDIA_TESLA_A100" is not supported' in refused.value.message
+    assert stored() == before
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest", "pytorch"),
+        ("gcr.io/someone/of-their-own:latest", "container engine"),
+    ],
+)
+def test_images_that_cannot_run_here_are_refused(
+    sdk: Any, errors: Any, image: str, words: str
+) -> None:
+    """SPEC §4: refused with what is missing, never run without it."""
+    job = sdk.CustomJob(display_name="image", worker_pool_specs=_pools("pass", image=image))
+    with pytest.raises(errors.BadRequest, match=words):
+        job.submit()
+
+
+def test_a_reduction_server_is_refused_with_what_to_do(
+    sdk: Any, errors: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "task.py"
+    script.write_text("pass\n")
+    job = sdk.CustomJob.from_local_script(
+        display_name="reducers",
+        script_path=str(script),
+        container_uri=SKLEARN,
+        replica_count=3,
+        reduction_server_replica_count=2,
+        reduction_server_machine_type="n1-highcpu-16",
+        reduction_server_container_uri=REDUCTION_SERVER,
+    )
+    with pytest.raises(errors.BadRequest, match="Leave worker pool 2 out"):
+        job.submit()
+
+
+def test_an_unknown_job_is_not_found(sdk: Any, errors: Any) -> None:
+    with pytest.raises(errors.NotFound, match="does not exist"):
+        sdk.CustomJob.get(f"projects/{PROJECT}/locations/{REGION}/customJobs/17")
+
+
+def test_the_client_below_the_sdk_reads_operations_and_locations(
+    sdk: Any, service: Service
+) -> None:
+    """CLIENTS §3.2: REST clients ask for both below /ui/."""
+    gapic: Any = importlib.import_module("google.cloud.aiplatform_v1")
+    credentials: Any = importlib.import_module("google.oauth2.credentials")
+    client = gapic.JobServiceClient(
+        transport="rest",
+        client_options={"api_endpoint": service.rest},
+        credentials=credentials.Credentials(service.token),
+    )
+    place = f"projects/{PROJECT}/locations/{REGION}"
+    assert client.get_location({"name": place}).location_id == REGION
+    listed = client.list_locations({"name": f"projects/{PROJECT}"}).locations
+    assert place in {location.name for location in listed}
+    job = client.create_custom_job(
+        parent=place,
+        custom_job={
+            "display_name": "below",
+            "job_spec": {"worker_pool_specs": _pools("print('ran')")},
+        },
+    )
+    service.finish(job.name.rsplit("/", 1)[1])
+    deletion = client.delete_custom_job(name=job.name)
+    deletion.result()
+    name = deletion.operation.name
+    assert client.wait_operation({"name": name}).done
+    assert name in {each.name for each in client.list_operations({"name": place}).operations}

@@ -1,0 +1,257 @@
+"""Processes killed at any moment (DESIGN §3.3, §3.7, §3.8): nothing is lost, doubled or left behind."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+from tests.e2e.packages import submit_endless_build
+from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    Service,
+    container_job,
+    running,
+    start,
+    submit,
+)
+
+NUMBERS = """
+import os, sys, time
+# {mark}
+begun = os.path.join({directory!r}, os.environ["HOSTNAME"])
+os.close(os.open(begun, os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # fails in a second start
+for i in range({count}):
+    print(i, flush=True)
+    time.sleep({pause})
+"""
+
+
+def numbers(directory: Path, mark: str, count: int, pause: float = 0.002) -> str:
+    """A program that counts, and cannot be started twice in one replica."""
+    directory.mkdir(exist_ok=True)
+    return NUMBERS.format(mark=mark, directory=str(directory), count=count, pause=pause)
+
+
+def counted(service: Service, job_id: str, replica: str) -> list[str]:
+    """The program's own lines: the service's notices begin the primary's log."""
+    return [line for line in service.lines(job_id, replica) if line.isdigit()]
+
+
+def expect_whole_logs(service: Service, job_id: str, replicas: int, count: int) -> None:
+    expected = [str(i) for i in range(count)]
+    names = ["workerpool0-0", *(f"workerpool1-{i}" for i in range(replicas - 1))]
+    for name in names:
+        said = counted(service, job_id, name)
+        assert said == expected, f"{name}: {len(said)} lines, {len(set(said))} different"
+
+
+def first_line(service: Service, job_id: str, wanted: str) -> None:
+    assert any(line == wanted for line in service.follow(job_id))
+
+
+def zygote_of(service: Service) -> int:
+    (found,) = [pid for pid in children(service.pid) if "zygote" in command_line(pid)]
+    return found
+
+
+def buckets_of(service: Service) -> int:
+    (found,) = [pid for pid in children(service.pid) if "zygote" not in command_line(pid)]
+    return found
+
+
+def test_a_job_survives_the_death_of_the_service(data: Path, tmp_path: Path) -> None:
+    """The primary counts on while the service is dead; a worker ends meanwhile."""
+    mark = new_mark()
+    body = container_job(numbers(tmp_path / "begun", mark, 400), pools=(1, 2))
+    pools = body["jobSpec"]["workerPoolSpecs"]
+    pools[1]["containerSpec"]["command"][2] = numbers(tmp_path / "begun", mark, 100, 0.0)
+    with running(data) as service:
+        job_id = submit(service, body)
+        first_line(service, job_id, "20")
+        programs = marked(mark)
+        service.kill()
+        assert marked(mark), "the programs must go on without the service"
+    with running(data) as service:
+        view = service.finish(job_id)
+        assert view["state"] == "SUCCEEDED"
+        assert view["attempt"] == 1
+        assert {r["incarnation"] for r in view["replicas"]} == {1}
+        assert service.lines(job_id, "workerpool1-0") == [str(i) for i in range(100)]
+        assert service.lines(job_id, "workerpool1-1") == [str(i) for i in range(100)]
+        assert counted(service, job_id, "workerpool0-0") == [str(i) for i in range(400)]
+        wait_until_gone(programs)
+        assert not marked(mark)
+    assert not leftovers(data)
+
+
+def test_everything_ended_while_the_service_was_dead(data: Path, tmp_path: Path) -> None:
+    mark = new_mark()
+    done, failed = (
+        container_job(numbers(tmp_path / f"begun-{n}", mark, 50) + f"\nraise SystemExit({n})")
+        for n in (0, 9)
+    )
+    with running(data) as service:
+        ids = [submit(service, body) for body in (done, failed)]
+        for job_id in ids:
+            first_line(service, job_id, "1")
+        programs = marked(mark)
+        service.kill()
+        wait_until_gone(programs)
+    with running(data) as service:
+        states = [service.finish(job_id)["state"] for job_id in ids]
+        assert states == ["SUCCEEDED", "FAILED"]
+        for job_id in ids:
+            expect_whole_logs(service, job_id, 1, 50)
+            public = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")
+            assert public["endTime"] >= public["startTime"]
+    assert not leftovers(data)
+
+
+def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
+    """SPEC §2, "Cancel"; DESIGN §3.7. The service dies at once after the answer, five times."""
+    mark = new_mark()
+    script = f"import time; print('up', flush=True); time.sleep(600) # {mark}"
+    ids: list[str] = []
+    for _ in range(3):
+        with_kill = start(data)
+        job_id = submit(with_kill, container_job(script))
+        first_line(with_kill, job_id, "up")
+        with_kill.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+        with_kill.kill()
+        ids.append(job_id)
+    with running(data) as service:
+        for job_id in ids:
+            view = service.finish(job_id)
+            assert view["state"] == "CANCELLED"
+            assert view["error"]["message"] == "The job was cancelled by the user."
+        assert not marked(mark)
+    assert not leftovers(data)
+
+
+def test_a_submission_that_was_acknowledged_is_never_lost(data: Path, tmp_path: Path) -> None:
+    """Killed at once after each answer: each job runs, once."""
+    mark = new_mark()
+    ids: list[str] = []
+    for index in range(4):
+        service = start(data)
+        ids.append(
+            submit(service, container_job(numbers(tmp_path / f"b{index}", mark, 20), pools=(1, 1)))
+        )
+        service.kill()
+    with running(data) as service:
+        for job_id in ids:
+            assert service.finish(job_id)["state"] == "SUCCEEDED"
+            expect_whole_logs(service, job_id, 2, 20)
+        assert not marked(mark)
+    assert not leftovers(data)
+
+
+def test_kills_at_random_moments(data: Path, tmp_path: Path) -> None:
+    """Ten seeded rounds: submit, watch some of it, kill service or zygote or both, start again."""
+    chance = random.Random(20)
+    mark = new_mark()
+    ids: list[str] = []
+    service = start(data)
+    try:
+        for round_ in range(10):
+            script = numbers(tmp_path / f"begun-{round_}", mark, 150)
+            ids.append(submit(service, container_job(script, pools=(1, 2))))
+            at = chance.choice([None, "0", "7", "60", "149"])
+            if at is not None:
+                first_line(service, chance.choice(ids[-2:]), at)
+            victims = chance.choice(["service", "zygote", "both", "buckets"])
+            if victims in ("zygote", "both"):
+                os.kill(zygote_of(service), signal.SIGKILL)
+            if victims == "buckets":
+                os.kill(buckets_of(service), signal.SIGKILL)
+            if victims in ("service", "both"):
+                service.kill()
+                service = start(data)
+        for job_id in ids:
+            view = service.finish(job_id)
+            assert view["state"] == "SUCCEEDED", view
+            expect_whole_logs(service, job_id, 3, 150)
+        assert not marked(mark)
+    finally:
+        service.terminate()
+    assert not leftovers(data)
+
+
+STORES = """
+import os, time, urllib.error, urllib.request
+# {mark}
+root = os.environ["STORAGE_EMULATOR_HOST"]
+
+def call(verb, path, data=None):
+    # What storage clients do by themselves: a broken connection is tried again.
+    for left in (3, 2, 1, 0):
+        try:
+            request = urllib.request.Request(root + path, method=verb, data=data)
+            return urllib.request.urlopen(request, timeout=20).read()
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            if not left:
+                raise
+
+i = 0
+while not os.path.exists("/gcs/trainshed/stop"):
+    call("POST", "/upload/storage/v1/b/trainshed/o?uploadType=media&name=n/%05d" % i, b"%d" % i)
+    assert call("GET", "/storage/v1/b/trainshed/o/n%%2F%05d?alt=media" % i) == b"%d" % i
+    print(i, flush=True)
+    i += 1
+    time.sleep(0.01)
+"""
+
+
+def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> None:
+    """Each restart of the service is on another port; what a program stored is all there."""
+    mark = new_mark()
+    script = STORES.replace("{mark}", mark)
+    service = start(data)
+    job_id = submit(service, container_job(script))
+    first_line(service, job_id, "5")
+    service.kill()
+    last = 5
+    with running(data) as service:
+        for _ in range(2):
+            first_line(service, job_id, str(last + 60))
+            os.kill(buckets_of(service), signal.SIGKILL)
+            last += 60
+        first_line(service, job_id, str(last + 60))
+        service.put("trainshed", "stop", b"")
+        assert service.finish(job_id)["state"] == "SUCCEEDED"
+        said = counted(service, job_id, "workerpool0-0")
+        assert said == [str(i) for i in range(len(said))]
+        stored: list[str] = []
+        token = ""
+        while True:
+            page = service.call("GET", f"/storage/v1/b/trainshed/o?prefix=n/&pageToken={token}")
+            stored += [found["name"] for found in page["items"]]
+            if not (token := page.get("nextPageToken", "")):
+                break
+        assert stored == [f"n/{i:05}" for i in range(len(said))]
+
+
+def test_the_service_dies_while_a_package_is_built(data: Path, tmp_path: Path) -> None:
+    """The build dies with the service; the next start builds again and the job runs, once."""
+    mark = new_mark()
+    service = start(data)
+    job_id = submit_endless_build(service, tmp_path, mark)
+    building = marked(mark)
+    assert building
+    service.kill()
+    wait_until_gone(building)
+    service = start(data)
+    (tmp_path / f"begun-{mark}").read_text()  # the next build has begun
+    assert service.call("GET", f"{CUSTOM_JOBS}/{job_id}")["state"] == "JOB_STATE_PENDING"
+    building = marked(mark)
+    assert service.terminate() == 0
+    wait_until_gone(building)
+    with running(data) as service:
+        (tmp_path / f"begun-{mark}").read_text()
+        service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+        assert service.finish(job_id)["state"] == "CANCELLED"
+    assert not marked(mark)
+    assert not leftovers(data)

@@ -1,0 +1,87 @@
+"""Settings from file, environment and command line: which wins, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.controller.launching import Launching
+from trainshed.serve.settings import SettingsError, load
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # pyright: ignore[reportUnusedFunction] - a fixture
+    for name in ("PORT", "GRACE", "NODES", "PROJECT", "CACHE", "EXACT_RUNTIMES"):
+        monkeypatch.delenv(f"TRAINSHED_{name}", raising=False)
+    monkeypatch.setenv("TRAINSHED_DATA", str(tmp_path / "data"))
+
+
+def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('port = 1\ngrace = 2\nproject = "file"\nexact_runtimes = true\n')
+    monkeypatch.setenv("TRAINSHED_PORT", "3")
+    monkeypatch.setenv("TRAINSHED_PROJECT", "environment")
+    settings = load(config, {"port": 4, "nodes": None})
+    assert (settings.port, settings.grace, settings.project) == (4, 2.0, "environment")
+    assert settings.exact_runtimes
+    assert settings.data == tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'port = "x"',
+        "port = 70000",
+        "port = 80.5",
+        "port = true",
+        "port = [1]",
+        "grace = -0.1",
+        "grace = nan",
+        "grace = inf",
+        "nodes = 0",
+        "max_replicas = 0",
+        "memory_per_replica = -1",
+        "exact_runtimes = 2",
+        "project = 7",
+        'project = ""',
+        "data = 5",
+        'engine = "none"',
+        "colour = 1",
+        'region = "mars-west1"',
+        'default_bucket = "No Bucket"',
+        'project = "No Project"',
+    ],
+)
+def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(line)
+    with pytest.raises(SettingsError) as refused:
+        load(config, {})
+    assert str(config) in str(refused.value)
+    assert line.split(" ", maxsplit=1)[0] in str(refused.value)
+
+
+def test_all_wrong_settings_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("a = 1\nb = 2\ngrace = -1")
+    monkeypatch.setenv("TRAINSHED_NODES", "none")
+    with pytest.raises(SettingsError) as refused:
+        load(config, {"port": -1})
+    assert len(str(refused.value).splitlines()) == 1 + 5
+
+
+@pytest.mark.parametrize("text", ["= 1", b"\xff\xfe\x00".decode("latin-1")])
+def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(config, {})
+
+
+def test_the_memory_cap_only_lowers_limits() -> None:
+    """SPEC §2.2: a replica gets what its machine has, unless the operator gives less."""
+    assert Launching().memory_limit(100) == 100
+    assert Launching(memory_cap=60).memory_limit(100) == 60
+    assert Launching(memory_cap=60).memory_limit(10) == 10
+    assert Launching(memory_cap=60).memory_limit(0) == 60
