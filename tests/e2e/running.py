@@ -73,10 +73,11 @@ class Service:
         with urllib.request.urlopen(request, timeout=60) as response:
             return [json.loads(line)["message"] for line in response if line.strip()]
 
-    def follow(self, job_id: str) -> Iterator[str]:
-        """Log messages as they come, until the end of the job."""
+    def follow(self, job_id: str, replica: str | None = None) -> Iterator[str]:
+        """Log messages, of one replica or of all, as they come, until the end of the job."""
+        only = f"&replica={replica}" if replica else ""
         request = urllib.request.Request(
-            f"{self.rest}/trainshed/v1/jobs/{job_id}/logs?follow=true",
+            f"{self.rest}/trainshed/v1/jobs/{job_id}/logs?follow=true{only}",
             headers={"Authorization": f"Bearer {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=180) as response:

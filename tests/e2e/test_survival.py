@@ -1,5 +1,6 @@
 """Processes killed at any moment (DESIGN §3.3, §3.7, §3.8): nothing is lost, doubled or left behind."""
 
+import json
 import os
 import random
 import signal
@@ -25,6 +26,9 @@ for i in range({count}):
     print(i, flush=True)
     time.sleep({pause})
 """
+
+
+FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
 
 def numbers(directory: Path, mark: str, count: int, pause: float = 0.002) -> str:
@@ -175,6 +179,26 @@ def test_kills_at_random_moments(data: Path, tmp_path: Path) -> None:
         assert not marked(mark)
     finally:
         service.terminate()
+    assert not leftovers(data)
+
+
+def test_a_replica_whose_shim_is_killed_is_lost_with_its_program(data: Path) -> None:
+    """SPEC §2.1, "our shim killed": also while the service is dead. No restart yet: the job fails."""
+    mark = new_mark()
+    service = start(data)
+    job_id = submit(service, container_job(f"{FOREVER} # {mark}", pools=(1, 1)))
+    for name in ("workerpool0-0", "workerpool1-0"):
+        assert "up" in service.follow(job_id, name)
+    programs = marked(mark)
+    assert len(programs) == 2
+    service.kill()
+    slot = data / "slots" / job_id / "1" / "workerpool1-0"
+    os.kill(json.loads((slot / "shim.json").read_text())["shim"], signal.SIGKILL)
+    with running(data) as service:
+        view = service.finish(job_id)
+        assert view["state"] == "FAILED"
+        assert view["error"]["message"].startswith("The replica workerpool1-0 was lost")
+        wait_until_gone(programs)
     assert not leftovers(data)
 
 

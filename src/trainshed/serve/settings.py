@@ -1,7 +1,6 @@
 """Settings: defaults, then a TOML file, then the environment, then the command line; later wins."""
 
 import os
-import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -146,11 +145,13 @@ def _check_bucket(name: str) -> None:
 
 
 def _check_project(project: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9-]{2,28}[a-z0-9]", project):
-        raise ValueError(
-            f"{project!r} is not a project id: 4 to 30 lower-case letters, digits and dashes, "
-            "beginning with a letter and not ending with a dash"
-        )
+    from trainshed.api.parents import ProjectName
+    from trainshed.core.errors import InvalidRequest
+
+    try:
+        ProjectName.parse(f"projects/{project}", field="project")
+    except InvalidRequest as refused:
+        raise ValueError("; ".join(v.description for v in refused.violations)) from None
 
 
 _KINDS: dict[str, type[Any]] = {
