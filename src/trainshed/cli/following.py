@@ -19,6 +19,10 @@ _AHEAD = 10_000
 """Updates that may wait to be shown; a program that is faster than the terminal waits in the service."""
 
 
+_SAID_IN_THE_LOG = frozenset({"notice", "warning"})
+"""Entries of the story that the primary's log begins with: who reads the log need not read them twice."""
+
+
 class _Ended:
     """One of the readers has come to its end."""
 
@@ -29,7 +33,8 @@ def follow(client: Client, uid: str, *, lines: bool = True) -> Iterator[Update]:
     An entry of the story comes before the view of the job that it led to. Raises Refused, Unreachable.
     """
     updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
-    readers: list[Callable[[], Iterator[Update]]] = [lambda: _views(client, uid)]
+    passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()
+    readers: list[Callable[[], Iterator[Update]]] = [lambda: _views(client, uid, passed_over)]
     if lines:
         readers.append(lambda: _lines(client, uid))
     for read in readers:
@@ -59,12 +64,13 @@ def _read(
         updates.put(_Ended())
 
 
-def _views(client: Client, uid: str) -> Iterator[Update]:
+def _views(client: Client, uid: str, passed_over: frozenset[str]) -> Iterator[Update]:
     told = 0
     with client.stream(job_path(uid, "/watch")) as views:
         for view in views:
             entries: list[dict[str, Any]] = client.get(job_path(uid, "/timeline"))["entries"]
-            yield from map(TimelineView.parse, entries[told:])
+            fresh = map(TimelineView.parse, entries[told:])
+            yield from (entry for entry in fresh if entry.kind not in passed_over)
             told = len(entries)
             yield JobView.parse(view)
 
