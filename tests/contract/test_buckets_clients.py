@@ -29,6 +29,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
 from starlette.types import Scope
 
+from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.errors import Forbidden
 from trainshed.buckets.gateway import BucketsGateway, handles
 from trainshed.buckets.routes import Target
@@ -262,7 +263,7 @@ def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
             blob = listed[name]
             assert blob.generation == generation
             assert hashlib.md5(blob.download_as_bytes(checksum="crc32c")).hexdigest() == md5
-    assert not list((service.root / ".trainshed" / "tmp").iterdir())
+    assert not list((state_directory(service.root) / "tmp").iterdir())
 
 
 def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path: Path) -> None:
@@ -342,7 +343,7 @@ class TestGateway:
             told = {"authorization": "me", "x-trainshed-identity": "forged"}
             assert plain(port, "GET", "/storage/v1/b/closed-1")[0] == 403
             assert plain(port, "GET", "/storage/v1/b/open-1", headers=told)[0] == 404
-        log = (service.root / ".trainshed" / "access.log").read_text().splitlines()
+        log = (state_directory(service.root) / "access.log").read_text().splitlines()
         assert [json.loads(line)["identity"] for line in log] == ["me"]
 
     def test_keeps_addresses_capitals_and_chunked_bodies(self, service: Service) -> None:

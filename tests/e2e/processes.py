@@ -54,6 +54,7 @@ def children(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
+    """Its words; "" for a process that has ended and was not waited for yet."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 

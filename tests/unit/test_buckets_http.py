@@ -15,6 +15,7 @@ from starlette.types import Message
 
 from trainshed.buckets.access_log import AccessLine, AccessLog
 from trainshed.buckets.calls import VerbatimName
+from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.http import BucketsApp
 from trainshed.buckets.objects import ObjectStore
 
@@ -268,7 +269,7 @@ def test_a_cut_upload_leaves_no_object(ask: Ask, store: ObjectStore) -> None:
     answer = ask("POST", f"{UPLOAD}?uploadType=media&name=x", [b"torn"], gone=True)
     assert answer.status == 0
     assert ask("GET", ITEM + "x").status == 404
-    assert list((store.root / ".trainshed" / "tmp").iterdir()) == []
+    assert list((state_directory(store.root) / "tmp").iterdir()) == []
 
 
 def test_checksums_of_the_client_are_verified(ask: Ask) -> None:

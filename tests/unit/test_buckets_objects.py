@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.digests import Checksums
 from trainshed.buckets.errors import (
@@ -77,7 +78,7 @@ def visible(store: ObjectStore, name: str = "") -> Path:
 
 
 def temporaries(store: ObjectStore) -> list[Path]:
-    return list((store.root / ".trainshed" / "tmp").iterdir())
+    return list((state_directory(store.root) / "tmp").iterdir())
 
 
 def test_an_object_is_a_plain_file_with_its_record(store: ObjectStore) -> None:
@@ -521,7 +522,7 @@ class TestSessions:
         cancelled = sessions.start(UploadSpec(BUCKET, "x", store.now()))
         sessions.cancel(cancelled)
         old = sessions.start(UploadSpec(BUCKET, "x", store.now()))
-        os.utime(store.root / ".trainshed" / "uploads" / old, (0, 0))
+        os.utime(state_directory(store.root) / "uploads" / old, (0, 0))
         sessions.expire()
         for unknown in (bad, cancelled, old, "../../etc", "0" * 48):
             with pytest.raises(NotFound):
@@ -551,7 +552,7 @@ def test_the_synchronous_door(store: ObjectStore) -> None:
 
 def test_what_a_dead_process_left_is_cleaned(store: ObjectStore) -> None:
     store.stage().write(b"torn")
-    make: Callable[[], None] = (store.root / ".trainshed" / "tmp" / "bucket-x").mkdir
+    make: Callable[[], None] = (state_directory(store.root) / "tmp" / "bucket-x").mkdir
     make()
     store.clean()
     assert temporaries(store) == []

@@ -23,8 +23,6 @@ from trainshed.buckets.records import sync_directory, write_durably
 from trainshed.buckets.tree import DIRECTORY_MODE
 from trainshed.buckets.walk import Walk
 
-HIDDEN = ".trainshed"
-"""Top-level directory for everything that is no bucket: no bucket name begins with a dot."""
 DEFAULT_LOCATION = "US"
 _FIXED = frozenset(
     [
@@ -60,6 +58,12 @@ class BucketRecord:
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
+def state_directory(root: Path) -> Path:
+    """Where everything but the objects lies (records, uploads, locks): beside the root, on the same file
+    system, so that a program that is shown the root as ``/gcs`` does not reach it."""
+    return root.with_name(f"{root.name}.state")
+
+
 class BucketCatalog:
     """Creates, finds, changes and removes buckets. Blocking; safe to use from several threads."""
 
@@ -67,8 +71,8 @@ class BucketCatalog:
         self._root = root
         self._now = now
         self._auto_create = auto_create
-        self._records = root / HIDDEN / "buckets"
-        self._trash = root / HIDDEN / "tmp"
+        self._records = state_directory(root) / "buckets"
+        self._trash = state_directory(root) / "tmp"
         self._lock = threading.Lock()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
@@ -87,7 +91,7 @@ class BucketCatalog:
         """All buckets whose name begins with ``prefix``, sorted."""
         found: list[str] = []
         for path in self._root.iterdir():
-            if path.name.startswith(prefix) and path.name != HIDDEN:
+            if path.name.startswith(prefix):
                 try:
                     if self.exists(path.name):
                         found.append(path.name)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainshed.buckets.catalog import HIDDEN, BucketCatalog
+from trainshed.buckets.catalog import BucketCatalog, state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import UNKNOWN, Checksums, verify
 from trainshed.buckets.errors import no_such_bucket, no_such_object
@@ -66,9 +66,11 @@ class ObjectStore:
         self.root = root
         self.now = now
         self.catalog = BucketCatalog(root, now, auto_create=auto_create)
-        self._temporary = root / HIDDEN / "tmp"
-        self._files = ObjectFiles(RecordStore(root / HIDDEN / "records", attributes=attributes))
-        self._generations = GenerationSource(root / HIDDEN / "generation", now)
+        self._temporary = state_directory(root) / "tmp"
+        self._files = ObjectFiles(
+            RecordStore(state_directory(root) / "records", attributes=attributes)
+        )
+        self._generations = GenerationSource(state_directory(root) / "generation", now)
 
     def clean(self) -> None:
         """Remove what an earlier process left half-written; call before serving."""

@@ -21,7 +21,7 @@ from types import FrameType
 import uvicorn
 
 from trainshed.buckets.access_log import AccessLog
-from trainshed.buckets.catalog import HIDDEN
+from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.http import BucketsApp
 from trainshed.buckets.objects import ObjectStore
 from trainshed.buckets.sockets import listen_tcp, listen_unix
@@ -49,14 +49,14 @@ def serve(
     ``uds`` is where the gateway finds us; ``host`` and ``port`` open a direct door as well. When
     both listen, ``{"port": N}`` (null without the direct door) and a line feed are written to
     ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
-    killed before we first look would otherwise never be missed. The access log is ``<root>/.trainshed/access.log``.
+    killed before we first look would otherwise never be missed. The access log is ``<root>.state/access.log``.
     Raises OSError if an address cannot be bound, TimeoutError if another process keeps the store.
     """
     parent = os.getppid() if parent is None else parent
     lock = _take_store(root)
     store = ObjectStore(root, auto_create=auto_create)
     store.clean()
-    app = BucketsApp(store, AccessLog(root / HIDDEN / ACCESS_LOG))
+    app = BucketsApp(store, AccessLog(state_directory(root) / ACCESS_LOG))
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -115,7 +115,7 @@ def _take_store(root: Path) -> int:
     Waits for a predecessor that is still finishing its requests: two processes would tidy away
     each other's unfinished uploads. Raises TimeoutError if it does not end.
     """
-    path = root / HIDDEN / "lock"
+    path = state_directory(root) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _TAKE_OVER_S

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.buckets.catalog import HIDDEN
+from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import BLOCK, UNKNOWN, Checksums, Digest
 from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
@@ -57,7 +57,7 @@ class UploadSessions:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._root = store.root / HIDDEN / "uploads"
+        self._root = state_directory(store.root) / "uploads"
         self._root.mkdir(exist_ok=True)
         self._writers: dict[str, UploadWriter] = {}
         self._digests: dict[str, Digest] = {}
