@@ -24,7 +24,7 @@ from trainshed.api.http import (
     send_json,
     send_refusal,
 )
-from trainshed.api.registry import handlers
+from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.resourcemanager import projects
 from trainshed.api.rest import RestTransport
 from trainshed.api.services import Services
@@ -51,7 +51,7 @@ class ApiApplication:
     ) -> None:
         self._services = services
         self._authenticate = authenticate
-        rest = RestTransport(handlers(), services, authenticate)
+        rest = RestTransport(handlers(), CHECKS, services, authenticate)
         self._surfaces: dict[str, Application] = {
             **(mounts or {}),
             "v1": rest,

@@ -8,6 +8,7 @@ from trainshed.api.aiplatform_v1 import custom_jobs
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.call import Handler, Handlers
+from trainshed.api.checks import Checks
 from trainshed.api.logging_v2 import entries
 from trainshed.api.ml_v1 import jobs, locations, operations, project_config
 
@@ -28,6 +29,10 @@ def handlers() -> Handlers:
             entries,
         )
     )
+
+
+CHECKS: Checks = MappingProxyType({**custom_jobs.CHECKS, **jobs.CHECKS})
+"""What can be said of a request of which only a part can be read, by full method name."""
 
 
 def _merged(parts: Iterable[Handlers]) -> Handlers:

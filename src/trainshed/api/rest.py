@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
 from trainshed.api.call import Call, Handlers
+from trainshed.api.checks import Checks, completed
 from trainshed.api.errors import NotServed, Refusal
 from trainshed.api.http import (
     Receive,
@@ -29,7 +30,7 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.binding import bind
 from trainshed.wire.routes import Route
-from trainshed.wire.status import StatusCode
+from trainshed.wire.status import StatusCode, WireError
 
 _BELOW_UI: Final = frozenset(
     {
@@ -49,10 +50,12 @@ class RestTransport:
     def __init__(
         self,
         handlers: Handlers,
+        checks: Checks,
         services: Services,
         authenticate: Callable[[str | None], Principal],
     ) -> None:
         self._handlers = handlers
+        self._checks = checks
         self._services = services
         self._authenticate = authenticate
         self._table = routes.route_table()
@@ -96,8 +99,12 @@ class RestTransport:
         if handler is None:
             raise NotServed(f"{method} is not served here yet; the documentation lists what is.")
         authorize(principal, method)
-        bound = bind(route, variables, query, body)
-        response = await handler(Call(principal, self._services, method), bound.message)
+        call = Call(principal, self._services, method)
+        try:
+            bound = bind(route, variables, query, body)
+        except WireError as refused:
+            raise completed(refused, self._checks.get(method), call) from None
+        response = await handler(call, bound.message)
         return wire_json.render(
             response,
             enums_as_ints=bound.enums_as_ints,

@@ -68,10 +68,10 @@ def bind(
     parameters = _tree(plan, own, route.body, violations)
     if parameters:
         walk.message(plan, parameters, message, "")
-    if violations or walk.violations:
-        raise WireError((*walk.violations, *violations))
     for name, text in variables.items():
         _set_variable(message, name, text)
+    if violations or walk.violations:
+        raise WireError((*walk.violations, *violations), message)
     alt = system.get("alt", "")
     return Bound(
         message,

@@ -67,11 +67,13 @@ class WireError(ValueError):
     """A body or a query that is not the message it should be; carries every violation found.
 
     The message is what the public services put into `error.message`: the texts, one per line.
+    `partial` is the request as far as it could be read, None if it is no JSON object at all.
     """
 
-    def __init__(self, violations: tuple[Violation, ...]) -> None:
+    def __init__(self, violations: tuple[Violation, ...], partial: Message | None = None) -> None:
         super().__init__("\n".join(violation.description for violation in violations))
         self.violations = violations
+        self.partial = partial
 
 
 def error_body(

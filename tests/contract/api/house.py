@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.specs_requests import FakeRuntimes
-
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication

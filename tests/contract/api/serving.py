@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
+
 from tests.contract.api.house import House
 
 T = TypeVar("T")

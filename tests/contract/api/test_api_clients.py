@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.contract.api.serving import Served, serve
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import SKLEARN, ml_job
-
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
     ReplicaExited,

@@ -5,10 +5,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
 from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
-
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
     ReplicaExited,

@@ -4,10 +4,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
 from tests.contract.api.house import SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import ml_job
-
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -27,6 +27,29 @@ async def created(house: House, job_id: str = "job_1", **more: Any) -> dict[str,
     answer = await house.call("POST", JOBS, ml_job(job_id=job_id, **more))
     assert answer.status == 200, answer.body
     return answer.json
+
+
+async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
+    """SPEC §1.4."""
+    asked = {
+        "jobId": "1job",
+        "trainingInput": {
+            "region": "us-central1",
+            "scaleTier": "HUGE",
+            "pythonModule": "a.b",
+            "x": 1,
+        },
+    }
+    answer = await house.call("POST", "/v1/projects/p1/jobs", asked)
+    assert answer.status == 400
+    (details,) = answer.error["details"]
+    fields = {violation["field"] for violation in details["fieldViolations"]}
+    assert {
+        "job.training_input.scale_tier",
+        "job.training_input.x",
+        "job_id",
+        "package_uris",
+    } <= fields
 
 
 async def test_create_and_get(house: House) -> None:

@@ -3,9 +3,9 @@
 import logging
 
 import pytest
+
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job
-
 from trainshed.access.principals import Principal
 
 pytestmark = pytest.mark.anyio

@@ -3,10 +3,10 @@
 from urllib.parse import quote
 
 import pytest
+
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
-
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,

@@ -4,10 +4,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, package, pool
-
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -54,6 +54,29 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
     assert "startTime" not in view
     assert (await house.call("GET", f"/v1/{view['name']}")).json == view
     assert house.woken == [1000]
+
+
+async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
+    """SPEC §1.4: unknown field, unknown enum value and wrong type beside rules that are broken."""
+    bad: dict[str, Any] = custom_job(pool(), pool(machineSpec={"machineType": "n1-standrd-4"}))
+    bad["displayName"] = ""
+    bad["labels"] = {"Team": "a"}
+    bad["surprise"] = 1
+    bad["jobSpec"]["scheduling"] = {"strategy": "CHEAPEST"}
+    bad["jobSpec"]["workerPoolSpecs"][0]["replicaCount"] = "many"
+    answer = await house.call("POST", JOBS, bad)
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    (details,) = answer.error["details"]
+    fields = [violation["field"] for violation in details["fieldViolations"]]
+    assert sorted(fields) == [
+        "custom_job.job_spec.scheduling.strategy",
+        "custom_job.job_spec.worker_pool_specs[0].replica_count",
+        "custom_job.surprise",
+        "display_name",
+        "job_spec.worker_pool_specs[1].machine_spec.machine_type",
+        "labels.Team",
+    ], "each fault once"
+    assert (await house.call("GET", JOBS)).json == {}
 
 
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:

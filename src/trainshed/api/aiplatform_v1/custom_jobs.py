@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.call import Call, Handlers
+from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.masks import Mask
 from trainshed.api.paging import list_jobs, page_size
@@ -16,7 +17,7 @@ from trainshed.api.submission import BucketUse, checked, store_job
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import Api, JobName
-from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 from trainshed.store.port import JobQuery, Operation
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -27,15 +28,22 @@ _DEFAULT_PAGE: Final = 100
 _LARGEST_PAGE: Final = 100
 
 
-async def create(call: Call, request: Any) -> Message:
+def check_create(call: Call, request: Any) -> tuple[ParsedCustomJob, dict[str, Any]]:
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong."""
     parent = known_location(request.parent)
     public = wire_json.to_public(request.custom_job)
-    services = call.services
     parsed = checked(
-        lambda: parse_custom_job(public, region=parent.location, runtimes=services.runtimes),
+        lambda: parse_custom_job(public, region=parent.location, runtimes=call.services.runtimes),
         _bucket_uses(public),
-        services.buckets,
+        call.services.buckets,
     )
+    return parsed, public
+
+
+async def create(call: Call, request: Any) -> Message:
+    parsed, public = check_create(call, request)
+    parent = known_location(request.parent)
+    services = call.services
     uid = services.new_uid()
     job = await store_job(
         services,
@@ -107,6 +115,9 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.CancelCustomJob": cancel,
     f"{_SERVICE}.DeleteCustomJob": delete,
 }
+
+
+CHECKS: Final[Checks] = {f"{_SERVICE}.CreateCustomJob": check_create}
 
 
 def _job_name(text: str) -> JobName:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.call import Call, Handlers
+from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.ml_v1 import views
 from trainshed.api.paging import list_jobs, page_size
@@ -15,7 +16,7 @@ from trainshed.api.submission import BucketUse, checked, store_job
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import Api, JobName
-from trainshed.core.specs.ml import parse_job
+from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.syntax import read_labels
 from trainshed.store.port import JobQuery
@@ -27,15 +28,21 @@ _DEFAULT_PAGE: Final = 20
 _LARGEST_PAGE: Final = 100
 
 
+def check_create(call: Call, request: Any) -> tuple[ParsedMlJob, dict[str, Any]]:
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong."""
+    public = wire_json.to_public(request.job)
+    parsed = checked(
+        lambda: parse_job(public, runtimes=call.services.runtimes),
+        _bucket_uses(public),
+        call.services.buckets,
+    )
+    return parsed, public
+
+
 async def create(call: Call, request: Any) -> Message:
     parent = ProjectName.parse(request.parent)
-    public = wire_json.to_public(request.job)
+    parsed, public = check_create(call, request)
     services = call.services
-    parsed = checked(
-        lambda: parse_job(public, runtimes=services.runtimes),
-        _bucket_uses(public),
-        services.buckets,
-    )
     name = JobName(Api.ML, parent.project_id, "", parsed.job_id)
     await store_job(
         services,
@@ -110,6 +117,9 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.CancelJob": cancel,
     f"{_SERVICE}.UpdateJob": update,
 }
+
+
+CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": check_create}
 
 
 def _job_name(text: str) -> JobName:

@@ -1,0 +1,49 @@
+"""All that is wrong with a request at once, even where part of it cannot be read (SPEC §1.4).
+
+A body with an unknown field or a wrong type is refused by `wire` before a handler sees it. What could be read
+of it is then still put to the handler's own check, so that the caller learns of every fault in one answer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainshed.api.call import Call
+from trainshed.core.errors import InvalidRequest
+from trainshed.wire.status import Violation, WireError
+
+Check = Callable[[Call, Any], object]
+"""Validates a request message without doing anything. Raises InvalidRequest, or another refusal."""
+
+Checks = Mapping[str, Check]
+"""Checks by full method name."""
+
+
+def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
+    """The refusal with the faults that `check` finds in the readable part and that were not told yet."""
+    if refused.partial is None or check is None:
+        return refused
+    try:
+        check(call, refused.partial)
+    except InvalidRequest as invalid:
+        told = tuple(_own_path(violation.field) for violation in refused.violations)
+        further = tuple(
+            Violation(v.field, f"Field: {v.field}; {v.description}")
+            for v in invalid.violations
+            if not any(_within(v.field, path) for path in told)
+        )
+        return WireError((*refused.violations, *further), refused.partial)
+    except Exception:
+        # Something else is wrong as well (the project's name, say); it will be told when this is mended.
+        return refused
+    return refused
+
+
+def _own_path(field: str) -> str:
+    """`custom_job.job_spec.x` as the specs name it: `job_spec.x`; for `ml`, `job.training_input.x`: `x`."""
+    _, _, path = field.partition(".")
+    return path.removeprefix("training_input.")
+
+
+def _within(field: str, path: str) -> bool:
+    """Whether a field is, or lies below, one that could not be read."""
+    return field == path or field.startswith((f"{path}.", f"{path}["))
