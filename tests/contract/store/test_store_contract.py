@@ -7,8 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from store_samples import SECOND, T0, cancel, entry, in_state, make_job, operation, step
 
+from tests.contract.store.store_samples import (
+    SECOND,
+    T0,
+    cancel,
+    entry,
+    in_state,
+    make_job,
+    operation,
+    step,
+)
 from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_samples import make_job, operation, step
 
+from tests.contract.store.store_samples import make_job, operation, step
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
@@ -137,7 +137,7 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
 _CHILD = """
 import asyncio, os, sys
 from pathlib import Path
-from store_samples import entry, make_job, operation, step
+from tests.contract.store.store_samples import entry, make_job, operation, step
 from trainshed.core.lifecycle.states import JobState
 from trainshed.store.registry import open_store
 
