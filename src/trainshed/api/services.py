@@ -15,8 +15,8 @@ from trainshed.store.port import Intake, Reader
 class BucketProbe(Protocol):
     """The one question validation asks of the buckets."""
 
-    def bucket_exists(self, name: str) -> bool:
-        """Whether a bucket of this name exists. Cheap: a look at a directory."""
+    def bucket_location(self, name: str) -> str | None:
+        """Where a bucket is (`US`, `us-central1`); None if there is none of this name. Cheap: a small file."""
         ...
 
 

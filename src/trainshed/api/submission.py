@@ -3,6 +3,7 @@ timeline entries are written in one step; the controller is told."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from trainshed.api.services import BucketProbe, Services
@@ -12,6 +13,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
+from trainshed.core.specs.warnings import bucket_elsewhere
 
 T = TypeVar("T")
 
@@ -49,6 +51,8 @@ async def store_job(
 ) -> Job:
     """Write the new job and wake the controller. Raises AlreadyExists."""
     now = services.now()
+    elsewhere = tuple(_elsewhere(spec, services.buckets))
+    spec = replace(spec, warnings=(*spec.warnings, *elsewhere)) if elsewhere else spec
     # Labels can change later, so they are kept beside the record and not within it.
     kept = {key: value for key, value in public.items() if key not in ("labels", "name", "etag")}
     job = Job(
@@ -84,6 +88,15 @@ def _first_entries(job: Job, principal: str) -> tuple[TimelineEntry, ...]:
     )
 
 
+def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
+    """Warnings for the buckets that the job writes to and that are not where it runs (SPEC §1.6)."""
+    for uri in dict.fromkeys(filter(None, (spec.base_output_directory, spec.job_dir))):
+        bucket = uri[5:].partition("/")[0]
+        warning = bucket_elsewhere(bucket, buckets.bucket_location(bucket) or "", spec.region)
+        if warning:
+            yield warning
+
+
 def _missing_buckets(
     uses: Iterator[BucketUse] | tuple[BucketUse, ...], buckets: BucketProbe
 ) -> Iterator[Violation]:
@@ -94,7 +107,7 @@ def _missing_buckets(
             continue
         bucket = uri[5:].partition("/")[0]
         if bucket not in known:
-            known[bucket] = buckets.bucket_exists(bucket)
+            known[bucket] = buckets.bucket_location(bucket) is not None
         if not known[bucket]:
             yield Violation(
                 field,

@@ -35,9 +35,9 @@ class BucketDoor:
         except BucketsError as failure:
             raise ValueError(str(failure)) from None
 
-    def bucket_exists(self, name: str) -> bool:
-        """Whether there is such a bucket; an illegal name is the name of none."""
+    def bucket_location(self, name: str) -> str | None:
+        """Where a bucket is; None if there is no such bucket (an illegal name is the name of none)."""
         try:
-            return self._store.bucket_exists(name)
+            return self._store.bucket(name).location
         except BucketsError:
-            return False
+            return None

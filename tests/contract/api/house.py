@@ -32,10 +32,10 @@ LOCATION = "/v1/projects/p1/locations/us-central1"
 
 @dataclass
 class Buckets:
-    names: set[str] = field(default_factory=lambda: {"bucket"})
+    locations: dict[str, str] = field(default_factory=lambda: {"bucket": "US"})
 
-    def bucket_exists(self, name: str) -> bool:
-        return name in self.names
+    def bucket_location(self, name: str) -> str | None:
+        return self.locations.get(name)
 
 
 @dataclass

@@ -91,7 +91,7 @@ async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
     def broken(name: str) -> bool:
         raise RuntimeError(f"the secret inside of {name}")
 
-    monkeypatch.setattr(house.buckets, "bucket_exists", broken)
+    monkeypatch.setattr(house.buckets, "bucket_location", broken)
     with caplog.at_level(logging.ERROR, "trainshed.api"):
         answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
     assert (answer.status, answer.error["status"]) == (500, "INTERNAL")

@@ -37,6 +37,22 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
+_CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}
+"""Multi-regions, and how the names of the regions in them begin."""
+
+
+def bucket_elsewhere(bucket: str, location: str, region: str) -> str:
+    """The warning about a bucket that does not lie where the job runs, "" if it does (SPEC §1.6)."""
+    place = location.lower()
+    inside = region.startswith(_CONTINENTS[place]) if place in _CONTINENTS else place == region
+    if inside or not place:
+        return ""
+    return (
+        f"The bucket gs://{bucket} is in {location} and the job runs in {region}: the public service would "
+        "refuse that, or be slow. Here both are on this machine."
+    )
+
+
 def _idle(role: str, family: str) -> str:
     return (
         f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
