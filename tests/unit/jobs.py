@@ -36,7 +36,12 @@ def job(
 
 
 def exited(
-    code: int | None = 0, *, signal: int | None = None, oom: bool = False, ended: int = 0, tail: str = ""
+    code: int | None = 0,
+    *,
+    signal: int | None = None,
+    oom: bool = False,
+    ended: int = 0,
+    tail: str = "",
 ) -> ExitRecord:
     """An attempt record; give `signal` instead of a code for a death by signal."""
     return ExitRecord(

@@ -213,10 +213,14 @@ def test_a_passed_deadline_cancels_with_its_reason() -> None:
 
 def test_ml_jobs_name_replicas_by_role() -> None:
     subject = job(1, 1, api=Api.ML)
-    subject = after(subject, ADMITTED, PREPARED, started(PRIMARY), started(WORKER), ended(WORKER, 9))
+    subject = after(
+        subject, ADMITTED, PREPARED, started(PRIMARY), started(WORKER), ended(WORKER, 9)
+    )
     subject = after(subject, ended(PRIMARY, 0))
     assert subject.error is not None
-    assert subject.error.message.startswith("The replica worker 0 exited with a non-zero status of 9.")
+    assert subject.error.message.startswith(
+        "The replica worker 0 exited with a non-zero status of 9."
+    )
 
 
 ALPHABET: tuple[Event, ...] = (
