@@ -199,7 +199,7 @@ def test_a_replica_whose_shim_is_killed_is_lost_with_its_program(data: Path) -> 
     assert len(programs) == 2
     service.kill()
     slot = data / "slots" / job_id / "1" / "workerpool1-0"
-    os.kill(json.loads((slot / "shim.json").read_text())["shim"], signal.SIGKILL)
+    os.kill(json.loads((slot / "journal").read_text().split("\n")[1])["shim"], signal.SIGKILL)
     with running(data) as service:
         view = service.finish(job_id)
         assert view["state"] == "FAILED"

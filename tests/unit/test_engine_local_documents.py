@@ -1,11 +1,12 @@
 """Launch documents and addresses: pure functions of plan, slot and host (SPEC §3)."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.documents import Host, launch_document, outermost
+from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
 from trainshed.engines.local.layout import choose_address, choose_port
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
@@ -35,6 +36,7 @@ def document(host: Host = HOST, plan: LaunchPlan = PLAN) -> protocol.LaunchDocum
         slot=SLOT,
         host=host,
         directory=Path("/data/slots/5/2/workerpool1-0"),
+        hosts=Path("/data/slots/5/2/hosts"),
         logs=Path("/data/logs/5/2/workerpool1-0"),
         hidden=("/data",),
         read_only=(),
@@ -50,9 +52,9 @@ def test_environment_of_a_slot() -> None:
         "LC_ALL": "C.UTF-8",
         "PIP_INDEX_URL": "http://127.0.0.1/simple",
         "CLOUD_ML_HP_METRIC_FILE": "/var/hypertune/output.metrics",
-        "HOME": f"{files}/home",
+        "HOME": files,
         "TMPDIR": "/tmp",
-        "PATH": f"{files}/python/bin:{files}/python-user/bin:/layer/bin:/image/bin",
+        "PATH": f"{files}/python-user/bin:/layer/bin:/image/bin",
         "PYTHONUNBUFFERED": "1",
         "PYTHONUSERBASE": f"{files}/python-user",
         "HOSTNAME": "host-a",
@@ -75,14 +77,38 @@ def test_limits_hosts_and_binds() -> None:
     made = document()
     assert made.memory_limit == 8 << 30
     assert document(plan=replace(PLAN, memory_limit=0)).memory_limit == 0
-    assert made.hosts.splitlines()[2:] == ["127.64.0.7\thost-a", "127.64.0.8\thost-b"]
+    assert made.hosts == "/data/slots/5/2/hosts"
     assert made.read_only == ("/cache",)
     assert made.cgroup_name == "trainshed-0badcafe-5-2-workerpool1-0"
 
 
-def test_a_document_survives_its_file() -> None:
-    text = document().to_json()
-    assert protocol.LaunchDocument.from_json(text).to_json() == text
+def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None:
+    peers = (("host-a", "127.64.0.7"), ("host-b", "127.64.0.8"))
+    other = replace(SLOT, hostname="host-c", address="127.64.0.9")
+    assert hosts_text([SLOT, other], peers).splitlines()[2:] == [
+        "127.64.0.7\thost-a",
+        "127.64.0.8\thost-b",
+        "127.64.0.9\thost-c",
+    ]
+
+
+def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> None:
+    """SPEC §4: programs install for themselves, and never into what others use."""
+    files = "/data/slots/5/2/workerpool1-0/files"
+    plan = replace(PLAN, python_template="/elsewhere/template")
+    shared = document(plan=plan)
+    assert shared.python_template == ""
+    assert shared.environ["PATH"].startswith(f"{files}/python-user/bin:/elsewhere/template/bin:/l")
+    assert shared.read_only == ("/cache", "/elsewhere/template")
+    copied = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
+    assert copied.python_template == "/elsewhere/template"
+    assert copied.environ["PATH"].startswith(f"{files}/python-user/bin:{files}/python/bin:/layer")
+
+
+def test_a_document_survives_its_way_to_the_shim() -> None:
+    message = json.loads(json.dumps(document().to_message()))
+    again = protocol.LaunchDocument(**message).to_message()
+    assert json.loads(json.dumps(again)) == message
 
 
 def test_outermost_directories() -> None:

@@ -1,56 +1,75 @@
-"""From the shim's side, how a replica's guardian comes to be: fork, its directories, its view, its program.
+"""How a replica's guardian comes to be: forked, told what to do, its view made, its program at hand.
 
-Runs on Python 3.6.
+It can be forked before anybody knows for what, so that a start need not wait for that. Runs on Python 3.6.
 """
 
+import json
 import os
+import signal
 import socket
 
-from trainshed.replica import cgroups, guardian, program, protocol, sandbox, system
+from trainshed.replica import cgroups, guardian, handover, program, protocol, sandbox, system
 
 
-def fork_guardian(
-    plan: protocol.LaunchDocument,
-    groups: cgroups.Groups,
-    *,
-    control: socket.socket,
-    output: int,
-    errors: int,
-    keep: int,
-) -> int:
-    """Fork the guardian of `plan`'s program; returns its process id. Called in the slot's directory.
+class Ward:
+    """A forked guardian from its shim's side. It waits until it is told a plan, and ends if the shim does.
 
-    `control`: its end of the pair that it speaks over; `output`, `errors`: write ends of the pipes; `keep`: the slot's
-    lock, which it holds as well. Raises OSError: the process namespace cannot be left.
+    `guardian`: its process id. `control`: our end of the pair that it speaks over (`guardian` module). `output`,
+    `errors`: the read ends of the pipes that its program will write to.
     """
-    sandbox.detach(plan.level)
-    child = os.fork()
-    if child == 0:
-        try:
-            kept = {0, 1, 2, control.fileno(), output, errors, keep}
-            system.close_all(handle for handle in system.open_handles() if handle not in kept)
-            _guard(plan, groups, control, output, errors)
-        except Exception as error:  # The shim records it; this process has no other way to speak.
-            control.sendall(("failed %r\n" % error).encode("utf-8", "replace"))
-        finally:
-            os._exit(0)
-    return child
+
+    __slots__ = ("control", "errors", "guardian", "output")
+
+    def __init__(self, level: str) -> None:
+        """Fork it into its process namespace. Raises OSError: the namespace cannot be made."""
+        self.output, output = os.pipe()
+        self.errors, errors = os.pipe()
+        self.control, control = socket.socketpair()
+        if level == protocol.LEVEL_SESSION:
+            system.adopt_orphans()
+        sandbox.detach(level)
+        self.guardian = os.fork()
+        if self.guardian == 0:
+            try:
+                kept = {0, 1, 2, control.fileno(), output, errors}
+                system.close_all(handle for handle in system.open_handles() if handle not in kept)
+                _guard(control, output, errors)
+            except (
+                Exception
+            ) as error:  # The shim records it; this process has no other way to speak.
+                control.sendall(("failed %r\n" % error).encode("utf-8", "replace"))
+            finally:
+                os._exit(0)
+        for theirs in (control.detach(), output, errors):
+            os.close(theirs)
+
+    def tell(self, order: bytes, lock: int) -> None:
+        """Let it make the sandbox for `order`, the line that the shim itself was given. From here on it holds the
+        slot's lock as well. Raises OSError: it is dead."""
+        handover.send(self.control, order + b"\n", lock)
+
+    def give_up(self) -> None:
+        """End it: there is nothing for it to do."""
+        os.kill(self.guardian, signal.SIGKILL)
+        os.waitpid(self.guardian, 0)
 
 
-def _guard(
-    plan: protocol.LaunchDocument,
-    groups: cgroups.Groups,
-    control: socket.socket,
-    output: int,
-    errors: int,
-) -> None:
-    files = os.path.abspath(protocol.FILES)
+def _guard(control: socket.socket, output: int, errors: int) -> None:
+    system.name_process("ts-guardian")
+    receiver = handover.Receiver(control)
+    received = receiver.receive()
+    if not received:
+        return
+    # The handle is the lock, held until this process ends.
+    message = json.loads(received[0][0].decode("utf-8"))
+    plan = protocol.LaunchDocument(**message["plan"])
+    files = os.path.join(message["slot"], protocol.FILES)
     namespaced = plan.level != protocol.LEVEL_SESSION
 
     def prepare() -> None:
         program.make_directories(files)
         if namespaced:
-            _view(plan, files).enter()
+            _view(plan, message["slot"], files).enter()
 
     main = program.Program(
         argv=plan.argv,
@@ -58,12 +77,14 @@ def _guard(
         directory=os.path.join(files, program.WORK),
         output=output,
         errors=errors,
-        groups=groups,
+        groups=cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name),
     )
-    guardian.Guardian(control, namespaced, prepare, main, [output, errors]).run()
+    guardian.Guardian(
+        control, namespaced, prepare, main, [output, errors], heard=receiver.rest
+    ).run()
 
 
-def _view(plan: protocol.LaunchDocument, files: str) -> sandbox.View:
+def _view(plan: protocol.LaunchDocument, slot: str, files: str) -> sandbox.View:
     binds = [(os.path.join(files, program.HYPERTUNE), sandbox.HYPERTUNE)]
     if plan.gcs_root:
         binds.append((plan.gcs_root, sandbox.GCS))
@@ -71,9 +92,9 @@ def _view(plan: protocol.LaunchDocument, files: str) -> sandbox.View:
         binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
     return sandbox.View(
         hostname=plan.hostname,
-        hosts_file=os.path.abspath(protocol.HOSTS),
+        hosts_file=plan.hosts,
         files=files,
-        scratch=os.path.abspath("view"),
+        scratch=os.path.join(slot, "view"),
         binds=binds,
         hidden=plan.hidden,
         read_only=plan.read_only,

@@ -3,11 +3,28 @@
 Runs on Python 3.6.
 """
 
+import os
 import socket
 
 from trainshed.replica import protocol
 
 _PATIENCE = 1.0
+
+
+def listen() -> socket.socket:
+    """The socket for services to come, in the slot's directory, where this is called.
+
+    Bound by its short name: whole paths may be too long for one.
+    """
+    try:
+        os.unlink(protocol.SOCKET)
+    except FileNotFoundError:
+        pass  # The first incarnation of the slot.
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(protocol.SOCKET)
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener
 
 
 class Clients:

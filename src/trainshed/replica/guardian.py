@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Guardian:
-    """`namespaced`: this process is process 1 of a process namespace. `prepare` makes the sandbox.
+    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process namespace. `prepare` makes the sandbox.
     `outputs`: handles to be closed here once the program has them."""
 
     def __init__(
@@ -35,6 +35,8 @@ class Guardian:
         prepare: "Callable[[], None]",
         main: program.Program,
         outputs: "list[int]",
+        *,
+        heard: bytes = b"",
     ) -> None:
         self._control = control
         self._namespaced = namespaced
@@ -43,11 +45,10 @@ class Guardian:
         self._outputs = outputs
         self._main = 0
         self._main_reaped = False
-        self._inbox = b""
+        self._inbox = heard
 
     def run(self) -> None:
         """Do all of it; returns when nothing of the replica lives any more."""
-        system.name_process("ts-guardian")
         if self._namespaced and os.getpid() != 1:
             # Everything here is killed at the end: never where that would mean the whole machine.
             raise RuntimeError("the guardian is not the first process of a namespace of its own")

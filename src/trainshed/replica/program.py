@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Callable
 
 WORK = "work"
-HOME = "home"
 TEMPORARY = "tmp"
 PYTHON = "python"
 PYTHON_USER = "python-user"
@@ -40,8 +39,11 @@ def lies_in_tmp(path: str) -> bool:
 
 
 def make_directories(files: str) -> None:
-    """Make the program's directories; what an earlier incarnation left in them stays (SPEC §2.1)."""
-    for name in ("", WORK, HOME, TEMPORARY, HYPERTUNE):
+    """Make the program's directories; what an earlier incarnation left in them stays (SPEC §2.1).
+
+    `files` itself is its home directory: each directory more is felt in every start.
+    """
+    for name in ("", WORK, TEMPORARY, HYPERTUNE):
         try:
             os.mkdir(os.path.join(files, name), 0o700)
         except FileExistsError:
@@ -157,6 +159,7 @@ class Program:
         refusal = errno.ENOENT
         for place in places:
             try:
+                os.stat(place)  # `spawn` would make a process to find out that there is nothing.
                 return attempt(place)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):

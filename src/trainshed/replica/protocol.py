@@ -4,14 +4,11 @@ Owns names and formats only; opens nothing but the files it is asked to read. Ru
 
 A slot is the directory of one replica of one attempt:
 
-    lock                held exclusively by the shim as long as anything of the replica lives (the fence)
-    plan.N.json         the launch document of incarnation N (`LaunchDocument`)
-    starting.N          written and synced before anything of incarnation N can run
-    shim.json           who serves the slot now: process ids with their start times, control groups
+    journal             what became of each incarnation (`journal` module); locked exclusively by the shim as long
+                        as anything of the replica lives (the fence)
     sock                the shim's Unix socket
-    exit.N.json         the attempt record: how incarnation N ended (`ending` below)
-    hosts               shown to the program as /etc/hosts
-    files/              what the program may touch: work, home, tmp, python, ...
+    files/              what the program may touch: work, home, tmp, ...
+    ../hosts            shown to all programs of the gang as /etc/hosts; changed in place
     ../stopped          the attempt was stopped: nothing of it starts any more
 
 Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
@@ -30,8 +27,7 @@ if TYPE_CHECKING:
 else:
     Message = dict
 
-LOCK = "lock"
-SHIM = "shim.json"
+JOURNAL = "journal"
 SOCKET = "sock"
 HOSTS = "hosts"
 FILES = "files"
@@ -49,22 +45,10 @@ LEVEL_USER = "user"
 LEVEL_SESSION = "session"
 
 
-def plan_file(incarnation: int) -> str:
-    return "plan.%d.json" % incarnation
-
-
-def starting_file(incarnation: int) -> str:
-    return "starting.%d" % incarnation
-
-
-def exit_file(incarnation: int) -> str:
-    return "exit.%d.json" % incarnation
-
-
 class LaunchDocument:
     """All that a shim needs to start one incarnation. Paths are absolute.
 
-    `hosts`: full text of the hosts file. `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
+    `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
     `memory_base`, `cpu_base`: control group directories under which the replica's own is made ("" = none).
     `hidden`: directories whose content the program must not see; `read_only`: directories it may only read,
     shown even inside hidden ones. `storage_socket`: Unix socket behind the replica's storage endpoint
@@ -140,12 +124,9 @@ class LaunchDocument:
         self.storage_socket = storage_socket
         self.storage_port = storage_port
 
-    def to_json(self) -> str:
-        return json.dumps({name: getattr(self, name) for name in self.FIELDS})
-
-    @staticmethod
-    def from_json(text: str) -> "LaunchDocument":
-        return LaunchDocument(**json.loads(text))
+    def to_message(self) -> "Message":
+        """What `LaunchDocument(**message)` makes the same document of, also after a way through JSON."""
+        return {name: getattr(self, name) for name in self.FIELDS}
 
 
 def ended(

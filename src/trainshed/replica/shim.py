@@ -4,6 +4,7 @@ One process per replica, which outlives the service; its program dies with it. W
 the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
 """
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from trainshed.replica import (
     birth,
     cgroups,
+    clients,
     durable,
     fence,
     guardian,
@@ -19,10 +21,8 @@ from trainshed.replica import (
     program,
     protocol,
     relay,
-    system,
 )
 from trainshed.replica import segments as log
-from trainshed.replica.clients import Clients
 
 _LINES_EVERY = 0.02
 _SYNC_EVERY = 1.0
@@ -30,27 +30,34 @@ _DRAIN_SECONDS = 2.0
 _OOM_SETTLES = 0.05
 
 
-def main(slot: str, incarnation: int, connection: "socket.socket | None") -> None:
-    """Run one incarnation in `slot`, reporting to `connection` and to whoever connects later."""
-    os.chdir(slot)
-    clients = Clients(connection)
+def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> None:
+    """Run one incarnation, reporting to `connection` and to whoever connects later.
+
+    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `ward`: a guardian that waits already.
+    """
+    message = json.loads(order.decode("utf-8"))
+    os.chdir(message["slot"])
+    plan = protocol.LaunchDocument(**message["plan"])
+    listeners = clients.Clients(connection)
     try:
-        handle = fence.claim(incarnation)
+        handle = fence.claim(plan.incarnation)
     except fence.Refused as refusal:
-        clients.send({"e": "refused", "cause": refusal.cause})
+        listeners.send({"e": "refused", "cause": refusal.cause})
+        if ward is not None:
+            ward.give_up()
         return
     try:
-        with open(protocol.plan_file(incarnation), encoding="utf-8") as file:
-            plan = protocol.LaunchDocument.from_json(file.read())
-        record = Shim(plan, clients, handle).run()
+        ward = ward or birth.Ward(plan.level)
+        ward.tell(order, handle.lock)
+        record = Shim(plan, listeners, handle, ward).run()
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.
         import traceback  # Only here: every module imported before makes every fork dearer.
 
         durable.write("shim.err", traceback.format_exc(), sync=False)
         record = protocol.lost("the replica could not be started: %s" % error)
-    durable.write(protocol.exit_file(incarnation), protocol.encode(record).decode("utf-8"))
+    handle.finish(record)
     handle.release()
-    clients.send(
+    listeners.send(
         {"e": "lost", "cause": record["lost"]}
         if "lost" in record
         else {"e": "exited", "record": record}
@@ -60,10 +67,19 @@ def main(slot: str, incarnation: int, connection: "socket.socket | None") -> Non
 class Shim:
     """The event loop around one program. Works in the slot's directory; one thread, no state on disk but the log."""
 
-    def __init__(self, plan: protocol.LaunchDocument, clients: Clients, claim: fence.Claim) -> None:
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        listeners: clients.Clients,
+        claim: fence.Claim,
+        ward: birth.Ward,
+    ) -> None:
         self._plan = plan
-        self._clients = clients
+        self._clients = listeners
         self._claim = claim
+        self._child = ward.guardian
+        self._control = ward.control
+        self._outputs = ((ward.output, "o"), (ward.errors, "e"))
         self._groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name)
         self._log: "log.Segments | None" = None
         self._loop = loop.Loop()
@@ -76,6 +92,7 @@ class Shim:
         self._kill_at = 0.0
         self._told = 0
         self._tell_at = 0.0
+        self._heard_program = False
         self._sync_at = 0.0
         self._storage: "relay.Endpoint | None" = None
         self._listener: "socket.socket | None" = None
@@ -85,27 +102,9 @@ class Shim:
         self._survived_oom_kills = 0
 
     def run(self) -> "protocol.Message":
-        """Everything from the first fork to the sealed log; returns the attempt record."""
-        plan = self._plan
-        if plan.level == protocol.LEVEL_SESSION:
-            system.adopt_orphans()
-        output, errors = os.pipe(), os.pipe()
-        self._control, theirs = socket.socketpair()
-        durable.write(protocol.HOSTS, plan.hosts, sync=False)
-        os.chmod(protocol.HOSTS, 0o644)
-        os.makedirs(protocol.FILES, mode=0o700, exist_ok=True)
-        self._child = birth.fork_guardian(
-            plan,
-            self._groups,
-            control=theirs,
-            output=output[1],
-            errors=errors[1],
-            keep=self._claim.lock,
-        )
-        for ours in (theirs.detach(), output[1], errors[1]):
-            os.close(ours)
+        """Everything from the guardian's orders to the sealed log; returns the attempt record."""
         try:
-            self._begin(output[0], errors[0])
+            self._begin()
             self._serve()
         finally:
             self._end_children()
@@ -113,25 +112,12 @@ class Shim:
             return protocol.lost(self._failure)
         return self._seal()
 
-    def _listen(self) -> socket.socket:
-        """The socket for services to come. Bound by its short name: whole paths may be too long for one."""
-        try:
-            os.unlink(protocol.SOCKET)
-        except FileNotFoundError:
-            pass  # The first incarnation of the slot.
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(protocol.SOCKET)
-        listener.listen(16)
-        listener.setblocking(False)
-        return listener
-
-    def _begin(self, output: int, errors: int) -> None:
+    def _begin(self) -> None:
         """What can be done while the guardian makes the sandbox; then say go."""
         plan = self._plan
         self._claim.describe(self._child, self._groups.directories())
         self._groups.create(plan.memory_limit, plan.cpu_weight)
         self._oom_watch = self._groups.watch() if plan.memory_limit else -1
-        listener = self._listener = self._listen()
         if plan.storage_socket:
             self._storage = relay.Endpoint(
                 plan.address, plan.storage_port, plan.storage_socket, self._loop
@@ -140,9 +126,13 @@ class Shim:
         writer = self._log = log.Segments(plan.logs)
         if plan.banner:
             writer.write("b", list(plan.banner))
+        # What the banner says can wait a moment for the program's first line, which is told at once.
+        self._tell_at = time.monotonic() + _LINES_EVERY
         self._claim.sync()
         self._tell_guardian(b"go\n")
-        for handle, stream in ((output, "o"), (errors, "e")):
+        # From here on beside the program: nobody waits for it.
+        listener = self._listener = clients.listen()
+        for handle, stream in self._outputs:
             os.set_blocking(handle, False)
             self._streams[handle] = log.Stream(writer, stream)
             self._loop.add(handle, lambda handle=handle: self._read(handle))
@@ -212,6 +202,9 @@ class Shim:
             return
         if data:
             self._streams[handle].feed(data)
+            if not self._heard_program:
+                self._heard_program = True
+                self._tell_at = 0.0
             return
         self._streams.pop(handle).close()
         self._loop.drop(handle)

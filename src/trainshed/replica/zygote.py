@@ -1,24 +1,31 @@
-"""A small process that forks shims in a millisecond, so that no replica pays for an interpreter's start.
+"""A small process that has shims at hand, so that no replica pays for an interpreter's start.
 
 The service starts it before it has threads, sockets or a database; if it dies, another is started and running
 shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 
-Spoken over a stream socket pair: one JSON line {"slot": PATH, "incarnation": N} with one file handle beside it,
-the shim's connection to the service; or {"probe": PATH}, answered on that handle by one line {"level": LEVEL}.
+Spoken over a stream socket pair: JSON lines with a file handle beside each. {"slot": PATH, "plan": LAUNCH DOCUMENT}:
+be a replica's shim, the handle its connection to the service. {"probe": PATH}: answer on the handle by one line
+{"level": LEVEL}. {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
+{"stock": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while nobody asks for anything.
 A request that dies with the zygote closes its handle, which the other end sees.
 """
 
-import array
 import gc
+import json
 import os
+import select
 import signal
 import socket
 
-from trainshed.replica import protocol, sandbox, shim, system
+from trainshed.replica import birth, handover, protocol, sandbox, shim, sweeping, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
+
+_QUIET_MS = 60
+"""Without a request for so long, what was asked for last has most likely been started."""
+_PAUSE_MS = 5
 
 
 def run(handle: int) -> "NoReturn":
@@ -36,7 +43,7 @@ def run(handle: int) -> "NoReturn":
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
-    _serve(connection)
+    Zygote(connection).serve()
     os._exit(0)
 
 
@@ -47,40 +54,110 @@ def _let_go(keep: int) -> None:
     system.close_all(handle for handle in system.open_handles() if handle > 2 and handle != keep)
 
 
-def _serve(connection: socket.socket) -> None:
-    lines = protocol.Lines()
-    handles: "list[int]" = []
-    space = socket.CMSG_SPACE(array.array("i").itemsize * 16)
-    while True:
-        data, ancillary, _, _ = connection.recvmsg(65536, space)
-        for _, kind, content in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                received = array.array("i")
-                received.frombytes(content[: len(content) - len(content) % received.itemsize])
-                handles.extend(received)
-        if not data:
+class Zygote:
+    """Serves one connection and keeps the stock of idle shims."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._receiver = handover.Receiver(connection)
+        self._stock: "list[socket.socket]" = []
+        self._wanted = 0
+        self._level = ""
+
+    def serve(self) -> None:
+        """Until the other end is closed."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        while True:
+            pause = _QUIET_MS
+            while len(self._stock) < self._wanted and not poll.poll(pause):
+                self._add_to_stock()
+                pause = _PAUSE_MS
+            requests = self._receiver.receive()
+            if not requests:
+                return
+            handles = [handle for _, handle in requests]
+            for line, handle in requests:
+                if line.startswith(b'{"stock"'):
+                    self._restock(line)
+                elif not (line.startswith(b'{"slot"') and self._hand_on(line, handle)):
+                    self._fork(line, handle, handles)
+                os.close(handle)
+                handles.remove(handle)
+
+    def _restock(self, line: bytes) -> None:
+        message = json.loads(line.decode("utf-8"))
+        self._wanted, self._level = message["stock"], message["level"]
+        for shim_socket in self._stock:
+            shim_socket.close()
+        self._stock.clear()
+
+    def _add_to_stock(self) -> None:
+        """Fork a shim that has all it needs but a plan."""
+        ours, theirs = socket.socketpair()
+        try:
+            child = os.fork()
+        except OSError:
+            self._wanted = 0  # No room for processes that only wait.
             return
-        for message in lines.feed(data):
-            handle = handles.pop(0)
-            os.set_inheritable(handle, False)
-            if os.fork() == 0:
-                _become(message, handle, [connection.fileno(), *handles])
-            os.close(handle)
+        if child == 0:
+            try:
+                ours.close()
+                self._be_born([])
+                _await_order(theirs, birth.Ward(self._level))
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._stock.append(ours)
 
+    def _hand_on(self, line: bytes, handle: int) -> bool:
+        """Give a request to an idle shim; false if there is none."""
+        while self._stock:
+            with self._stock.pop() as shim_socket:
+                try:
+                    handover.send(shim_socket, line + b"\n", handle)
+                except OSError:
+                    continue  # Somebody killed it.
+                return True
+        return False
 
-def _become(message: "protocol.Message", handle: int, close: "list[int]") -> None:
-    """In the child: be a shim, or a probe, and end."""
-    try:
+    def _fork(self, line: bytes, handle: int, others: "list[int]") -> None:
+        if os.fork() == 0:
+            try:
+                self._be_born([other for other in others if other != handle])
+                _become(line, handle)
+            finally:
+                os._exit(0)
+
+    def _be_born(self, close: "list[int]") -> None:
+        """In a child: let go of what is the zygote's. Its end of an idle shim's socket must be nobody else's."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
-        for other in close:
-            os.close(other)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
-        if "probe" in message:
-            connection.sendall(protocol.encode({"level": sandbox.probe(message["probe"])}))
-        else:
-            system.name_process("ts-shim")
-            shim.main(message["slot"], message["incarnation"], connection)
-    finally:
-        os._exit(0)
+        system.close_all(close + self._receiver.handles())
+        for shim_socket in self._stock:
+            shim_socket.close()
+        self._connection.close()
+        system.name_process("ts-shim")
+
+
+def _await_order(connection: socket.socket, ward: birth.Ward) -> None:
+    """Be an idle shim until there is an order, or until the zygote ends."""
+    received = handover.Receiver(connection).receive()
+    connection.close()
+    if received:
+        ((line, handle),) = received
+        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), ward)
+
+
+def _become(line: bytes, handle: int) -> None:
+    """Do what one request asks for. What can be done here is not done in the zygote, where others would wait."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
+    if line.startswith(b'{"slot"'):
+        shim.main(line, connection, None)
+        return
+    message = json.loads(line.decode("utf-8"))
+    if "probe" in message:
+        connection.sendall(protocol.encode({"level": sandbox.probe(message["probe"])}))
+    else:
+        sweeping.sweep(message["sweep"])

@@ -1,8 +1,9 @@
-"""The tiny environment that is copied into each replica, so that a program's own installs go nowhere else.
+"""The tiny environment that a replica's Python is started from, so that a program's own installs go nowhere else.
 
-Its copy is a virtual environment in Python's eyes, whose "system" is a prefix of ours (`prefix` module): base
-packages are visible and cannot be uninstalled or overwritten, `pip install`, `pip install --upgrade pip` and
-`pip install --user` work and land in the copy or in PYTHONUSERBASE. No file in it says where it lies.
+It is a virtual environment in Python's eyes, whose "system" is a prefix of ours (`prefix` module): base packages are
+visible and cannot be uninstalled or overwritten. Shown read-only, it makes `pip install` and `pip install --upgrade
+pip` do what `pip install --user` does: install into PYTHONUSERBASE, which is the replica's. Where nothing can be
+shown read-only a copy does the same, and takes installs itself; so no file in it says where it lies.
 """
 
 from trainshed.runtimes.prefix import Prefix

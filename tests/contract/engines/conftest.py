@@ -192,8 +192,12 @@ class House:
         return found()[0]
 
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:
-        slot = self.data / "slots" / str(uid) / "1" / str(replica)
-        return json.loads((slot / "shim.json").read_text())
+        """What a slot's journal says of who served it last: process ids of `shim` and `guardian`."""
+        journal = self.data / "slots" / str(uid) / "1" / str(replica) / "journal"
+        said: dict[str, int] = {}
+        for line in journal.read_text().splitlines():
+            said.update(json.loads(line) if line else {})
+        return said
 
 
 Test = Callable[[House], Awaitable[None]]

@@ -128,10 +128,13 @@ def test_a_program_does_not_see_other_slots(house: Run) -> None:
     house(test)
 
 
-def test_a_python_of_its_own_is_copied_once(house: Run, tmp_path: Path) -> None:
+def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path: Path) -> None:
+    """SPEC §4: shown read-only, or as a copy where nothing can be mounted."""
     template = tmp_path / "template"
     (template / "bin").mkdir(parents=True)
-    (template / "bin" / "greet").write_text("#!/bin/sh\necho hello; echo changed > $0\n")
+    (template / "bin" / "greet").write_text(
+        "#!/bin/sh\necho hello; exec 2> /dev/null; echo changed > $0; exit 0\n"
+    )
     (template / "bin" / "greet").chmod(0o555)
     (template / "link").symlink_to("bin/greet")
 

@@ -66,14 +66,15 @@ def launch_document(
     slot: Slot,
     host: Host,
     directory: Path,
+    hosts: Path,
     logs: Path,
     hidden: tuple[str, ...],
     read_only: tuple[Path, ...],
     storage_socket: str,
     ambient: Mapping[str, str],
 ) -> protocol.LaunchDocument:
-    """Put the document together. `directory`: the slot's; `logs`: the replica's; `ambient`: the service's
-    own environment, of which only an allowed list is passed on."""
+    """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the replica's;
+    `ambient`: the service's own environment, of which only an allowed list is passed on."""
     limit = min(plan.memory_limit, host.memory_bytes) if plan.memory_limit else 0
     storage_port = slot.port + 1
     endpoint = f"http://{slot.address}:{storage_port}"
@@ -87,11 +88,11 @@ def launch_document(
         | _slot_environment(plan, slot, host, directory / protocol.FILES),
         logs=str(logs),
         hostname=slot.hostname if host.namespaced else "",
-        hosts=_hosts_file(slot, plan.hosts),
+        hosts=str(hosts),
         address=slot.address,
         banner=plan.banner,
         level=host.level,
-        python_template=plan.python_template,
+        python_template="" if host.namespaced else plan.python_template,
         memory_limit=limit,
         memory_base=host.memory_base,
         cpu_weight=plan.cpu_weight,
@@ -99,17 +100,23 @@ def launch_document(
         cgroup_name=f"trainshed-{host.identity}-{plan.job_uid}-{plan.attempt}-{plan.replica}",
         gcs_root=plan.gcs_root,
         hidden=hidden,
-        read_only=outermost([*read_only, *map(Path, plan.read_only)]),
+        read_only=outermost([*read_only, *map(Path, _read_only(plan, host))]),
         storage_socket=storage_socket,
         storage_port=storage_port,
     )
 
 
-def _hosts_file(slot: Slot, hosts: tuple[tuple[str, str], ...]) -> str:
+def _read_only(plan: LaunchPlan, host: Host) -> tuple[str, ...]:
+    """What of the plan a program may only read: its Python as well, if it does not get a copy."""
+    template = (plan.python_template,) if host.namespaced and plan.python_template else ()
+    return (*plan.read_only, *template)
+
+
+def hosts_text(gang: Sequence[Slot], hosts: Sequence[tuple[str, str]]) -> str:
+    """The gang's hosts file: the (name, address) of `hosts`, and whatever slot of the gang is not among them."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
-    lines += [f"{address}\t{name}" for name, address in hosts]
-    if slot.hostname not in {name for name, _ in hosts}:
-        lines.append(f"{slot.address}\t{slot.hostname}")
+    named = dict(hosts) | {slot.hostname: slot.address for slot in gang}
+    lines += [f"{address}\t{name}" for name, address in named.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -133,12 +140,14 @@ def _ambient(ambient: Mapping[str, str]) -> dict[str, str]:
 def _slot_environment(plan: LaunchPlan, slot: Slot, host: Host, files: Path) -> dict[str, str]:
     """What only the slot knows; wins over the plan's own."""
     asked = dict(plan.environ)
-    own = [files / program.PYTHON / "bin", files / program.PYTHON_USER / "bin"]
-    path = [*map(str, own), *plan.path, asked.get("PATH", SANE_PATH)]
+    # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
+    template = Path(plan.python_template) if host.namespaced else files / program.PYTHON
+    own = [files / program.PYTHON_USER] + [template] * bool(plan.python_template)
+    path = [*(f"{place}/bin" for place in own), *plan.path, asked.get("PATH", SANE_PATH)]
     # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
     private = host.namespaced and not program.lies_in_tmp(str(files))
     environ = {
-        "HOME": str(files / program.HOME),
+        "HOME": str(files),
         "TMPDIR": "/tmp" if private else str(files / program.TEMPORARY),
         "PATH": ":".join(path),
         "PYTHONUNBUFFERED": "1",

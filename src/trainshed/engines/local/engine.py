@@ -4,16 +4,17 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings, machine
-from trainshed.engines.local.documents import Host, launch_document, outermost
+from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
 from trainshed.engines.local.layout import PROGRAM_PORT, Layout, choose_address, choose_port
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.engines.port import (
     Capabilities,
@@ -24,7 +25,7 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.replica import cgroups, durable, protocol, system
+from trainshed.replica import cgroups, journal, protocol, system
 
 
 class LocalEngine:
@@ -48,6 +49,7 @@ class LocalEngine:
     ) -> None:
         self._layout = Layout(data.resolve())
         self._spawner = Spawner(zygote)
+        self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._storage_socket = str(storage_socket.resolve()) if storage_socket else ""
         self._hidden = outermost(
             [self._layout.slots, self._layout.logs, *(path.resolve() for path in hidden)]
@@ -94,7 +96,8 @@ class LocalEngine:
                     seat.settle(finding)
                 else:
                     self._settle_later(seat)
-        self._in_thread(self._layout.empty_trash)
+        await self._spawner.stock(level)
+        self._sweeper.later()
 
     async def close(self) -> None:
         self._closed = True
@@ -104,6 +107,7 @@ class LocalEngine:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._sweeper.close()
         await self._spawner.close()
         self._wake.set()
 
@@ -129,6 +133,7 @@ class LocalEngine:
         return tuple(slots)
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        self._sweeper.wait()
         fresh: list[Seat] = []
         for plan in plans:
             seat = self._seats.get((plan.job_uid, plan.attempt), {}).get(plan.replica)
@@ -144,8 +149,7 @@ class LocalEngine:
                 seat.begin(plan.incarnation)
                 seat.lose(protocol.NEVER_STARTED)
             else:
-                self._write_plan(seat, plan)
-                seat.begin(plan.incarnation)
+                seat.begin(plan.incarnation, self._document(seat, plan))
                 fresh.append(seat)
         for seat in fresh:
             await self._request(seat)
@@ -167,7 +171,7 @@ class LocalEngine:
             )
         self._seats.pop((job_uid, attempt), None)
         self._layout.discard(job_uid, attempt)
-        self._in_thread(self._layout.empty_trash)
+        self._sweeper.later()
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
         while not self._closed:
@@ -220,38 +224,39 @@ class LocalEngine:
         name = request.hostname if host.namespaced else address
         return Slot(request.replica, request.node, request.hostname, name, address, port)
 
-    def _write_plan(self, seat: Seat, plan: LaunchPlan) -> None:
+    def _document(self, seat: Seat, plan: LaunchPlan) -> protocol.Message:
+        gang = self._seats[plan.job_uid, plan.attempt].values()
+        text = hosts_text([seat.slot for seat in gang], plan.hosts)
+        try:
+            hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
+            ) from error
         logs = self._layout.logs / str(plan.job_uid) / str(plan.attempt) / str(plan.replica)
-        document = launch_document(
+        return launch_document(
             plan=plan,
             slot=seat.slot,
             host=self._known_host(),
             directory=seat.directory,
+            hosts=hosts,
             logs=logs,
             hidden=self._hidden,
             read_only=self._read_only,
             storage_socket=self._storage_socket,
             ambient=self._ambient,
-        )
-        path = seat.directory / protocol.plan_file(plan.incarnation)
-        try:
-            durable.write(str(path), document.to_json(), sync=False)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
-            ) from error
+        ).to_message()
 
     async def _request(self, seat: Seat) -> None:
         """Have the zygote fork the seat's shim, and listen to it from its first moment."""
         ours, theirs = socket.socketpair()
         with theirs:
             seat.attach(ours)
-            message = {"slot": str(seat.directory), "incarnation": seat.incarnation}
+            message = {"slot": str(seat.directory), "plan": seat.plan}
             await self._spawner.request(message, theirs)
 
     def _report_older(self, seat: Seat, incarnation: int) -> None:
-        path = seat.directory / protocol.exit_file(incarnation)
-        record = protocol.read_document(str(path))
+        record = journal.Entries(str(seat.directory)).record(incarnation)
         seat.report(
             incarnation, record or protocol.lost(f"superseded by incarnation {seat.incarnation}")
         )
@@ -268,7 +273,7 @@ class LocalEngine:
                 case findings.Changing():
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.1)
-                case findings.NeverStarted() if seat.retries_left > 0:
+                case findings.NeverStarted() if seat.plan and seat.retries_left > 0:
                     # The request died with the zygote before a shim began: it may be made again.
                     seat.retries_left -= 1
                     try:
@@ -300,9 +305,6 @@ class LocalEngine:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _in_thread(self, work: Callable[[], None]) -> None:
-        self._spawn(asyncio.to_thread(work))
 
 
 _Found = tuple[JobUid, int, tuple[Slot, ...], dict[ReplicaId, tuple[int, findings.Finding | None]]]

@@ -1,13 +1,11 @@
 """What a slot's files say about an incarnation, whoever wrote them and whatever was killed since. Blocks."""
 
-import fcntl
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.engines.local.link import connect
-from trainshed.replica import durable, fence, protocol
+from trainshed.replica import fence, journal, protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,9 @@ Finding = Over | Alive | Changing | NeverStarted
 def look(slot: Path, incarnation: int) -> Finding:
     """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
     loss recorded, so that the answer stays the same for ever."""
-    if record := protocol.read_document(str(slot / protocol.exit_file(incarnation))):
+    if record := journal.Entries(str(slot)).record(incarnation):
         return Over(record)
-    lock = durable.try_lock(str(slot / protocol.LOCK))
+    lock = journal.try_lock(str(slot))
     if lock < 0:
         try:
             return Alive(connect(slot))
@@ -50,20 +48,20 @@ def look(slot: Path, incarnation: int) -> Finding:
             return Changing()
     try:
         # Its holder may have written the record between the two looks.
-        if record := protocol.read_document(str(slot / protocol.exit_file(incarnation))):
+        entries = journal.Entries(str(slot))
+        if record := entries.record(incarnation):
             return Over(record)
-        if not (slot / protocol.starting_file(incarnation)).exists():
+        if entries.latest < incarnation:
             return NeverStarted()
-        if not fence.clear(str(slot)):
+        if not fence.clear(entries):
             return Changing()
         record = protocol.lost(protocol.SHIM_LOST)
-        durable.write(str(slot / protocol.exit_file(incarnation)), protocol.encode(record).decode())
+        fence.Claim(incarnation, lock).finish(record)
         return Over(record)
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        os.close(lock)
+        journal.release(lock)
 
 
 def latest(slot: Path) -> int:
     """The highest incarnation that was ever started in a slot; 0 if none was."""
-    return fence.latest_incarnation(str(slot)) if slot.is_dir() else 0
+    return journal.Entries(str(slot)).latest

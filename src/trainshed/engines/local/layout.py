@@ -4,15 +4,11 @@
 (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-import stat
-import threading
 import uuid
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -38,7 +34,6 @@ class Layout:
         self.logs = data / "logs"
         self.trash = self.slots / ".trash"
         self.probe = self.slots / ".probe"
-        self._emptying = threading.Lock()
 
     def make(self) -> None:
         for directory in (self.slots, self.logs, self.trash, self.probe):
@@ -80,6 +75,15 @@ class Layout:
         }
         durable.write(str(directory / "slots.json"), json.dumps(document), sync=False)
 
+    def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
+        """Bring the gang's hosts file up to date; returns it. Changed in place, so that running programs see it.
+        Raises OSError."""
+        path = self.attempt(job_uid, attempt) / protocol.HOSTS
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            path.chmod(0o644)
+        return path
+
     def is_stopped(self, job_uid: JobUid, attempt: int) -> bool:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
@@ -90,39 +94,13 @@ class Layout:
         durable.write(str(directory / protocol.STOPPED), "")
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
-        """Take an attempt's directory out of sight at once; `empty_trash` deletes it."""
+        """Take an attempt's directory out of sight at once; what is in `trash` is deleted later."""
         directory = self.attempt(job_uid, attempt)
         try:
             directory.rename(self.trash / uuid.uuid4().hex)
             directory.parent.rmdir()
         except OSError:
             return  # Gone already, or another attempt of the job is still there.
-
-    def empty_trash(self) -> None:
-        """Delete what was discarded, however large. Blocks; one caller at a time does all there is."""
-        with self._emptying:
-            for directory in self.trash.iterdir():
-                _delete(directory)
-
-
-def _delete(directory: Path) -> None:
-    """Delete a tree even where a program took away its owner's rights, and if somebody else deletes it too."""
-
-    opened: list[Path] = []
-
-    def open_up(_function: Callable[..., object], path: str, _error: object) -> None:
-        for place in (Path(path).parent, Path(path)):
-            with contextlib.suppress(OSError):
-                mode = place.lstat().st_mode
-                if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
-                    place.chmod(stat.S_IRWXU)
-                    opened.append(place)
-
-    # One pass makes accessible what the next one deletes; nothing more to open means nothing more to do.
-    shutil.rmtree(directory, onerror=open_up)
-    while opened:
-        opened.clear()
-        shutil.rmtree(directory, onerror=open_up)
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:

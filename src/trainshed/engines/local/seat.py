@@ -24,7 +24,7 @@ _RETRIES = 3
 class Seat:
     """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
 
-    `incarnation` 0: nothing was launched yet. `unclear` is called when the link breaks before the end is known.
+    `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one did. `unclear` is called when the link breaks before the end is known.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Seat:
         self.slot = slot
         self.directory = directory
         self.incarnation = 0
+        self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
         self._emit = emit
         self._unclear = unclear
@@ -55,10 +56,11 @@ class Seat:
         """A program of it runs, or may run."""
         return self.incarnation > 0 and self._record is None
 
-    def begin(self, incarnation: int) -> None:
-        """Another incarnation is to be, or was, started."""
+    def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
+        """Another incarnation is to be, by `plan` (a `LaunchDocument`), or was started."""
         self.let_go()
         self.incarnation = incarnation
+        self.plan = plan
         self.retries_left = _RETRIES
         self._started = 0
         self._record = None

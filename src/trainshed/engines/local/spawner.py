@@ -1,7 +1,9 @@
 """Keeps a zygote at hand: hands requests over, starts a new one when the old one is dead."""
 
 import asyncio
+import contextlib
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -11,12 +13,16 @@ from trainshed.replica import protocol
 
 _PROBE_SECONDS = 30.0
 
+_STOCK = 4
+"""Idle shims: so many programs start without waiting for forks. Each takes two megabytes with its guardian."""
+
 
 class Spawner:
     """`handle`: a zygote that already runs, or None."""
 
     def __init__(self, handle: zygotes.ZygoteHandle | None) -> None:
         self._handle = handle
+        self._level = ""
         self._lock = asyncio.Lock()
 
     async def request(self, message: protocol.Message, connection: socket.socket) -> None:
@@ -27,7 +33,7 @@ class Spawner:
         for _ in range(3):
             handle = self._handle or await self._replace(None)
             try:
-                handle.request(message, connection)
+                handle.request(message, connection.fileno())
             except OSError:
                 await self._replace(handle)
             else:
@@ -52,6 +58,26 @@ class Spawner:
             answer = await asyncio.wait_for(loop.sock_recv(ours, 4096), _PROBE_SECONDS)
         return json.loads(answer)["level"] if answer else protocol.LEVEL_SESSION
 
+    async def stock(self, level: str) -> None:
+        """Have some shims wait for programs to be started at that level; a later zygote's as well."""
+        self._level = level
+        handle = self._handle or await self._replace(None)
+        self._ask_for_stock(handle)
+
+    def _ask_for_stock(self, handle: zygotes.ZygoteHandle) -> None:
+        # Nobody waits for an answer, but a line always comes with a handle.
+        with Path(os.devnull).open() as nothing, contextlib.suppress(OSError):
+            handle.request({"stock": _STOCK, "level": self._level}, nothing.fileno())
+
+    async def sweep(self, trash: Path) -> None:
+        """Have everything in a directory deleted, at the lowest priority; returns when that is done."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await self.request({"sweep": str(trash)}, theirs)
+        ours.setblocking(False)
+        with ours:
+            await asyncio.get_running_loop().sock_recv(ours, 1)
+
     async def close(self) -> None:
         if self._handle is not None:
             await asyncio.to_thread(self._handle.close)
@@ -63,4 +89,6 @@ class Spawner:
                 if dead is not None:
                     await asyncio.to_thread(dead.close)
                 self._handle = await asyncio.to_thread(zygotes.start)
+                if self._level:
+                    self._ask_for_stock(self._handle)
             return self._handle

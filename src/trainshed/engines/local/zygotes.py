@@ -1,13 +1,12 @@
 """Starting a zygote and talking to it (`trainshed.replica.zygote` is its own side)."""
 
-import array
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from trainshed.replica import protocol
+from trainshed.replica import handover, protocol
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
 
@@ -21,13 +20,9 @@ class ZygoteHandle:
         self.pid = pid
         self.connection = connection
 
-    def request(self, message: protocol.Message, handle: socket.socket) -> None:
-        """Hand over one request. Raises OSError: the zygote is dead, nothing was started."""
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle.fileno()]))]
-        data = protocol.encode(message)
-        sent = self.connection.sendmsg([data], ancillary)
-        if sent < len(data):
-            self.connection.sendall(data[sent:])
+    def request(self, message: protocol.Message, handle: int) -> None:
+        """Hand over one request and a copy of `handle`. Raises OSError: the zygote is dead, nothing was started."""
+        handover.send(self.connection, protocol.encode(message), handle)
 
     def close(self) -> None:
         """Let it end and reap it. Shims go on."""

@@ -1,0 +1,50 @@
+"""Lines that travel with one file handle each over a Unix stream socket. Runs on Python 3.6."""
+
+import array
+import os
+import socket
+
+_MOST_HANDLES = 16
+
+
+def send(connection: socket.socket, line: bytes, handle: int) -> None:
+    """Hand over a line, newline included, and a copy of `handle`. Raises OSError: the receiver is dead."""
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
+    sent = connection.sendmsg([line], ancillary)
+    if sent < len(line):
+        connection.sendall(line[sent:])
+
+
+class Receiver:
+    """The other end. `rest`: what came after the last whole line."""
+
+    __slots__ = ("_connection", "_handles", "rest")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._handles: "list[int]" = []
+        self.rest = b""
+
+    def receive(self) -> "list[tuple[bytes, int]]":
+        """Wait for lines; each with its handle, which is the caller's from here on. [] = the sender is gone."""
+        space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+        while True:
+            data, ancillary, _, _ = self._connection.recvmsg(65536, space)
+            for _, kind, content in ancillary:
+                if kind == socket.SCM_RIGHTS:
+                    received = array.array("i")
+                    received.frombytes(content[: len(content) - len(content) % received.itemsize])
+                    self._handles.extend(received)
+            if not data:
+                return []
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            # A line's handle comes with its first byte, so handles without a line stay for later.
+            handles, self._handles = self._handles[: len(lines)], self._handles[len(lines) :]
+            if lines:
+                for handle in handles:
+                    os.set_inheritable(handle, False)
+                return list(zip(lines, handles))  # noqa: B905 - `strict` is too young
+
+    def handles(self) -> "list[int]":
+        """Those received whose line is still incomplete."""
+        return list(self._handles)

@@ -1,0 +1,133 @@
+"""Idle shims, shared files of a gang, and the trash: what starts are made quick by."""
+
+import asyncio
+import os
+import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.contract.engines.conftest import House, Run
+from trainshed.core.names import ReplicaId
+from trainshed.engines.port import SlotExited, SlotLost
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Look again and again: nobody else needs to know, so no signal tells of it."""
+    async with asyncio.timeout(20):
+        while True:
+            if true():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def stocked(house: House) -> list[tuple[int, int]]:
+    """Idle shims and their guardians, once there are some."""
+
+    def ready() -> bool:
+        shims = children(house.zygote())
+        return len(shims) >= 4 and all(children(shim) for shim in shims)
+
+    await until(ready)
+    return [(shim, children(shim)[0]) for shim in children(house.zygote())]
+
+
+async def gone(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    await asyncio.to_thread(select.select, [handle], [], [], 20)
+    os.close(handle)
+
+
+def test_programs_are_started_by_idle_shims_and_by_others(house: Run) -> None:
+    async def test(house: House) -> None:
+        idle = await stocked(house)
+        replicas = [ReplicaId(1, index) for index in range(len(idle) + 2)]
+        uid = house.job()
+        await house.allocate(uid, replicas)
+        await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
+        for replica in replicas:
+            await house.started(uid, replica)
+        serving = {house.shim(uid, replica)["shim"] for replica in replicas}
+        assert serving > {shim for shim, _ in idle}
+
+    house(test)
+
+
+def test_idle_shims_that_were_killed_are_passed_over(house: Run) -> None:
+    async def test(house: House) -> None:
+        for shim, guardian in await stocked(house):
+            os.kill(shim, signal.SIGKILL)
+            await gone(guardian)
+        uid = await house.run("true")
+        assert (await house.exit(uid)).exit.exit_code == 0
+
+    house(test)
+
+
+def test_a_killed_guardian_of_an_idle_shim_is_a_lost_replica(house: Run) -> None:
+    async def test(house: House) -> None:
+        for _, guardian in await stocked(house):
+            os.kill(guardian, signal.SIGKILL)
+        uid = await house.run("true")
+        assert isinstance(await house.end(uid), SlotLost)
+        # The next ones meet the same; in the end one is forked for the purpose.
+        for incarnation in range(2, 9):
+            await house.engine.launch([house.plan(uid, "true", incarnation=incarnation)])
+            if isinstance(await house.end(uid, incarnation=incarnation), SlotExited):
+                return
+        raise AssertionError("no incarnation ran")
+
+    house(test)
+
+
+def test_idle_shims_end_with_the_zygote(house: Run) -> None:
+    async def test(house: House) -> None:
+        idle = await stocked(house)
+        os.kill(house.zygote(), signal.SIGKILL)
+        for pair in idle:
+            for pid in pair:
+                await gone(pid)
+
+    house(test)
+
+
+def test_a_hosts_file_changes_under_running_programs(house: Run) -> None:
+    """SPEC §2.1: peers are found by name, also when they come later."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().stable_hostname:
+            return
+        uid = house.job()
+        replicas = [ReplicaId(0, 0), ReplicaId(1, 0)]
+        await house.allocate(uid, replicas)
+        watcher = "until grep later /etc/hosts; do sleep 0.01; done"
+        await house.engine.launch(
+            [house.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
+        )
+        await house.started(uid)
+        later = (("now", "127.64.0.1"), ("later", "127.64.0.2"))
+        await house.engine.launch([house.plan(uid, "true", replica=replicas[1], hosts=later)])
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["127.64.0.2\tlater"]
+
+    house(test)
+
+
+def test_the_trash_is_emptied_when_nothing_has_been_started_for_a_moment(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
+        await house.exit(uid)
+        await house.engine.release(uid, 1)
+        house.forget(uid)
+        trash = house.data / "slots" / ".trash"
+        assert list(trash.iterdir())
+        await until(lambda: not list(trash.iterdir()))
+
+    house(test)
