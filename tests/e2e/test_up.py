@@ -317,3 +317,10 @@ def test_ordinary_users_run_gangs_too(data: Path, prefix: tuple[str, ...]) -> No
     finally:
         assert service.terminate() == 0
     assert not leftovers(data)
+
+
+def test_virtual_nodes_share_the_machine_and_get_replicas_in_turn(data: Path) -> None:
+    with running(data, "--nodes", "2") as service:
+        job_id = submit(service, container_job("pass", pools=(1, 3)))
+        nodes = [replica["node"] for replica in service.finish(job_id)["replicas"]]
+        assert nodes == ["local-0", "local-1", "local-0", "local-1"]

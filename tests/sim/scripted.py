@@ -89,6 +89,9 @@ class ScriptedEngine:
             elif key not in self.ended:
                 self.events.put_nowait(SlotLost(*key, 1, "never started"))
 
+    async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
+        return tuple(self.slots)
+
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         self.released.put_nowait((job_uid, attempt))
         self.slots.pop((job_uid, attempt), None)

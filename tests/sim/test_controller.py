@@ -256,6 +256,22 @@ def test_a_job_that_runs_too_long_is_cancelled_and_its_replicas_are_stopped(tmp_
     asyncio.run(story())
 
 
+def test_slots_of_a_job_that_ended_before_anything_started_are_given_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            await w.state(uid, JobState.SUCCEEDED)
+            assert await w.engine.released.get() == (uid, 1)
+            await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
+            await w.crash()
+            assert await w.engine.released.get() == (uid, 1)
+            assert await w.engine.allocations() == ()
+
+    asyncio.run(story())
+
+
 def test_what_still_runs_of_a_job_that_is_over_is_stopped_and_released(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:

@@ -97,6 +97,10 @@ class Controller:
         await self._hands.engine.start()
         self._queue.nodes = tuple(n.name for n in await self._hands.engine.capacity())
         self._watching = asyncio.create_task(self._watch())
+        for uid, attempt in await self._hands.engine.allocations():
+            if uid not in self._tracked:
+                # Its job ended just before the service did; what comes back is settled as unknown.
+                await self._hands.engine.stop(uid, attempt, 0)
         for uid in tuple(self._tracked):
             self.wake(uid)
 

@@ -12,7 +12,7 @@ class LaunchPlan:
     `argv[0]` is looked up on the PATH of `environ`. `environ` is complete but for what only the slot knows
     (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage endpoint), which the engine adds.
     `hosts`: (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
-    environment that is copied into the slot, so that the program may install packages of its own ("" = none).
+    environment, used in place and read-only, or copied into the slot where nothing can be mounted ("" = none).
     `memory_limit`: bytes, 0 = none. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
     log begins with. `gcs_root`: directory whose sub-directories are the buckets, shown as /gcs ("" = none).
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:

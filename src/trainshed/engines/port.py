@@ -147,6 +147,10 @@ class Engine(Protocol):
         `allocate` is then reported: exited, or lost with cause "never started". Returns at once."""
         ...
 
+    async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
+        """Every (job_uid, attempt) that holds slots now, in no order; for reconciliation after a crash."""
+        ...
+
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         """Forget the slots and remove their scratch files (logs stay). Only after all are over."""
         ...

@@ -32,10 +32,10 @@ class PackageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedRuntime:
-    """`template`: a tiny Python environment (interpreter link, configuration, path file) whose copy sees the
-    shared base and the job's packages read-only and takes the program's own installs. `notices`: lines on
-    what was installed, for the log. `path`: directories of console scripts, to be put on PATH after the
-    copy's own `bin` and the user base's. `read_only`: directories that no program may write to; permission
+    """`template`: a tiny Python environment (interpreter link, configuration, path file) that sees the shared
+    base and the job's packages; where it is read-only, a program's own installs go to its user base. `notices`:
+    lines on what was installed, for the log. `path`: directories of console scripts, to be put on PATH after
+    the user base's `bin` and the template's. `read_only`: directories that no program may write to; permission
     bits do not stop root, so the replica's mount namespace should bind them read-only."""
 
     template: str

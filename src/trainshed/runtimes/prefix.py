@@ -48,7 +48,7 @@ class Prefix:
 
     @property
     def template(self) -> Path:
-        """What is copied into each replica (`template` module)."""
+        """What each replica starts its Python from (`template` module)."""
         return self.root / "template"
 
 

@@ -88,6 +88,7 @@ class Service:
             storage_socket=parts.bucket_socket,
             hidden=(data,),
             read_only=(parts.settings.cache,),
+            nodes=parts.settings.nodes,
         )
         self._controller = Controller(
             ledger=parts.store.ledger,

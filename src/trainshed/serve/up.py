@@ -71,14 +71,14 @@ def command(
     )
 
     def announce(document: dict[str, Any]) -> None:
-        if ready_file is not None:
-            write_private(ready_file, document)
-        if ready_fd is not None:
-            write_line(ready_fd, document)
         say(
             f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
             'Point clients at it: eval "$(trainshed env)"     Stop it with its jobs: trainshed down'
         )
+        if ready_file is not None:
+            write_private(ready_file, document)
+        if ready_fd is not None:
+            write_line(ready_fd, document)
 
     try:
         with (

@@ -244,3 +244,18 @@ def test_sockets_are_reached_however_long_the_data_directorys_path_is(
         assert (await house.started(uid)).job_uid == uid
 
     house(test)
+
+
+def test_allocations_are_known_until_they_are_released_also_after_a_restart(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = house.job()
+        await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
+        assert await house.engine.allocations() == ((uid, 1),)
+        await house.restart()
+        assert await house.engine.allocations() == ((uid, 1),)
+        await house.engine.stop(uid, 1, 0)
+        await house.engine.release(uid, 1)
+        assert await house.engine.allocations() == ()
+        house.forget(uid)
+
+    house(test)

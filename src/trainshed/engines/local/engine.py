@@ -33,6 +33,7 @@ class LocalEngine:
     here on and starts new ones when it dies (None: starts the first as well). `storage_socket`: the bucket process's
     Unix socket, None = replicas get no storage endpoint. `hidden`: directories that programs must not see, besides
     slots and logs; `read_only`: directories they may only read, shown even inside hidden ones (runtimes).
+    `nodes`: as how many virtual nodes the machine is offered.
     `ambient`: the service's own environment (`documents` says what of it is passed on). `level`: the sandbox level to
     use, a `protocol.LEVEL_*`; "" = the strongest that works here."""
 
@@ -44,6 +45,7 @@ class LocalEngine:
         storage_socket: Path | None = None,
         hidden: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
+        nodes: int = 1,
         ambient: Mapping[str, str] | None = None,
         level: str = "",
     ) -> None:
@@ -56,6 +58,7 @@ class LocalEngine:
         )
         self._read_only = tuple(path.resolve() for path in read_only)
         self._ambient = dict(os.environ if ambient is None else ambient)
+        self._nodes = nodes
         self._level = level
         self._identity = machine.identity(data)
         self._host: Host | None = None
@@ -114,7 +117,7 @@ class LocalEngine:
     async def capacity(self) -> tuple[Node, ...]:
         if self._node is None:
             raise EngineUnavailable("the local engine has not been started yet")
-        return (self._node,)
+        return machine.split(self._node, self._nodes)
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
@@ -123,14 +126,17 @@ class LocalEngine:
             return tuple(seat.slot for seat in gang.values())
         slots: list[Slot] = []
         for request in requests:
-            if request.node != machine.NODE_NAME:
+            if not machine.is_node(request.node):
                 raise LaunchRejected(
-                    f"there is no node {request.node!r}; this engine has one, {machine.NODE_NAME!r}"
+                    f"there is no node {request.node!r}; this engine's are called local, or local-0 and so on"
                 )
             slots.append(self._choose_slot(job_uid, request, slots))
         self._layout.write(job_uid, attempt, tuple(slots))
         self._seat_gang(job_uid, attempt, tuple(slots))
         return tuple(slots)
+
+    async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
+        return tuple(self._seats)
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         self._sweeper.wait()
