@@ -6,7 +6,8 @@ shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 Spoken over a stream socket pair: JSON lines with a file handle beside each. {"slot": PATH, "plan": LAUNCH DOCUMENT}:
 be a replica's shim, the handle its connection to the service. {"probe": PATH}: answer on the handle by one line
 {"level": LEVEL}. {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
-{"stock": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while nobody asks for anything.
+{"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while nobody asks
+for anything; the second number for a while after each start.
 A request that dies with the zygote closes its handle, which the other end sees.
 """
 
@@ -16,6 +17,7 @@ import os
 import select
 import signal
 import socket
+import time
 
 from trainshed.replica import birth, handover, protocol, sandbox, shim, sweeping, system
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _QUIET_MS = 60
 """Without a request for so long, what was asked for last has most likely been started."""
 _PAUSE_MS = 5
+_BUSY_SECONDS = 20.0
+"""After a start, more are likely to follow for so long."""
 
 
 def run(handle: int) -> "NoReturn":
@@ -61,7 +65,9 @@ class Zygote:
         self._connection = connection
         self._receiver = handover.Receiver(connection)
         self._stock: "list[socket.socket]" = []
-        self._wanted = 0
+        self._idle_stock = 0
+        self._busy_stock = 0
+        self._busy_until = 0.0
         self._level = ""
 
     def serve(self) -> None:
@@ -69,10 +75,7 @@ class Zygote:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while True:
-            pause = _QUIET_MS
-            while len(self._stock) < self._wanted and not poll.poll(pause):
-                self._add_to_stock()
-                pause = _PAUSE_MS
+            self._keep_stock(poll)
             requests = self._receiver.receive()
             if not requests:
                 return
@@ -87,10 +90,28 @@ class Zygote:
 
     def _restock(self, line: bytes) -> None:
         message = json.loads(line.decode("utf-8"))
-        self._wanted, self._level = message["stock"], message["level"]
-        for shim_socket in self._stock:
-            shim_socket.close()
-        self._stock.clear()
+        self._idle_stock, self._busy_stock = message["stock"], message["busy"]
+        self._level = message["level"]
+        self._shrink(0)
+
+    def _keep_stock(self, poll: "select.poll") -> None:
+        """Bring the stock to what is wanted, until there is a request to be read."""
+        pause: "float | None" = _QUIET_MS
+        while True:
+            left = self._busy_until - time.monotonic()
+            wanted = self._busy_stock if left > 0 else self._idle_stock
+            self._shrink(wanted)
+            if len(self._stock) >= wanted:
+                pause = left * 1000 + 1 if left > 0 else None
+            if poll.poll(pause):
+                return
+            if len(self._stock) < wanted:
+                self._add_to_stock()
+                pause = _PAUSE_MS
+
+    def _shrink(self, size: int) -> None:
+        while len(self._stock) > size:
+            self._stock.pop().close()
 
     def _add_to_stock(self) -> None:
         """Fork a shim that has all it needs but a plan."""
@@ -98,7 +119,7 @@ class Zygote:
         try:
             child = os.fork()
         except OSError:
-            self._wanted = 0  # No room for processes that only wait.
+            self._idle_stock = self._busy_stock = 0  # No room for processes that only wait.
             return
         if child == 0:
             try:
@@ -112,6 +133,7 @@ class Zygote:
 
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
+        self._busy_until = time.monotonic() + _BUSY_SECONDS
         while self._stock:
             with self._stock.pop() as shim_socket:
                 try:

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
-from trainshed.serve import clock
+from trainshed.serve import clock, memory
 from trainshed.serve.children import BucketKeeper, BucketPlace, ForkedBuckets
 from trainshed.serve.service import Parts, owner_token
 from trainshed.serve.settings import Settings
@@ -25,6 +25,7 @@ class StartFailed(Exception):
 def assembled(settings: Settings, zygote: ZygoteHandle) -> Generator[Parts]:
     """Everything a `Service` is made of; closed again at the end. Raises StartFailed."""
     with contextlib.ExitStack() as cleanup:
+        memory.settle()
         buckets = ForkedBuckets()
         try:
             parts = _open_in_order(settings, zygote, buckets, cleanup)

@@ -29,7 +29,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
-from trainshed.serve import clock
+from trainshed.serve import clock, memory
 from trainshed.serve.adapters import BucketDoor
 from trainshed.serve.announcing import SERVICE_FILE, write_private
 from trainshed.serve.children import BucketKeeper
@@ -193,6 +193,7 @@ class Service:
             credentials_document(self._parts.token, settings.project),
         )
         self._announce(document)
+        memory.settle()
 
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are."""

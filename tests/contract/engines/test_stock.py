@@ -30,7 +30,7 @@ async def stocked(house: House) -> list[tuple[int, int]]:
 
     def ready() -> bool:
         shims = children(house.zygote())
-        return len(shims) >= 4 and all(children(shim) for shim in shims)
+        return len(shims) >= 3 and all(children(shim) for shim in shims)
 
     await until(ready)
     return [(shim, children(shim)[0]) for shim in children(house.zygote())]
@@ -129,5 +129,15 @@ def test_the_trash_is_emptied_when_nothing_has_been_started_for_a_moment(house: 
         trash = house.data / "slots" / ".trash"
         assert list(trash.iterdir())
         await until(lambda: not list(trash.iterdir()))
+
+    house(test)
+
+
+def test_the_stock_grows_while_programs_are_started(house: Run) -> None:
+    async def test(house: House) -> None:
+        idle = len(await stocked(house))
+        uid = await house.run("true")
+        await house.exit(uid)
+        await until(lambda: len(children(house.zygote())) > idle)
 
     house(test)

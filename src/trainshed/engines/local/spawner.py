@@ -13,8 +13,9 @@ from trainshed.replica import protocol
 
 _PROBE_SECONDS = 30.0
 
-_STOCK = 4
-"""Idle shims: so many programs start without waiting for forks. Each takes two megabytes with its guardian."""
+_STOCK, _BUSY_STOCK = 3, 6
+"""Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
+forks. Each takes two megabytes with its guardian."""
 
 
 class Spawner:
@@ -67,7 +68,9 @@ class Spawner:
     def _ask_for_stock(self, handle: zygotes.ZygoteHandle) -> None:
         # Nobody waits for an answer, but a line always comes with a handle.
         with Path(os.devnull).open() as nothing, contextlib.suppress(OSError):
-            handle.request({"stock": _STOCK, "level": self._level}, nothing.fileno())
+            handle.request(
+                {"stock": _STOCK, "busy": _BUSY_STOCK, "level": self._level}, nothing.fileno()
+            )
 
     async def sweep(self, trash: Path) -> None:
         """Have everything in a directory deleted, at the lowest priority; returns when that is done."""
