@@ -72,23 +72,26 @@ class Connection:
             yield line["message"]
 
 
-def bare_interpreter() -> str:
-    return sys.executable
+def runtime_interpreter(connection: Connection) -> str:
+    """The interpreter that jobs run in, as a path outside of them."""
+    program = "import os, sys; print('runs', os.path.realpath(sys.executable))"
+    job = connection.submit(container_job(program))
+    (path,) = (m.split()[1] for m in connection.messages(job) if m.startswith("runs "))
+    return path
 
 
-def bare_first_line() -> float:
+def bare_first_line(python: str = sys.executable) -> float:
     """From spawn to the program's first statement."""
     begun = time.time_ns()
-    process = subprocess.run([bare_interpreter(), "-c", STAMP], stdout=subprocess.PIPE, check=True)
+    process = subprocess.run([python, "-c", STAMP], stdout=subprocess.PIPE, check=True)
     return (int(process.stdout) - begun) / 1e6
 
 
-def bare_together(count: int) -> float:
+def bare_together(count: int, python: str = sys.executable) -> float:
     """From the first spawn until the last of `count` interpreters ran its first statement."""
     begun = time.time_ns()
     processes = [
-        subprocess.Popen([bare_interpreter(), "-c", STAMP], stdout=subprocess.PIPE)
-        for _ in range(count)
+        subprocess.Popen([python, "-c", STAMP], stdout=subprocess.PIPE) for _ in range(count)
     ]
     stamps = [int(process.communicate()[0]) for process in processes]
     return (max(stamps) - begun) / 1e6
@@ -166,7 +169,7 @@ def bare_per_second(count: int) -> float:
     """Interpreters started one after another, each waited for."""
     begun = time.perf_counter()
     for _ in range(count):
-        subprocess.run([bare_interpreter(), "-c", "pass"], check=True)
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
     return count / (time.perf_counter() - begun)
 
 
