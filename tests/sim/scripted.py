@@ -41,6 +41,8 @@ class ScriptedEngine:
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
         self.unavailable = 0
         self.ignore_stop = False
+        self.faults: dict[str, Exception] = {}
+        """By method: what its next call raises."""
 
     def capabilities(self) -> Capabilities:
         return Capabilities(False, False, False, True, "loopback", True)
@@ -60,6 +62,7 @@ class ScriptedEngine:
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
+        self._fail("allocate")
         if self.unavailable:
             self.unavailable -= 1
             raise EngineUnavailable("scripted")
@@ -69,7 +72,12 @@ class ScriptedEngine:
         )
         return self.slots.setdefault((job_uid, attempt), slots)
 
+    def _fail(self, method: str) -> None:
+        if (fault := self.faults.pop(method, None)) is not None:
+            raise fault
+
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        self._fail("launch")
         for plan in plans:
             key = (plan.job_uid, plan.attempt, plan.replica)
             if key in self.alive or key in self.ended or key[:2] in self.stopped:
@@ -79,6 +87,7 @@ class ScriptedEngine:
             self.events.put_nowait(SlotStarted(*key, plan.incarnation, 1))
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        self._fail("stop")
         self.stopped.add((job_uid, attempt))
         if self.ignore_stop:
             return
@@ -93,6 +102,7 @@ class ScriptedEngine:
         return tuple(self.slots)
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
+        self._fail("release")
         self.released.put_nowait((job_uid, attempt))
         self.slots.pop((job_uid, attempt), None)
         self.ended = {k: v for k, v in self.ended.items() if k[:2] != (job_uid, attempt)}

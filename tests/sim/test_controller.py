@@ -6,8 +6,11 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
 from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.controller import controller
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
@@ -16,8 +19,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.specs.model import Scheduling
-from trainshed.engines.port import SlotRequest
-from trainshed.runtimes.port import BuildFailed
+from trainshed.engines.port import LaunchRejected, SlotRequest
+from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.store.notices import Notices
 from trainshed.store.port import Store
 from trainshed.store.registry import open_store
@@ -155,6 +158,59 @@ def test_an_engine_that_cannot_answer_is_asked_again(tmp_path: Path) -> None:
             w.engine.unavailable = 2
             uid = await w.create(job(1))
             await w.state(uid, JobState.RUNNING)
+
+    asyncio.run(story())
+
+
+def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
+    """SPEC §2.1: the service's own failure. It is not left PREPARING, where no limit of time runs."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.engine.faults["launch"] = LaunchRejected("there is no such node")
+            uid = await w.create(job(1))
+            failed = await w.state(uid, JobState.FAILED)
+            assert failed.error is not None
+            assert failed.error.code == 13
+            assert await w.engine.released.get() == (uid, 1)
+
+    asyncio.run(story())
+
+
+def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.engine.unavailable = 10**6
+            uid = await w.create(job(1))
+            await w.until(uid, lambda found: found.launched)
+            w.runtimes.warm, w.runtimes.failure = False, PackageFailed("no such object gs://b/x")
+            await w.crash()
+            w.engine.unavailable = 0
+            failed = await w.state(uid, JobState.FAILED)
+            assert failed.error is not None
+            assert "no such object gs://b/x" in failed.error.message
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("method", ["stop", "release"])
+def test_ending_a_job_is_tried_again_whatever_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(controller, "_PAUSE", 0.01)
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            subject = job(1)
+            uid = await w.create(subject)
+            await w.state(uid, JobState.RUNNING)
+            w.engine.faults[method] = RuntimeError("scripted")
+            await w.cancel(subject)
+            await w.state(uid, JobState.CANCELLED)
+            async with asyncio.timeout(10):
+                assert await w.engine.released.get() == (uid, 1)
 
     asyncio.run(story())
 

@@ -18,8 +18,9 @@ def evidence(
     replica: ReplicaId = PRIMARY,
     name: JobName = VERTEX,
     is_package: bool = True,
+    by_service: bool = False,
 ) -> Evidence:
-    return Evidence(name, replica, is_package, exit_record, "its node went away")
+    return Evidence(name, replica, is_package, exit_record, "its node went away", by_service)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ def evidence(
         (evidence(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
         (evidence(exited(1)), "user_code_failed", Effect.JOB_FAILS),
         (evidence(exited(signal=11), replica=WORKER), "user_code_failed", Effect.JOB_FAILS),
+        (evidence(None, by_service=True), "internal_error", Effect.JOB_FAILS),
         (evidence(None), "replica_lost", Effect.JOB_FAILS),
     ],
 )
@@ -45,8 +47,16 @@ def test_no_row_is_shadowed_and_every_failing_row_has_a_public_code() -> None:
         for replica in (PRIMARY, WORKER)
         for record in (None, exited(0), exited(1), exited(signal=9, oom=True), exited(signal=6))
     ]
+    cases.append(evidence(None, by_service=True))
     assert {judge(case).rule for case in cases} == {rule.name for rule in RULES}
     assert all(rule.code for rule in RULES if rule.effect is Effect.JOB_FAILS)
+
+
+def test_a_failure_of_the_service_is_published_as_an_internal_error() -> None:
+    """SPEC §2.1: the service itself failed."""
+    error = judge(evidence(None, by_service=True)).error
+    assert error is not None
+    assert (error.code, error.message) == (13, "Internal error occurred for the current attempt")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import deadlines, instructions, step
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, JobError
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, ReplicaId
 from trainshed.core.specs.model import DEFAULT_TIMEOUT, Scheduling
@@ -118,6 +118,21 @@ def test_a_lost_replica_fails_the_job_and_says_which() -> None:
     assert "workerpool0-0 was lost: its shim is gone" in subject.error.message
 
 
+def test_a_replica_the_service_could_not_run_is_an_internal_error_with_its_cause_told() -> None:
+    """SPEC §2.1: the service itself failed; the typed cause stands in the timeline."""
+    before = after(job(), ADMITTED, PREPARED)
+    result = step(before, ReplicaLost(1, PRIMARY, 1, "no room for a mount", True), NOW)
+    ended_job, told = result.job, result.timeline
+    assert ended_job.state is JobState.FAILED
+    assert ended_job.error == JobError(13, "Internal error occurred for the current attempt")
+    assert ended_job.outcome is not None
+    assert ended_job.outcome.rule == "internal_error"
+    assert (told[0].kind, told[0].message) == (
+        "internal_error",
+        "The service could not run workerpool0-0: no room for a mount.",
+    )
+
+
 @pytest.mark.parametrize("before", [(), (ADMITTED,)], ids=["queued", "preparing"])
 def test_cancel_before_the_launch_ends_at_once(before: tuple[Event, ...]) -> None:
     """SPEC §2: cancel works in every state before the end."""
@@ -186,6 +201,20 @@ def test_a_failure_of_the_service_has_the_public_internal_message() -> None:
         "Internal error occurred for the current attempt",
     )
     assert "uv: disk full" in [entry.message for entry in outcome.timeline]
+
+
+def test_a_start_that_turns_out_to_be_impossible_ends_the_job() -> None:
+    """Without this it would be PREPARING for ever: no limit of time runs before the first RUNNING."""
+    failure = PreparationFailed(1, "there is no node x", by_user=False)
+    half = after(job(1, 1), ADMITTED, PREPARED, started(PRIMARY))
+    stopping = after(half, failure)
+    assert instructions(stopping) == (StopReplicas(1),)
+    over = after(stopping, ended(PRIMARY), ReplicaLost(1, WORKER, 1, "never started"))
+    assert over.state is JobState.FAILED
+    assert over.error is not None
+    assert over.error.code == 13
+    running = after(half, started(WORKER))
+    assert after(running, failure) == running
 
 
 def test_deadlines_follow_the_state() -> None:

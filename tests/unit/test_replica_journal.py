@@ -35,7 +35,11 @@ def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> N
         )
     entries = journal.Entries(".")
     assert entries.latest == 2
-    assert [entries.record(n) for n in (1, 2, 3)] == [{"lost": "end 1"}, {"lost": "end 2"}, None]
+    assert [entries.record(n) for n in (1, 2, 3)] == [
+        protocol.lost("end 1"),
+        protocol.lost("end 2"),
+        None,
+    ]
 
 
 def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:

@@ -60,6 +60,23 @@ def test_progress_that_never_ends_a_line_takes_no_memory(tmp_path: Path) -> None
     assert [line["m"] for line in read(tmp_path)] == [" 9999 of 10000 ##########"]
 
 
+@pytest.mark.parametrize("state", ["\r%d%%", "%d%%\r"], ids=["before", "behind"])
+def test_progress_that_goes_on_for_long_is_seen_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """docs/choices.md: a bar that never ends its line is not silent for hours."""
+    at = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: at)
+    log = Segments(str(tmp_path))
+    stream = Stream(log, "e")
+    for step in range(101):
+        at = step * segments.PROGRESS_SECONDS / 20
+        stream.feed((state % step).encode())
+    stream.close()
+    log.seal()
+    assert [line["m"] for line in read(tmp_path)] == ["19%", "39%", "59%", "79%", "99%", "100%"]
+
+
 def test_a_long_line_is_cut_between_characters(tmp_path: Path) -> None:
     text = "é" * LINE_BYTES + "end"
     data = text.encode() + b"\nnext\n"

@@ -1,11 +1,13 @@
 """Settings from file, environment and command line: which wins, and what is refused."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from trainshed.controller.launching import Launching
-from trainshed.serve.settings import SettingsError, load
+from trainshed.serve.settings import Settings, SettingsError, load
+from trainshed.serve.up import command
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +87,26 @@ def test_the_memory_cap_only_lowers_limits() -> None:
     assert Launching(memory_cap=60).memory_limit(100) == 60
     assert Launching(memory_cap=60).memory_limit(10) == 10
     assert Launching(memory_cap=60).memory_limit(0) == 60
+
+
+def test_the_documented_settings_are_the_settings() -> None:
+    """docs/settings.md: every field with its sources and its default, in order."""
+    page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
+    rows = [row.strip("| ").split("|") for row in page.splitlines() if row.startswith("| `")]
+    documented = [tuple(cell.strip().strip("`") for cell in row[:4]) for row in rows]
+    options = {
+        option.name: option.opts[0]
+        for option in command.params
+        if option.name in {field.name for field in fields(Settings)}
+    }
+    places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
+    assert documented == [
+        (
+            field.name,
+            f"TRAINSHED_{field.name.upper()}",
+            options.get(field.name, ""),
+            places.get(field.name)
+            or str(getattr(Settings(), field.name)).replace("False", "false"),
+        )
+        for field in fields(Settings)
+    ]

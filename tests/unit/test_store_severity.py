@@ -78,7 +78,7 @@ def test_a_line_with_a_level_has_it_on_either_stream(text: str, severity: Severi
 def test_a_line_without_a_level_has_its_streams(text: str) -> None:
     assert read_line(OUT, text).severity is INFO
     assert read_line(ERR, text).severity is ERROR
-    assert read_line(BANNER, text).severity is INFO
+    assert read_line(BANNER, text).severity is NOTICE
 
 
 @pytest.mark.parametrize(

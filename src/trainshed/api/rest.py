@@ -86,6 +86,15 @@ class RestTransport:
             path = "/v1/" + path[9:]
         return self._table.match(verb, path)
 
+    def _served(self, service: str) -> str:
+        names = sorted(
+            method.rpartition(".")[2]
+            for method in self._handlers
+            if method.startswith(f"{service}.")
+        )
+        what = ", ".join(names) if names else "nothing"
+        return f"of {service.rpartition('.')[2]} there is {what}"
+
     async def _call(
         self,
         principal: Principal,
@@ -97,7 +106,7 @@ class RestTransport:
         method = f"{route.service}.{route.method}"
         handler = self._handlers.get(method)
         if handler is None:
-            raise NotServed(f"{method} is not served here yet; the documentation lists what is.")
+            raise NotServed(f"{method} is not served here yet; {self._served(route.service)}.")
         authorize(principal, method)
         call = Call(principal, self._services, method)
         try:

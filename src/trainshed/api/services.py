@@ -39,7 +39,7 @@ class Services:
 
     `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
     tells the controller that a job has something to do; `closing` is set when the server shuts
-    down, so that streams end.
+    down, so that streams end and no more jobs are taken.
     """
 
     intake: Intake

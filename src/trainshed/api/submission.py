@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from trainshed.api.services import BucketProbe, Services
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
@@ -49,7 +49,11 @@ async def store_job(
     public: Mapping[str, Any],
     principal: str,
 ) -> Job:
-    """Write the new job and wake the controller. Raises AlreadyExists."""
+    """Write the new job and wake the controller. Raises AlreadyExists, Unavailable (the service stops)."""
+    if services.closing.is_set():
+        raise Unavailable(
+            "The service is stopping and takes no new jobs; submit again when it is up again."
+        )
     now = services.now()
     elsewhere = tuple(_elsewhere(spec, services.buckets))
     spec = replace(spec, warnings=(*spec.warnings, *elsewhere)) if elsewhere else spec

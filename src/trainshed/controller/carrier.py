@@ -76,7 +76,7 @@ def preparation(job: Job) -> str:
 
 
 async def carry_out(hands: Hands, job: Job, instruction: Instruction) -> None:
-    """Do one instruction, trying again while the engine cannot answer. Raises nothing but CancelledError."""
+    """Do one instruction, trying again while the engine cannot answer. Raises only what no port announces."""
     tries = 0
     while True:
         try:

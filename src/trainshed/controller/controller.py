@@ -5,6 +5,7 @@ polling: jobs are woken by requests, engine events, deadlines and their own carr
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,17 +21,26 @@ from trainshed.core.lifecycle.events import (
     JobAdmitted,
     PreparationFailed,
     PrepareRuntime,
+    ReleaseSlots,
     ReplicaExited,
     ReplicaLost,
     ReplicaStarted,
     RuntimePrepared,
+    StopReplicas,
     TimelineEntry,
 )
 from trainshed.core.lifecycle.machine import Deadline, deadlines, instructions, step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
-from trainshed.engines.port import EngineEvent, LinesWritten, SlotExited, SlotLost, SlotStarted
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    LinesWritten,
+    SlotExited,
+    SlotLost,
+    SlotStarted,
+)
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, StaleCommit
 
@@ -43,7 +53,7 @@ _TIDY = 1.0
 _GATHER = 0.01
 """Seconds in which the starts of a gang's replicas are gathered, so that they cost few commits."""
 _PAUSE = 1.0
-"""Seconds before events that could not be applied are tried again."""
+"""Seconds before what could not be applied or carried out is tried again."""
 
 
 @dataclass(slots=True)
@@ -262,13 +272,18 @@ class Controller:
     ) -> None:
         if before is not None:
             await asyncio.wait((before,))
-        try:
-            await carry_out(self._hands, job, instruction)
-        except Exception as failure:
-            log.exception(
-                "job %d: %s could not be carried out", job.uid, type(instruction).__name__
-            )
-            self.report(job.uid, PreparationFailed(job.attempt, repr(failure), by_user=False))
+        while True:
+            try:
+                await carry_out(self._hands, job, instruction)
+            except Exception as failure:
+                name = type(instruction).__name__
+                log.exception("job %d: %s could not be carried out", job.uid, name)
+                if isinstance(instruction, StopReplicas | ReleaseSlots):
+                    # Nothing else would ever end the job or give its slots back.
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                self.report(job.uid, PreparationFailed(job.attempt, repr(failure), by_user=False))
+            break
         if job.state.is_final:
             self._forget(job.uid)
 
@@ -286,7 +301,9 @@ class Controller:
                 case ReplicaStarted():
                     await engine.stop(uid, event.attempt, 0)
                 case ReplicaExited() | ReplicaLost():
-                    await engine.release(uid, event.attempt)
+                    # While another replica of it lives this is refused; the last one's end brings us back.
+                    with contextlib.suppress(EngineUnavailable):
+                        await engine.release(uid, event.attempt)
                 case _:
                     pass
 
@@ -302,5 +319,5 @@ class Controller:
                 self.report(uid, ReplicaStarted(attempt, replica, incarnation, at))
             case SlotExited(uid, attempt, replica, incarnation, exit_record):
                 self.report(uid, ReplicaExited(attempt, replica, incarnation, exit_record))
-            case SlotLost(uid, attempt, replica, incarnation, cause):
-                self.report(uid, ReplicaLost(attempt, replica, incarnation, cause))
+            case SlotLost(uid, attempt, replica, incarnation, cause, by_service):
+                self.report(uid, ReplicaLost(attempt, replica, incarnation, cause, by_service))

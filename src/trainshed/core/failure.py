@@ -17,6 +17,8 @@ INVALID_ARGUMENT = 3
 CANCELLED = 1
 INTERNAL = 13
 
+INTERNAL_ERROR_MESSAGE = "Internal error occurred for the current attempt"
+
 
 class Effect(enum.StrEnum):
     """What a verdict does to the job."""
@@ -28,13 +30,15 @@ class Effect(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that a rule may look at. `exit` is None when the replica left no record."""
+    """All that a rule may look at. `exit` is None when the replica left no record; `cause` and `by_service`
+    then say why it is gone and whether the service itself is at fault."""
 
     name: JobName
     replica: ReplicaId
     is_package: bool
     exit: ExitRecord | None
     cause: str = ""
+    by_service: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,13 @@ RULES: tuple[Rule, ...] = (
         Effect.JOB_FAILS,
         INVALID_ARGUMENT,
         _user_code_message,
+    ),
+    Rule(
+        "internal_error",
+        lambda e: e.by_service,
+        Effect.JOB_FAILS,
+        INTERNAL,
+        lambda e: INTERNAL_ERROR_MESSAGE,
     ),
     Rule("replica_lost", lambda e: True, Effect.JOB_FAILS, INVALID_ARGUMENT, _lost_message),
 )

@@ -90,13 +90,17 @@ class SlotExited:
 
 @dataclass(frozen=True, slots=True)
 class SlotLost:
-    """The shim is gone without a record (its program died with it), or never came up."""
+    """The shim is gone without a record (its program died with it), or never came up.
+
+    `by_service`: the engine could not do its part (a sandbox, a control group, a process); no outside cause.
+    """
 
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
     incarnation: int
     cause: str
+    by_service: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ A slot is the directory of one replica of one attempt:
 
 Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
 that lives long enough: `started` (at), any number of `lines` (n, in all), then `exited` (the record) or `lost`
-(cause); or, as the only message, `refused` (cause, `REFUSED_*`). Service to shim: `stop` (grace, ns).
+(cause, by_service); or, as the only message, `refused` (cause, `REFUSED_*`). Service to shim: `stop` (grace, ns).
 """
 
 import json
@@ -153,9 +153,12 @@ def ended(
     }
 
 
-def lost(cause: str) -> "Message":
-    """The attempt record of an incarnation whose program never ran, through no fault of its own."""
-    return {"lost": cause}
+def lost(cause: str, *, by_service: bool = False) -> "Message":
+    """The attempt record of an incarnation that is gone through no fault of its program.
+
+    `by_service`: the service could not do its part (a sandbox, a template); otherwise something outside did it.
+    """
+    return {"lost": cause, "by_service": by_service}
 
 
 def encode(message: "Message") -> bytes:

@@ -19,6 +19,8 @@ from trainshed.replica import durable
 SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
 TAIL_BYTES = 2048
+PROGRESS_SECONDS = 10.0
+"""How often a line that is overwritten all the time is written down while it goes on."""
 _TAIL_LINES = 40
 _SUFFIX = ".jsonl"
 
@@ -136,15 +138,17 @@ class Stream:
     """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB).
 
     Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
-    terminal: of a progress bar's states the last one stays.
+    terminal: of a progress bar's states the last one stays, and of one that goes on for long a state now and
+    then, so that its readers see that it moves.
     """
 
-    __slots__ = ("_log", "_rest", "_stream")
+    __slots__ = ("_log", "_rest", "_shown_at", "_stream")
 
     def __init__(self, log: Segments, stream: str) -> None:
         self._log = log
         self._stream = stream
         self._rest = b""
+        self._shown_at = time.monotonic()
 
     def feed(self, data: bytes) -> None:
         """Take what was read, at most `LINE_BYTES` at a time (so only the first line can be too long)."""
@@ -171,6 +175,10 @@ class Stream:
         """Hold back a line's beginning, forgetting overwritten progress and cutting what grows too long."""
         overwritten = rest.rfind(b"\r", 0, len(rest) - 1)
         if overwritten >= 0:
+            state = _visible(rest[:overwritten])
+            if state and time.monotonic() - self._shown_at >= PROGRESS_SECONDS:
+                self._shown_at = time.monotonic()
+                self._write_carefully([state])
             rest = rest[overwritten + 1 :]
         while len(rest) > LINE_BYTES:
             rest = self._write_first_part(rest)

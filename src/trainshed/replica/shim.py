@@ -54,11 +54,11 @@ def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> 
         import traceback  # Only here: every module imported before makes every fork dearer.
 
         durable.write("shim.err", traceback.format_exc(), sync=False)
-        record = protocol.lost("the replica could not be started: %s" % error)
+        record = protocol.lost("%s: %s" % (type(error).__name__, error), by_service=True)
     handle.finish(record)
     handle.release()
     listeners.send(
-        {"e": "lost", "cause": record["lost"]}
+        {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
         if "lost" in record
         else {"e": "exited", "record": record}
     )
@@ -86,6 +86,7 @@ class Shim:
         self._streams: "dict[int, log.Stream]" = {}
         self._inbox = b""
         self._failure = ""
+        self._sandbox_failed = False
         self._status = -1
         self._started = 0
         self._ended = 0
@@ -109,7 +110,7 @@ class Shim:
         finally:
             self._end_children()
         if self._failure:
-            return protocol.lost(self._failure)
+            return protocol.lost(self._failure, by_service=self._sandbox_failed)
         return self._seal()
 
     def _begin(self) -> None:
@@ -232,7 +233,7 @@ class Shim:
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
             elif word == "failed":
-                self._failure = rest
+                self._failure, self._sandbox_failed = rest, True
         if not data:
             self._loop.drop(self._control.fileno())
             if self._status < 0 and self._started:

@@ -26,6 +26,7 @@ from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.records import Job
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -197,9 +198,16 @@ class Service:
 
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are."""
-        jobs = [live.job for live in await self._parts.store.ledger.load_live()]
-        if jobs:
-            say(f"Stopping {len(jobs)} job{'s' if len(jobs) > 1 else ''} ...")
+        try:
+            async with asyncio.timeout(self._parts.settings.grace + STOP_JOBS):
+                # Again: a create that was on its way when the stop began may have come to its end since.
+                while live := await self._parts.store.ledger.load_live():
+                    await self._cancel([each.job for each in live])
+        except TimeoutError:
+            say("Some jobs did not stop in time; they are stopped at the next start.")
+
+    async def _cancel(self, jobs: list[Job]) -> None:
+        say(f"Stopping {len(jobs)} job{'s' if len(jobs) > 1 else ''} ...")
         for job in jobs:
             # A job that ended in this moment has nothing left to cancel.
             with contextlib.suppress(Exception):
@@ -207,12 +215,8 @@ class Service:
                     job.name, CancelRequested(CancelCause.USER, clock.now())
                 )
             self._controller.wake(job.uid)
-        try:
-            async with asyncio.timeout(self._parts.settings.grace + STOP_JOBS):
-                for job in jobs:
-                    await self._until_over(job.uid)
-        except TimeoutError:
-            say("Some jobs did not stop in time; they are stopped at the next start.")
+        for job in jobs:
+            await self._until_over(job.uid)
 
     async def _until_over(self, uid: Any) -> None:
         while True:

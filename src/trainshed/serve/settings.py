@@ -26,7 +26,7 @@ def default_cache() -> Path:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of a service. The same names are the keys of the TOML file and, upper-cased behind
-    TRAINSHED_, environment variables.
+    TRAINSHED_, environment variables; docs/settings.md lists them for people.
 
     `grace`: seconds between SIGTERM and SIGKILL of a replica. `default_bucket`: made at the first start, for
     the demo and for staging. `nodes`: virtual nodes of the local engine. `max_replicas`: how many replicas run at once; further jobs wait.

@@ -9,27 +9,46 @@ from collections import defaultdict
 
 from trainshed.core.names import JobUid
 
+_LIMIT = 10_000
+
 
 class Notices:
-    """Counts news per job. A waiter remembers the count it saw and waits for a higher one."""
+    """Numbers the news of all jobs. A waiter remembers the number it saw and waits for a higher one.
 
-    def __init__(self) -> None:
-        self._counts: dict[JobUid, int] = {}
+    `limit`: of how many jobs the last number is kept; of all others only that it is not above a common one.
+    """
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._limit = limit
+        self._latest = 0
+        self._numbers: dict[JobUid, int] = {}
+        self._forgotten = 0
         self._waiters: defaultdict[JobUid, set[asyncio.Future[None]]] = defaultdict(set)
 
+    def __len__(self) -> int:
+        """Of how many jobs a number is kept."""
+        return len(self._numbers)
+
     def count(self, uid: JobUid) -> int:
-        """News so far; read it *before* looking at the store, then wait beyond it."""
-        return self._counts.get(uid, 0)
+        """The last news so far; read it *before* looking at the store, then wait beyond it."""
+        return self._numbers.get(uid, self._forgotten)
 
     def publish(self, uid: JobUid) -> None:
         """There is news: a state, a timeline entry or log lines can be read now."""
-        self._counts[uid] = self._counts.get(uid, 0) + 1
+        if len(self._numbers) >= self._limit and uid not in self._numbers:
+            self._forgotten = self._latest
+            self._numbers.clear()
+        self._latest += 1
+        self._numbers[uid] = self._latest
         for waiter in self._waiters.pop(uid, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
     async def wait_beyond(self, uid: JobUid, count: int, patience: float) -> bool:
-        """Wait until there is news beyond `count`, at most `patience` seconds; False if there was none."""
+        """Wait until there is news beyond `count`, at most `patience` seconds; False if there was none.
+
+        True may also be said of news that was seen already: the caller looks once more for nothing.
+        """
         if self.count(uid) > count:
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -43,9 +62,8 @@ class Notices:
         return True
 
     def forget(self, uid: JobUid) -> None:
-        """The job is over and was told; keep no count of it while nobody waits."""
-        if uid not in self._waiters:
-            self._counts.pop(uid, None)
+        """The job is over: keep nothing of it. Who looks away at this moment still learns of its last news."""
+        self._forgotten = max(self._forgotten, self._numbers.pop(uid, 0))
 
     def _discard(self, uid: JobUid, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters.get(uid)

@@ -30,7 +30,8 @@ class StatusCode(Enum):
     FAILED_PRECONDITION = (9, 400)
     ABORTED = (10, 409)
     OUT_OF_RANGE = (11, 400)
-    UNIMPLEMENTED = (12, 501)
+    # Not 501, which clients try again for half a minute (docs/choices.md).
+    UNIMPLEMENTED = (12, 400)
     INTERNAL = (13, 500)
     UNAVAILABLE = (14, 503)
     DATA_LOSS = (15, 500)
@@ -43,7 +44,7 @@ class StatusCode(Enum):
 
     @property
     def http(self) -> int:
-        """The HTTP status that the public services answer with."""
+        """The HTTP status that the public services answer with, but for UNIMPLEMENTED."""
         return self.value[1]
 
     @classmethod

@@ -179,6 +179,29 @@ async def test_ml_jobs_by_their_id_and_both_resource_types(house: House) -> None
     )
 
 
+async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: House) -> None:
+    """SPEC §4: the first line; the primary's own log begins with it as well."""
+    answer = await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    assert answer.status == 200
+    notice = "asked for '2.6' on '3.7'"
+    house.write_log(1000, "workerpool0-0", (START + SECOND, notice), stream="b")
+    house.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "hello"))
+    house.clock = START + 60 * SECOND
+    job = 'resource.labels.job_id="job_1"'
+    everything = texts(await entries(house, job))
+    assert everything[0] == notice
+    assert everything.count(notice) == 1
+    for task in (
+        'resource.labels.task_name="master-replica-0"',
+        'labels."ml.googleapis.com/task_name"="master-replica-0"',
+    ):
+        alone = (await entries(house, f"{job} AND {task}")).json["entries"]
+        assert [(entry["textPayload"], entry["severity"]) for entry in alone] == [
+            (notice, "NOTICE"),
+            ("hello", "INFO"),
+        ]
+
+
 async def test_projects_see_only_their_own(house: House) -> None:
     await two_replicas(house)
     for filter_ in ("", 'resource.labels.job_id="1000"'):

@@ -129,8 +129,22 @@ async def test_a_cancelled_job_tells_why(house: House) -> None:
         "CANCELLED",
         "The job was cancelled by the user.",
     )
+    assert "trainingOutput" not in view, "it never ran"
     again = await house.call("POST", f"{JOBS}/job_1:cancel", {})
     assert (again.status, again.error["status"]) == (400, "FAILED_PRECONDITION")
+
+
+async def test_a_service_that_stops_takes_no_new_jobs(house: House) -> None:
+    await created(house)
+    house.services.closing.set()
+    answer = await house.call("POST", JOBS, ml_job(job_id="job_2"))
+    assert (answer.status, answer.error["status"]) == (503, "UNAVAILABLE")
+    assert "is stopping" in answer.error["message"]
+    wrong = await house.call("POST", JOBS, ml_job(job_id="2nd"))
+    assert wrong.status == 400
+    assert (await house.call("GET", f"{JOBS}/job_1")).status == 200
+    assert (await house.call("GET", f"{JOBS}/job_2")).status == 404
+    assert (await house.call("POST", f"{JOBS}/job_1:cancel", {})).json == {}
 
 
 async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
@@ -192,5 +206,5 @@ async def test_operations_and_policies(house: House) -> None:
     assert (await house.call("GET", "/v1/projects/p1/operations/x")).status == 404
     await created(house)
     policy = await house.call("POST", f"{JOBS}/job_1:setIamPolicy", {"policy": {}})
-    assert (policy.status, policy.error["status"]) == (501, "UNIMPLEMENTED")
+    assert (policy.status, policy.error["status"]) == (400, "UNIMPLEMENTED")
     assert "SetIamPolicy" in policy.error["message"]

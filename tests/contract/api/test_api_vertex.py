@@ -323,6 +323,10 @@ async def test_locations(house: House) -> None:
 
 
 async def test_known_methods_that_are_not_served_say_so(house: House) -> None:
+    """Not with a 5xx, which clients try again for half a minute before they blame the network."""
     answer = await house.call("GET", f"{LOCATION}/trainingPipelines")
-    assert (answer.status, answer.error["status"]) == (501, "UNIMPLEMENTED")
+    assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")
     assert "PipelineService.ListTrainingPipelines" in answer.error["message"]
+    assert answer.error["message"].endswith("of PipelineService there is nothing.")
+    answer = await house.call("GET", f"{LOCATION}/hyperparameterTuningJobs")
+    assert "of JobService there is CancelCustomJob, CreateCustomJob, " in answer.error["message"]

@@ -1,13 +1,21 @@
 """Service, zygote and shims killed at any moment (DESIGN §3.3, §3.7, §4 Slots and shims)."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
+import socket
+from pathlib import Path
+
+import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from trainshed.core.names import ReplicaId
+from trainshed.engines.local import engine, findings
+from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import SlotLost, SlotStarted
+from trainshed.replica.protocol import Message
 
 COUNTS = """
 import sys, time
@@ -120,6 +128,53 @@ def test_launches_in_flight_survive_the_death_of_the_zygote(house: Run) -> None:
         for replica in replicas:
             assert (await house.exit(uid, replica)).exit.exit_code == 0
             assert house.texts(uid, replica) == ["ran"]
+
+    house(test)
+
+
+def test_one_start_that_could_not_be_handed_over_keeps_no_other_from_starting(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_over = Spawner.request
+    refusals = iter([OSError(errno.EMFILE, "too many open files")])
+
+    async def request(self: Spawner, message: Message, connection: socket.socket) -> None:
+        for refusal in refusals:
+            raise refusal
+        await handed_over(self, message, connection)
+
+    async def test(house: House) -> None:
+        replicas = [ReplicaId(1, index) for index in range(3)]
+        uid = house.job()
+        await house.allocate(uid, replicas)
+        monkeypatch.setattr(Spawner, "request", request)
+        await house.engine.launch([house.plan(uid, "true", replica=r) for r in replicas])
+        for replica in replicas:
+            assert (await house.exit(uid, replica)).exit.exit_code == 0
+
+    house(test)
+
+
+def test_an_end_that_cannot_be_written_down_yet_is_told_later(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, say: the service looks again, and the replica is not forgotten."""
+    look = findings.look
+    refusals = iter([OSError(errno.ENOSPC, "no space left")])
+
+    def refusing(slot: Path, incarnation: int) -> findings.Finding:
+        for refusal in refusals:
+            raise refusal
+        return look(slot, incarnation)
+
+    monkeypatch.setattr(findings, "look", refusing)
+    monkeypatch.setattr(engine, "_PAUSE", 0.01)
+
+    async def test(house: House) -> None:
+        uid = await house.run("sleep", "60")
+        await house.started(uid)
+        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+        assert isinstance(await house.end(uid), SlotLost)
 
     house(test)
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.engines.port import SlotExited, SlotStarted
+from trainshed.engines.port import SlotExited, SlotLost, SlotStarted
 
 
 @pytest.mark.parametrize(
@@ -118,5 +118,21 @@ def test_a_kill_from_outside_after_a_child_ran_out_of_memory_is_no_oom(house: Ru
         uid = await house.python(program, memory_limit=100 << 20)
         end = await house.exit(uid)
         assert (end.exit.signal, end.exit.oom) == (signal.SIGKILL, False)
+
+    house(test)
+
+
+def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house: Run) -> None:
+    """SPEC §2.1: the service itself failed; also when it is asked again after a restart."""
+
+    async def test(house: House) -> None:
+        # Levels with a view of their own need the one, the others copy the other.
+        uid = await house.run("true", gcs_root="/nowhere/here", python_template="/nowhere/here")
+        end = await house.end(uid)
+        assert isinstance(end, SlotLost)
+        assert end.by_service
+        assert "/nowhere/here" in end.cause
+        await house.restart()
+        assert await house.end(uid) == end
 
     house(test)

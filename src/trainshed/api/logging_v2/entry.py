@@ -5,7 +5,7 @@ lines, which follow from the job's timeline.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, log_task_name
 from trainshed.store.logs.lines import LogLine
-from trainshed.store.logs.severity import Severity
+from trainshed.store.logs.severity import Severity, Stream
 from trainshed.wire import pool
 
 SERVICE_TASK: Final = "service"
@@ -47,7 +47,10 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text."""
+    """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text.
+
+    `is_banner`: a replica's log begins with it, and the service said the same when the job was created.
+    """
 
     job: JobName
     task: str
@@ -56,6 +59,7 @@ class Entry:
     severity: Severity
     text: str
     payload: dict[str, Any] | None = None
+    is_banner: bool = False
 
     @property
     def position(self) -> tuple[int, str]:
@@ -93,7 +97,13 @@ def replica_entry(name: JobName, line: LogLine) -> Entry:
         line.severity,
         line.text,
         line.payload,
+        is_banner=line.stream is Stream.BANNER,
     )
+
+
+def said_by_service(banner: Entry) -> Entry:
+    """The service's own entry that a banner's line repeats, as far as a filter looks at it."""
+    return replace(banner, task=SERVICE_TASK, is_banner=False)
 
 
 def service_entries(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:

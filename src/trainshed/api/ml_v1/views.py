@@ -41,7 +41,8 @@ def set_outputs(view: Any, record: Job, etag: str) -> None:
         set_micros(view.start_time, record.started)
     if record.ended:
         set_micros(view.end_time, record.ended)
-        view.training_output.consumed_ml_units = _consumed(record)
+    if record.ended and (consumed := _consumed(record)):
+        view.training_output.consumed_ml_units = consumed
     if message := _error_message(record):
         view.error_message = message
     view.labels.clear()

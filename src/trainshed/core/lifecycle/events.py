@@ -24,7 +24,8 @@ class RuntimePrepared:
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """The job's program cannot be started. `by_user`: the job's own package is at fault."""
+    """The job's programs, or those that do not run yet, cannot be started. `by_user`: the job's own package is
+    at fault."""
 
     attempt: int
     message: str
@@ -51,12 +52,16 @@ class ReplicaExited:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """The replica is gone without an attempt record, or never came up and never will."""
+    """The replica is gone without an attempt record, or never came up and never will.
+
+    `by_service`: because the service itself failed.
+    """
 
     attempt: int
     replica: ReplicaId
     incarnation: int
     cause: str
+    by_service: bool = False
 
 
 class CancelCause(enum.StrEnum):

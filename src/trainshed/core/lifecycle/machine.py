@@ -7,7 +7,15 @@ from the stored job alone, so after a crash they are found again by looking (doc
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from trainshed.core.failure import CANCELLED, INTERNAL, INVALID_ARGUMENT, Effect, Evidence, judge
+from trainshed.core.failure import (
+    CANCELLED,
+    INTERNAL,
+    INTERNAL_ERROR_MESSAGE,
+    INVALID_ARGUMENT,
+    Effect,
+    Evidence,
+    judge,
+)
 from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -120,7 +128,9 @@ def _prepared(job: Job, event: RuntimePrepared, now: int) -> Step:
 
 
 def _preparation_failed(job: Job, event: PreparationFailed, now: int) -> Step:
-    if event.attempt != job.attempt or job.launched or job.outcome is not None:
+    if event.attempt != job.attempt or job.outcome is not None:
+        return Step(job)
+    if job.launched and not any(r.state is ReplicaState.WAITING for r in job.replicas):
         return Step(job)
     if event.by_user:
         primary = public_replica_name(job.name.api, ReplicaId(0, 0))
@@ -131,7 +141,7 @@ def _preparation_failed(job: Job, event: PreparationFailed, now: int) -> Step:
         )
         rule = "package_failed"
     else:
-        error = JobError(INTERNAL, "Internal error occurred for the current attempt")
+        error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE)
         rule = "internal_error"
     told = TimelineEntry(now, rule, event.message)
     return _decide(job, Outcome(JobState.FAILED, rule, error, now), now, (told,))
@@ -152,7 +162,7 @@ def _replica_exited(job: Job, event: ReplicaExited, now: int) -> Step:
     started = replica.started or event.exit.started
     ended = replace(replica, state=ReplicaState.EXITED, started=started, exit=event.exit)
     told = story.exited(job, ended, event.exit)
-    return _judged(_with(job, ended, now), ended, "", now, (told,))
+    return _judged(_with(job, ended, now), ended, None, now, (told,))
 
 
 def _replica_lost(job: Job, event: ReplicaLost, now: int) -> Step:
@@ -160,8 +170,8 @@ def _replica_lost(job: Job, event: ReplicaLost, now: int) -> Step:
     if replica is None or replica.state.is_over:
         return Step(job)
     lost = replace(replica, state=ReplicaState.LOST)
-    told = story.lost(job, lost, event.cause, now)
-    return _judged(_with(job, lost, now), lost, event.cause, now, (told,))
+    told = story.lost(job, lost, event, now)
+    return _judged(_with(job, lost, now), lost, event, now, (told,))
 
 
 def _cancel_requested(job: Job, event: CancelRequested, now: int) -> Step:
@@ -210,16 +220,31 @@ def _running_if_complete(job: Job, now: int, told: tuple[TimelineEntry, ...]) ->
 
 
 def _judged(
-    job: Job, replica: Replica, cause: str, now: int, told: tuple[TimelineEntry, ...]
+    job: Job,
+    replica: Replica,
+    lost: ReplicaLost | None,
+    now: int,
+    told: tuple[TimelineEntry, ...],
 ) -> Step:
-    """Let the failure table decide what a replica's end means, unless the end of the job is decided."""
+    """Let the failure table decide what a replica's end means, unless the end of the job is decided.
+
+    `lost`: how it was lost, None if it left a record."""
     decided = job.outcome
     if decided is not None and not (
         decided.state is JobState.CANCELLED and _succeeded_before(replica, decided)
     ):
         return _finished_if_down(job, now, told)
     program = job.spec.pool(replica.id.pool).program
-    verdict = judge(Evidence(job.name, replica.id, program.module is not None, replica.exit, cause))
+    verdict = judge(
+        Evidence(
+            job.name,
+            replica.id,
+            program.module is not None,
+            replica.exit,
+            lost.cause if lost else "",
+            lost is not None and lost.by_service,
+        )
+    )
     match verdict.effect:
         case Effect.REPLICA_DONE:
             return _running_if_complete(job, now, told)

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from trainshed.core.lifecycle.events import CancelCause, TimelineEntry
+from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
 from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
 from trainshed.core.names import public_replica_name
 
@@ -46,9 +46,12 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> TimelineEntry
     )
 
 
-def lost(job: Job, replica: Replica, cause: str, now: int) -> TimelineEntry:
+def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEntry:
     name = public_replica_name(job.name.api, replica.id)
-    return TimelineEntry(now, "replica_lost", f"{name} was lost: {cause}.", _which(replica))
+    if event.by_service:
+        message = f"The service could not run {name}: {event.cause}."
+        return TimelineEntry(now, "internal_error", message, _which(replica))
+    return TimelineEntry(now, "replica_lost", f"{name} was lost: {event.cause}.", _which(replica))
 
 
 def verdict(rule: str, replica: Replica, now: int) -> TimelineEntry:

@@ -1,6 +1,7 @@
 """The local engine: the port over slots of this machine. Owns no truth: all of it is in the slots' files."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -26,6 +27,11 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.replica import cgroups, journal, protocol, system
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+"""Seconds before a slot whose files cannot be read or written now is looked into again."""
 
 
 class LocalEngine:
@@ -131,7 +137,12 @@ class LocalEngine:
                     f"there is no node {request.node!r}; this engine's are called local, or local-0 and so on"
                 )
             slots.append(self._choose_slot(job_uid, request, slots))
-        self._layout.write(job_uid, attempt, tuple(slots))
+        try:
+            self._layout.write(job_uid, attempt, tuple(slots))
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the slots of job {job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
         self._seat_gang(job_uid, attempt, tuple(slots))
         return tuple(slots)
 
@@ -158,7 +169,11 @@ class LocalEngine:
                 seat.begin(plan.incarnation, self._document(seat, plan))
                 fresh.append(seat)
         for seat in fresh:
-            await self._request(seat)
+            try:
+                await self._request(seat)
+            except (EngineUnavailable, OSError):
+                # The others are started all the same; this one is tried again, and given up, by itself.
+                self._settle_later(seat)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
@@ -259,7 +274,11 @@ class LocalEngine:
         with theirs:
             seat.attach(ours)
             message = {"slot": str(seat.directory), "plan": seat.plan}
-            await self._spawner.request(message, theirs)
+            try:
+                await self._spawner.request(message, theirs)
+            except BaseException:
+                seat.let_go()
+                raise
 
     def _report_older(self, seat: Seat, incarnation: int) -> None:
         record = journal.Entries(str(seat.directory)).record(incarnation)
@@ -273,8 +292,14 @@ class LocalEngine:
 
     async def _settle(self, seat: Seat, incarnation: int) -> None:
         pause = 0.001
-        while not self._closed and seat.incarnation == incarnation:
-            finding = await asyncio.to_thread(findings.look, seat.directory, incarnation)
+        while not self._closed and seat.incarnation == incarnation and seat.is_live:
+            try:
+                finding = await asyncio.to_thread(findings.look, seat.directory, incarnation)
+            except OSError as error:
+                # A full disk, say: the end cannot be written down yet, and so must not be told.
+                log.warning("%s cannot be looked into: %s; once more in a second", seat.slot, error)
+                await asyncio.sleep(_PAUSE)
+                continue
             match finding:
                 case findings.Changing():
                     await asyncio.sleep(pause)
@@ -284,8 +309,8 @@ class LocalEngine:
                     seat.retries_left -= 1
                     try:
                         await self._request(seat)
-                    except EngineUnavailable as error:
-                        seat.lose(str(error))
+                    except (EngineUnavailable, OSError) as error:
+                        seat.lose(str(error), by_service=True)
                     return
                 case _:
                     seat.settle(finding)

@@ -84,8 +84,8 @@ class Seat:
         elif self._link is not None:
             self._link.stop(grace)
 
-    def lose(self, cause: str) -> None:
-        self._end(protocol.lost(cause))
+    def lose(self, cause: str, *, by_service: bool = False) -> None:
+        self._end(protocol.lost(cause, by_service=by_service))
 
     def settle(self, finding: findings.Finding) -> None:
         """Take over what the slot's files say."""
@@ -110,7 +110,13 @@ class Seat:
         """Emit the end that an attempt record tells of."""
         replica = self.slot.replica
         if "lost" in record:
-            self._emit(SlotLost(self.job_uid, self.attempt, replica, incarnation, record["lost"]))
+            # A shim of an earlier version says nothing of it.
+            by_service = record.get("by_service", False)
+            self._emit(
+                SlotLost(
+                    self.job_uid, self.attempt, replica, incarnation, record["lost"], by_service
+                )
+            )
             return
         exit_record = ExitRecord(
             record["exit_code"],
@@ -142,7 +148,7 @@ class Seat:
             case "exited":
                 self._end(message["record"])
             case "lost":
-                self.lose(message["cause"])
+                self.lose(message["cause"], by_service=message.get("by_service", False))
             case "refused":
                 self._refused(message["cause"])
             case other:

@@ -1,8 +1,8 @@
 """How bad a line is, and what it carries if it is JSON. Pure.
 
 Order (SPEC §5, facts §2.5 and §3.6): the `severity` of a one-line JSON object; else the level that the
-program itself wrote at the line's beginning; else the stream: stdout INFO, stderr ERROR. Two kinds of
-stderr lines that nobody means as errors are INFO as well: progress bars, and notices of our own.
+program itself wrote at the line's beginning; else the stream: stdout INFO, stderr ERROR. Lines of progress
+bars are INFO as well, since nobody means them as errors. The service's own lines in a replica's log are NOTICE.
 """
 
 import enum
@@ -141,7 +141,7 @@ def read_line(stream: Stream, text: str) -> Reading:
 
 def _severity(stream: Stream, text: str) -> Severity:
     if stream is Stream.BANNER:
-        return Severity.INFO
+        return Severity.NOTICE
     head = text[:_HEAD]
     if "\x1b" in head:
         head = _COLOUR.sub("", head)

@@ -1,0 +1,48 @@
+"""Wake-ups: none is lost to a reader that looks away, and nothing is kept of jobs that are over."""
+
+import asyncio
+
+from trainshed.core.names import JobUid
+from trainshed.store.notices import Notices
+
+UID, OTHER = JobUid(1), JobUid(2)
+
+
+def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
+    """The end of a job is published and forgotten while its follower still sends lines."""
+
+    async def story() -> bool:
+        notices = Notices()
+        notices.publish(UID)
+        seen = notices.count(UID)
+        notices.publish(UID)
+        notices.forget(UID)
+        return await notices.wait_beyond(UID, seen, patience=0)
+
+    assert asyncio.run(story())
+
+
+def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
+    async def story() -> None:
+        notices = Notices()
+        seen = notices.count(UID)
+        waiting = asyncio.create_task(notices.wait_beyond(UID, seen, patience=60))
+        await asyncio.sleep(0)
+        notices.publish(OTHER)
+        notices.forget(OTHER)
+        assert not await notices.wait_beyond(UID, notices.count(UID), patience=0)
+        assert not waiting.done()
+        notices.publish(UID)
+        assert await waiting
+
+    asyncio.run(story())
+
+
+def test_jobs_that_nobody_forgets_take_a_bounded_room() -> None:
+    """Labels of a job that is over can be changed, which is news that nobody takes back."""
+    notices = Notices(limit=10)
+    for uid in range(1000):
+        seen = notices.count(JobUid(uid))
+        notices.publish(JobUid(uid))
+        assert notices.count(JobUid(uid)) > seen
+        assert len(notices) <= 10
