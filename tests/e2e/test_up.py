@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -73,6 +74,22 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
             took.append(time.monotonic() - began)
             assert service.call("GET", "/trainshed/v1/status")["version"]
     assert min(took) < 1.0, took
+
+
+def test_what_it_says_can_be_typed_as_it_stands(tmp_path: Path) -> None:
+    """A new shell knows neither the data directory nor, perhaps, the command by its bare name."""
+    with running(tmp_path / "of the team") as service:
+        advice = re.search(r"eval (\S.*)", said(service))
+        assert advice
+        shell = subprocess.run(
+            ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert shell.stdout.strip() == service.rest, shell.stderr
 
 
 def test_the_ready_file_says_how_to_reach_it_and_is_private(data: Path, tmp_path: Path) -> None:
@@ -316,6 +333,15 @@ def test_ordinary_users_run_gangs_too(data: Path, prefix: tuple[str, ...]) -> No
         assert not marked(mark)
     finally:
         assert service.terminate() == 0
+    assert not leftovers(data)
+
+
+def test_a_service_that_cannot_start_its_engine_ends_and_says_why(data: Path) -> None:
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "slots").write_text("in the way")
+    done = up(data, "--port", "0")
+    assert done.returncode not in (0, None)
+    assert str(data / "slots") in done.stderr
     assert not leftovers(data)
 
 

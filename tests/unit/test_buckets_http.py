@@ -220,6 +220,25 @@ def test_bad_json_is_a_400(ask: Ask) -> None:
         assert ask("POST", "/storage/v1/b?project=p", body).status == 400
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "body"),
+    [
+        ("POST", "/storage/v1/b", b'{"a":' * 100_000),
+        ("POST", "/storage/v1/b", {"name": "another", "labels": [1]}),
+        ("PATCH", "/storage/v1/b/bucket", {"labels": 5}),
+        ("PUT", "/storage/v1/b/bucket/iam", {"bindings": [5]}),
+        ("PATCH", f"{ITEM}x", {"metadata": 5}),
+        ("POST", f"{UPLOAD}?uploadType=resumable&name=x", {"metadata": [1]}),
+    ],
+    ids=["nested", "new labels", "labels", "bindings", "metadata", "upload"],
+)
+def test_a_value_of_another_type_is_a_400(
+    ask: Ask, method: str, target: str, body: bytes | dict[str, Any]
+) -> None:
+    ask("POST", f"{UPLOAD}?uploadType=media&name=x", b"content")
+    assert ask(method, target, body).status == 400
+
+
 def test_resumable_upload_by_hand(ask: Ask) -> None:
     """CLIENTS §3.1: sessions also live below /resumable/upload, at the request's own host."""
     start = ask(

@@ -47,6 +47,18 @@ def test_the_own_interpreter_is_free(tmp_path: Path) -> None:
     assert _runs(fake) == 0
 
 
+def test_a_memory_that_cannot_be_written_costs_only_searches(tmp_path: Path) -> None:
+    """As on a read-only cache: a job's creation must not fail of it."""
+    fake = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
+    (tmp_path / "memory.json").mkdir()
+    for searches in (1, 2):
+        interpreters = _look(tmp_path, PATH=str(tmp_path / "bin"))
+        assert (3, 99) in interpreters.found()
+        assert interpreters.get((3, 99))
+        assert _runs(fake) == searches
+    assert not list(tmp_path.glob("memory.json.*"))
+
+
 def test_each_is_run_once_and_remembered(tmp_path: Path) -> None:
     pyenv = _fake(tmp_path / "home/.pyenv/versions/3.97.4/bin/python3.97", (3, 97, 4))
     older = _fake(tmp_path / "home/.pyenv/versions/3.97.2/bin/python3.97", (3, 97, 2))

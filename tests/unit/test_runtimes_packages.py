@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 
 from trainshed.runtimes.packages import Package, Packages, plain_build_name, requirement
-from trainshed.runtimes.port import PackageFailed
+from trainshed.runtimes.port import BuildFailed, PackageFailed
 
 
 class Bucket:
@@ -55,6 +55,15 @@ def test_packages_are_fetched_in_order_and_once(tmp_path: Path) -> None:
     assert bucket.opened == list(uris)
     # Another service on the same cache knows them too.
     assert Packages(tmp_path, bucket).known(uris) == fetched
+
+
+def test_a_cache_that_cannot_be_written_is_the_services_failure(tmp_path: Path) -> None:
+    """SPEC §2.1: the service itself failed, whosever package it was; the cause names the cache."""
+    bucket = Bucket()
+    bucket.write(_URI, b"one")
+    (tmp_path / "cache").write_text("no directory")
+    with pytest.raises(BuildFailed, match=f"{tmp_path}/cache.*TRAINSHED_CACHE"):
+        Packages(tmp_path / "cache", bucket).fetch((_URI,))
 
 
 def test_a_new_content_under_the_same_name_is_noticed(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "workers without type": (custom(workerCount="2"), "worker_type"),
     "servers without type": (custom(parameterServerCount="2"), "parameter_server_type"),
     "evaluators without type": (custom(evaluatorCount="1"), "evaluator_type"),
+    "negative workers without type": (custom(workerCount="-1"), "worker_count"),
     "negative workers": (custom(workerType="n1-standard-4", workerCount="-1"), "worker_count"),
     "absurd workers": (custom(workerType="n1-standard-4", workerCount="9" * 18), "worker_count"),
     "two categories": (custom(workerType="standard", workerCount="1"), "worker_type"),

@@ -106,6 +106,8 @@ async def _list(call: Call) -> Response:
 
 def _bindings(policy: dict[str, Any]) -> list[dict[str, Any]]:
     bindings = policy.get("bindings", [])
-    if not isinstance(bindings, list):
+    if not isinstance(bindings, list) or not all(
+        isinstance(binding, dict) for binding in cast("list[Any]", bindings)
+    ):
         raise InvalidRequest("'bindings' of a policy is a list. Send a list of role bindings.")
     return cast("list[dict[str, Any]]", bindings)

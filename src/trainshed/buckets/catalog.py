@@ -17,7 +17,13 @@ from typing import Any
 import msgspec
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.errors import Conflict, InvalidRequest, NotFound, no_such_bucket
+from trainshed.buckets.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    no_such_bucket,
+    require_object,
+)
 from trainshed.buckets.paths import validate_bucket_name
 from trainshed.buckets.records import sync_directory, write_durably
 from trainshed.buckets.tree import DIRECTORY_MODE
@@ -133,6 +139,7 @@ class BucketCatalog:
         path = self.directory(bucket)
         now = self._now()
         kept = {key: value for key, value in (settings or {}).items() if key not in _FIXED}
+        require_object(kept.get("labels"), "labels")
         record = BucketRecord(bucket, (location or DEFAULT_LOCATION).upper(), now, now, 1, kept)
         with self._lock:
             if path.exists():
@@ -216,5 +223,5 @@ def _merge(old: Any, changes: Any) -> dict[str, Any] | None:
     """Labels changed key by key, as a PATCH does; None removes them all."""
     if changes is None:
         return None
-    merged: dict[str, Any] = {**(old or {}), **changes}
+    merged: dict[str, Any] = {**(old or {}), **require_object(changes, "labels")}
     return {key: value for key, value in merged.items() if value is not None}

@@ -7,6 +7,9 @@ status code, reason and, where the public API names one, the location of the fau
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 
 class BucketsError(Exception):
     """A request that cannot be carried out; ``status`` and ``reason`` are the public ones."""
@@ -93,6 +96,15 @@ class Unavailable(BucketsError):
 
     status = 503
     reason = "backendError"
+
+
+def require_object(value: Any, field: str) -> Mapping[str, Any]:
+    """A property that holds names and values, {} for none; raises ``InvalidRequest`` for another type."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"'{field}' is not a JSON object. Send names with their values.")
+    return cast("dict[str, Any]", value)
 
 
 def no_such_object(bucket: str, name: str) -> NotFound:

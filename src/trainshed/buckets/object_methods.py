@@ -11,7 +11,7 @@ from starlette.responses import Response
 from trainshed.buckets.calls import Call, json_answer
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.downloads import download
-from trainshed.buckets.errors import InvalidRequest, NotSupported
+from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
 from trainshed.buckets.listing import MAX_RESULTS, Query, list_objects
 from trainshed.buckets.objects import Draft
 from trainshed.buckets.records import ObjectRecord
@@ -194,8 +194,8 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
         fields.update(editable_fields({key: body.get(key) for key in EDITABLE}))
         metadata = dict(record.metadata)
         if "metadata" in body:
-            given: Mapping[str, Any] | None = body["metadata"]
-            merged: dict[str, Any] = {} if given is None else {**metadata, **given}
+            given = body["metadata"]
+            merged = {} if given is None else {**metadata, **require_object(given, "metadata")}
             metadata = custom_metadata({"metadata": merged})
         return replace(record, fields=fields, metadata=metadata)
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainshed.buckets.catalog import BucketRecord
-from trainshed.buckets.errors import BucketsError
+from trainshed.buckets.errors import BucketsError, require_object
 from trainshed.buckets.records import ObjectRecord
 
 EDITABLE = (
@@ -144,5 +144,5 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
 
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
     """The user's own metadata in a client's object resource."""
-    given: Mapping[str, Any] = resource.get("metadata") or {}
+    given = require_object(resource.get("metadata"), "metadata")
     return {str(key): str(value) for key, value in given.items() if value is not None}

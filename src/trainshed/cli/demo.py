@@ -29,6 +29,7 @@ from trainshed.cli.moments import duration
 from trainshed.cli.packaging import build_demo_sdist
 from trainshed.cli.progress import show
 from trainshed.cli.references import job_path
+from trainshed.cli.spelling import typed
 from trainshed.cli.tables import pairs
 from trainshed.cli.views import JobView, LogLine, TimelineView
 from trainshed.core.lifecycle.states import JobState
@@ -197,11 +198,11 @@ def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
 def _say_what_next(*, started: bool, kept: bool, option: str) -> None:
     stopped = started and not kept
     steps = [
-        *([(f"trainshed up{option}", "start the service again")] if stopped else []),
-        (f"trainshed jobs list{option}", "this job and all others"),
-        (f'eval "$(trainshed env{option})"', "point gcloud and the SDKs at the service, and then"),
+        *([(f"{typed()} up{option}", "start the service again")] if stopped else []),
+        (f"{typed()} jobs list{option}", "this job and all others"),
+        (f'eval "$({typed()} env{option})"', "point gcloud and the SDKs at the service, and then"),
         ("gcloud ai custom-jobs list", "as ever"),
-        *([(f"trainshed down{option}", "stop the service")] if started and kept else []),
+        *([(f"{typed()} down{option}", "stop the service")] if started and kept else []),
     ]
     click.echo()
     if stopped:

@@ -78,8 +78,3 @@ class Clients:
             return self._connections[connection].feed(data) if data else None
         except (OSError, ValueError):
             return None
-
-    def close(self) -> None:
-        """Close this process's ends only: another process may go on with them."""
-        for connection in self._connections:
-            connection.close()

@@ -20,7 +20,9 @@ def write(path: str, text: str, sync: bool = True) -> None:
     unfinished = path + ".new"
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(handle, text.encode("utf-8"))
+        view = memoryview(text.encode("utf-8"))
+        while view:  # A disk that is nearly full takes a part, and only then says so.
+            view = view[os.write(handle, view) :]
         if sync:
             os.fsync(handle)
     finally:

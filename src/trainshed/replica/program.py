@@ -1,6 +1,6 @@
 """The last steps before a program runs: its directories, its own Python, and becoming it.
 
-the directories are made by the shim, the rest is the guardian's and the main process's. Runs on Python 3.6.
+A copied Python is the shim's work, all else the guardian's and the main process's. Runs on Python 3.6.
 """
 
 import errno

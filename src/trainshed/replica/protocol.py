@@ -17,7 +17,6 @@ that lives long enough: `started` (at), any number of `lines` (n, in all), then 
 """
 
 import json
-import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,11 +47,11 @@ LEVEL_SESSION = "session"
 class LaunchDocument:
     """All that a shim needs to start one incarnation. Paths are absolute.
 
-    `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
+    `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is: no Python is asked for, or it is used in place). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
     `memory_base`, `cpu_base`: control group directories under which the replica's own is made ("" = none).
     `hidden`: directories whose content the program must not see; `read_only`: directories it may only read,
     shown even inside hidden ones. `storage_socket`: Unix socket behind the replica's storage endpoint
-    (`address`:`storage_port`), "" = none. `hypertune`: shown as /var/hypertune when true.
+    (`address`:`storage_port`), "" = none.
     """
 
     FIELDS = (
@@ -200,7 +199,3 @@ def process_start(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def slot_path(root: str, job_uid: int, attempt: int, replica: str) -> str:
-    return os.path.join(root, str(job_uid), str(attempt), replica)

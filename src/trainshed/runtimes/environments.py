@@ -82,7 +82,8 @@ class Environments:
             ) from failure
         except OSError as failure:
             raise BuildFailed(
-                f"The runtime {key} could not be written: {failure}. Check the disk of the cache directory."
+                f"The runtime {key} could not be written: {failure}. Check the disk and the"
+                " permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
         return final
 

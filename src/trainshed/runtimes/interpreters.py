@@ -4,6 +4,7 @@ The one that runs the service is known for free. The others (PATH, pyenv, uv's o
 remembered on disk by path and modification time; the search happens at first need or ahead in a thread.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -158,10 +159,15 @@ class Interpreters:
             return {}
 
     def _remember(self, seen: Mapping[str, Mapping[str, Any]]) -> None:
-        self._memory.parent.mkdir(parents=True, exist_ok=True)
         draft = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
-        draft.write_text(json.dumps(seen, indent=1))
-        draft.replace(self._memory)
+        try:
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(seen, indent=1))
+            draft.replace(self._memory)
+        except OSError:
+            # A cache that cannot be written costs a search at each start; builds say what is wrong with it.
+            with contextlib.suppress(OSError):
+                draft.unlink()
 
 
 def _listed(directory: Path, pattern: str) -> list[Path]:

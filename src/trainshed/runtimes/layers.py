@@ -86,7 +86,8 @@ class Layers:
             ) from failure
         except OSError as failure:
             raise BuildFailed(
-                f"The packages {uris} could not be written: {failure}. Check the disk of the cache directory."
+                f"The packages {uris} could not be written: {failure}. Check the disk and the"
+                " permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
         return final
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainshed.runtimes.port import PackageFailed, PackageSource
+from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource
 
 _CHUNK = 1 << 20
 _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
@@ -53,7 +53,10 @@ class Packages:
         return tuple(found)
 
     def fetch(self, uris: Sequence[str]) -> tuple[Package, ...]:
-        """The packages, in order, read from the bucket where needed. Blocks. Raises PackageFailed."""
+        """The packages, in order, read from the bucket where needed. Blocks.
+
+        Raises PackageFailed if one does not exist, BuildFailed if it cannot be read or kept here.
+        """
         return tuple(self._fetch(uri) for uri in uris)
 
     def _fetch(self, uri: str) -> Package:
@@ -65,15 +68,20 @@ class Packages:
                 if place.exists():
                     return Package(uri, digest, place)
             digest, draft = self._read(uri)
+            place = self._place(uri, digest)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draft.replace(place)
+            if fingerprint:
+                self._remember(uri, fingerprint, digest)
         except FileNotFoundError as missing:
             raise PackageFailed(
                 f"The package {uri} does not exist. Upload it, or correct the job's package URIs."
             ) from missing
-        place = self._place(uri, digest)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft.replace(place)
-        if fingerprint:
-            self._remember(uri, fingerprint, digest)
+        except OSError as failure:
+            raise BuildFailed(
+                f"The package {uri} could not be fetched into {self._root}: {failure}. Check the disk and the"
+                " permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
+            ) from failure
         return Package(uri, digest, place)
 
     def _read(self, uri: str) -> tuple[str, Path]:

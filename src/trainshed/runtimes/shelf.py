@@ -48,6 +48,9 @@ class Shelf:
         nothing. `writable`: name of a sub-directory whose permissions stay as they are.
         """
         final = self.path(key)
+        # First without the lock: a cache that several users share may be read-only to this one.
+        if self.has(key):
+            return final
         with self._locked(key):
             if self.has(key):
                 return final

@@ -25,10 +25,12 @@ from trainshed.cli.credentials import credentials_document
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
+from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.replica import durable
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.serve import clock, memory
 from trainshed.serve.adapters import BucketDoor
@@ -134,6 +136,13 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         self._parts.buckets.start()
+        try:
+            await self._serve()
+        finally:
+            # Whatever went wrong: a thread waits for the bucket process, and the end of ours for the thread.
+            await self._parts.buckets.close()
+
+    async def _serve(self) -> None:
         await self._controller.start()
         self._runtimes.search()
         gateway = BucketsGateway(self._parts.bucket_socket)
@@ -164,7 +173,6 @@ class Service:
         await self._controller.close()
         await gateway.close()
         self._runtimes.close()
-        await self._parts.buckets.close()
         (self._parts.settings.data / SERVICE_FILE).unlink(missing_ok=True)
         if live:
             many = len(live) > 1
@@ -249,14 +257,16 @@ def say(text: str) -> None:
 
 
 def owner_token(data: Path, tokens: TokenAuthority) -> str:
-    """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007)."""
+    """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007).
+
+    A new one where the file holds none that is known: after a crash in the middle, or when the token file was moved away.
+    """
     path = data / "owner.token"
     if path.exists():
-        return path.read_text().strip()
+        token = path.read_text().strip()
+        with contextlib.suppress(Unauthenticated):
+            tokens.authenticate(f"Bearer {token}")
+            return token
     token = tokens.issue(Principal("owner@trainshed.local"))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    durable.write(str(path), token + "\n")
     return token

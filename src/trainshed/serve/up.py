@@ -62,6 +62,7 @@ def command(
 
     handle = zygotes.start()
 
+    from trainshed.cli.spelling import data_option, typed
     from trainshed.serve.announcing import write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled
     from trainshed.serve.service import say
@@ -71,9 +72,11 @@ def command(
     )
 
     def announce(document: dict[str, Any]) -> None:
+        option = data_option(settings.data)
         say(
             f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
-            'Point clients at it: eval "$(trainshed env)"     Stop it with its jobs: trainshed down'
+            f'Point clients at it:    eval "$({typed()} env{option})"\n'
+            f"Stop it with its jobs:  {typed()} down{option}"
         )
         if ready_file is not None:
             write_private(ready_file, document)

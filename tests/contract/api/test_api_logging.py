@@ -100,6 +100,12 @@ async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house:
     }
 
 
+async def test_a_number_that_no_job_can_have_finds_nothing(house: House) -> None:
+    await two_replicas(house)
+    found = await entries(house, f'resource.labels.job_id="{"9" * 5000}"')
+    assert (found.status, texts(found)) == (200, [])
+
+
 async def test_a_task_can_be_asked_for(house: House) -> None:
     await two_replicas(house)
     one = await entries(

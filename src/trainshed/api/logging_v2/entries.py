@@ -27,6 +27,7 @@ _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
 """Entries that one request looks at before it answers a short page with a token to go on."""
+_UID_DIGITS: Final = 19
 _JOBS_SEARCHED: Final = 100
 """Newest jobs of a project that a filter without a job is applied to."""
 _SETTLED: Final = 10**9
@@ -127,7 +128,7 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
     found: list[Job] = []
     for job_id in sorted(job_ids):
         try:
-            if job_id.isdecimal():
+            if job_id.isdecimal() and len(job_id) <= _UID_DIGITS:
                 job, _ = await reader.job_by_uid(JobUid(int(job_id)))
             else:
                 job, _ = await reader.job(JobName(Api.ML, project, "", job_id))

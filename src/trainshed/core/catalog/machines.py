@@ -46,10 +46,6 @@ class MachineType:
         """What a replica on this machine may use."""
         return memory_limit(self.memory_bytes)
 
-    @property
-    def is_tpu(self) -> bool:
-        return self.name in ("cloud-tpu", "cloud_tpu") or self.name.startswith(("ct", "tpu"))
-
 
 def memory_limit(memory_bytes: int) -> int:
     """Bytes that a replica gets of a machine's memory after the platform's tiered share (SPEC §2.2).

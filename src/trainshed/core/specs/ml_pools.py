@@ -99,10 +99,10 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
                 training.fault(
                     "masterType", "The master's machine type is needed with scale tier CUSTOM."
                 )
-            elif count:
+            elif (asked := training.integer(role.count_field)) > 0:
                 training.fault(
                     role.type_field,
-                    f"{training.at(role.count_field)} is {count}, so its type is needed.",
+                    f"{training.at(role.count_field)} is {asked}, so its type is needed.",
                 )
             continue
         machine = machines.machine_named(name, Api.ML)

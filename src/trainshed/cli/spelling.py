@@ -1,0 +1,29 @@
+"""How people type this installation's command: advice can be copied out of the terminal as it is."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+_NAME = "trainshed"
+
+
+def typed() -> str:
+    """`trainshed` where a shell finds this installation under that name, else the path of its command.
+
+    The path is relative if it lies below the working directory, as after `./dev up`.
+    """
+    own = Path(sys.executable).with_name(_NAME)
+    found = shutil.which(_NAME)
+    if not own.exists() or (found and Path(found).samefile(own)):
+        return _NAME
+    below = os.path.relpath(own)
+    return shlex.quote(str(own) if below.startswith(os.pardir) else below)
+
+
+def data_option(data: Path) -> str:
+    """What must follow the command, in any shell, so that it finds that data directory; "" for `~/.trainshed`."""
+    if data == Path.home() / ".trainshed":
+        return ""
+    return f" --data {shlex.quote(str(data))}"
