@@ -345,6 +345,15 @@ def test_a_service_that_cannot_start_its_engine_ends_and_says_why(data: Path) ->
     assert not leftovers(data)
 
 
+def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> None:
+    """ADR 7: the buckets take anonymous calls."""
+    with running(data, "--host", "0.0.0.0") as service:
+        assert "NOTE: the buckets take calls without a token" in said(service)
+        assert service.rest.startswith("http://127.0.0.1:")
+    with running(data) as service:
+        assert said(service).count("NOTE:") == 1, "not on loopback"
+
+
 def test_virtual_nodes_share_the_machine_and_get_replicas_in_turn(data: Path) -> None:
     with running(data, "--nodes", "2") as service:
         job_id = submit(service, container_job("pass", pools=(1, 3)))

@@ -5,7 +5,6 @@ polling: jobs are woken by requests, engine events, deadlines and their own carr
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from trainshed.controller.alarms import Alarms
 from trainshed.controller.carrier import Hands, carry_out, preparation, ready
 from trainshed.controller.queue import Queue
+from trainshed.controller.sightings import event_of, settle_unknown
 from trainshed.core.lifecycle.events import (
     CancelRequested,
     Event,
@@ -22,8 +22,6 @@ from trainshed.core.lifecycle.events import (
     PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
-    ReplicaExited,
-    ReplicaLost,
     ReplicaStarted,
     RuntimePrepared,
     StopReplicas,
@@ -33,14 +31,7 @@ from trainshed.core.lifecycle.machine import Deadline, deadlines, instructions, 
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
-from trainshed.engines.port import (
-    EngineEvent,
-    EngineUnavailable,
-    LinesWritten,
-    SlotExited,
-    SlotLost,
-    SlotStarted,
-)
+from trainshed.engines.port import LinesWritten
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, StaleCommit
 
@@ -201,7 +192,7 @@ class Controller:
         if inbox.look_again or tracked is None:
             live = await self._ledger.load(uid)
             if live is None:
-                await self._settle_unknown(uid, inbox)
+                await settle_unknown(self._hands.engine, uid, inbox.events)
                 return
             if tracked is None:
                 tracked = self._tracked[uid] = _Tracked(live)
@@ -235,7 +226,7 @@ class Controller:
         self._queue.update(job)
         for admit in self._queue.admissions():
             if admit.uid != job.uid:
-                self.report(admit.uid, JobAdmitted(admit.nodes))
+                self.wake(admit.uid)  # it asks for itself, when it is its turn
                 continue
             job = self._fold(job, JobAdmitted(admit.nodes), told)
             if ready(self._hands.runtimes, job):
@@ -292,32 +283,9 @@ class Controller:
         self._alarms.set(uid, ())
         self._notices.forget(uid)
 
-    async def _settle_unknown(self, uid: JobUid, inbox: _Inbox) -> None:
-        """Something still runs of a job that is over or deleted (the service died before it could clean up):
-        stop it and give its slots back once all of it is down."""
-        engine = self._hands.engine
-        for event in inbox.events:
-            match event:
-                case ReplicaStarted():
-                    await engine.stop(uid, event.attempt, 0)
-                case ReplicaExited() | ReplicaLost():
-                    # While another replica of it lives this is refused; the last one's end brings us back.
-                    with contextlib.suppress(EngineUnavailable):
-                        await engine.release(uid, event.attempt)
-                case _:
-                    pass
-
     async def _watch(self) -> None:
         async for seen in self._hands.engine.watch():
-            self._seen(seen)
-
-    def _seen(self, seen: EngineEvent) -> None:
-        match seen:
-            case LinesWritten():
+            if not isinstance(seen, LinesWritten):
+                self.report(seen.job_uid, event_of(seen))
+            else:
                 self._notices.publish(seen.job_uid)
-            case SlotStarted(uid, attempt, replica, incarnation, at):
-                self.report(uid, ReplicaStarted(attempt, replica, incarnation, at))
-            case SlotExited(uid, attempt, replica, incarnation, exit_record):
-                self.report(uid, ReplicaExited(attempt, replica, incarnation, exit_record))
-            case SlotLost(uid, attempt, replica, incarnation, cause, by_service):
-                self.report(uid, ReplicaLost(attempt, replica, incarnation, cause, by_service))

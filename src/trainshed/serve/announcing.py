@@ -1,6 +1,7 @@
 """Says where a service is: to people, to a ready file or descriptor, and to the command line's look-up."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import tempfile
@@ -9,6 +10,14 @@ from typing import Any
 
 SERVICE_FILE = "service.json"
 """In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write_private(path: Path, document: dict[str, Any]) -> None:

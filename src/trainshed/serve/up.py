@@ -63,7 +63,7 @@ def command(
     handle = zygotes.start()
 
     from trainshed.cli.spelling import data_option, typed
-    from trainshed.serve.announcing import write_line, write_private
+    from trainshed.serve.announcing import is_loopback, write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled
     from trainshed.serve.service import say
 
@@ -78,6 +78,11 @@ def command(
             f'Point clients at it:    eval "$({typed()} env{option})"\n'
             f"Stop it with its jobs:  {typed()} down{option}"
         )
+        if not is_loopback(settings.host):
+            say(
+                f"NOTE: the buckets take calls without a token (docs/adr/0007); whoever reaches {settings.host} can "
+                "read and write them."
+            )
         if ready_file is not None:
             write_private(ready_file, document)
         if ready_fd is not None:
