@@ -12,9 +12,10 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings, machine
 from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
-from trainshed.engines.local.layout import PROGRAM_PORT, Layout, choose_address, choose_port
+from trainshed.engines.local.layout import Layout, choose_slot
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.local.survey import survey
 from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.engines.port import (
@@ -26,7 +27,7 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.replica import cgroups, journal, protocol, system
+from trainshed.replica import cgroups, journal, protocol
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +97,9 @@ class LocalEngine:
         memory_base, cpu_base = await asyncio.to_thread(cgroups.find_bases)
         self._node = machine.node(memory_base)
         self._host = Host(level, memory_base, cpu_base, self._node.memory_bytes, self._identity)
-        for job_uid, attempt, slots, found in await asyncio.to_thread(self._survey):
-            gang = self._seat_gang(job_uid, attempt, slots)
-            for replica, (incarnation, finding) in found.items():
+        for found in await asyncio.to_thread(survey, self._layout):
+            gang = self._seat_gang(found.job_uid, found.attempt, found.slots)
+            for replica, (incarnation, finding) in found.states.items():
                 seat = gang[replica]
                 seat.begin(incarnation)
                 if finding is not None:
@@ -231,19 +232,11 @@ class LocalEngine:
         return gang
 
     def _choose_slot(self, job_uid: JobUid, request: SlotRequest, chosen: Sequence[Slot]) -> Slot:
+        seated = (seat.slot for gang in self._seats.values() for seat in gang.values())
         host = self._known_host()
-        taken = [seat.slot for gang in self._seats.values() for seat in gang.values()]
-        taken += chosen
-        if system.LINUX:
-            used = {slot.address for slot in taken}
-            address = choose_address(self._identity, job_uid, request.replica, used)
-            port = PROGRAM_PORT
-        else:
-            address = "127.0.0.1"
-            ports = {slot.port for slot in taken}
-            port = choose_port(self._identity, job_uid, request.replica, ports)
-        name = request.hostname if host.namespaced else address
-        return Slot(request.replica, request.node, request.hostname, name, address, port)
+        return choose_slot(
+            self._identity, job_uid, request, [*seated, *chosen], named=host.namespaced
+        )
 
     def _document(self, seat: Seat, plan: LaunchPlan) -> protocol.Message:
         gang = self._seats[plan.job_uid, plan.attempt].values()
@@ -316,26 +309,7 @@ class LocalEngine:
                     seat.settle(finding)
                     return
 
-    def _survey(self) -> list["_Found"]:
-        """Read every slot on disk. In a thread."""
-        found: list[_Found] = []
-        for job_uid, attempt in self._layout.attempts():
-            slots = self._layout.read(job_uid, attempt)
-            directory = self._layout.attempt(job_uid, attempt)
-            states: dict[ReplicaId, tuple[int, findings.Finding | None]] = {}
-            for slot in slots:
-                place = directory / str(slot.replica)
-                if incarnation := findings.latest(place):
-                    finding = findings.look(place, incarnation)
-                    settled = not isinstance(finding, findings.Changing)
-                    states[slot.replica] = (incarnation, finding if settled else None)
-            found.append((job_uid, attempt, slots, states))
-        return found
-
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-_Found = tuple[JobUid, int, tuple[Slot, ...], dict[ReplicaId, tuple[int, findings.Finding | None]]]

@@ -8,12 +8,12 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Slot
-from trainshed.replica import durable, protocol
+from trainshed.engines.port import Slot, SlotRequest
+from trainshed.replica import durable, protocol, system
 
 PROGRAM_PORT = 2222
 """The port that every replica may bind on its own address (facts §3.2)."""
@@ -101,6 +101,20 @@ class Layout:
             directory.parent.rmdir()
         except OSError:
             return  # Gone already, or another attempt of the job is still there.
+
+
+def choose_slot(
+    identity: str, job_uid: JobUid, request: SlotRequest, taken: Sequence[Slot], *, named: bool
+) -> Slot:
+    """A slot beside those that are taken. `named`: its hostname can be resolved by its peers."""
+    if system.LINUX:
+        used = {slot.address for slot in taken}
+        address, port = choose_address(identity, job_uid, request.replica, used), PROGRAM_PORT
+    else:
+        ports = {slot.port for slot in taken}
+        address, port = "127.0.0.1", choose_port(identity, job_uid, request.replica, ports)
+    host = request.hostname if named else address
+    return Slot(request.replica, request.node, request.hostname, host, address, port)
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
