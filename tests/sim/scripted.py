@@ -88,6 +88,7 @@ class ScriptedEngine:
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         self._fail("stop")
+        await asyncio.sleep(0.01)  # as long as a write to disk: others get their turn
         self.stopped.add((job_uid, attempt))
         if self.ignore_stop:
             return

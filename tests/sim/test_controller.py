@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
-from tests.unit.jobs import CREATED, SECOND, job
+from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.controller import controller
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
@@ -324,6 +324,24 @@ def test_slots_of_a_job_that_ended_before_anything_started_are_given_back(tmp_pa
             await w.crash()
             assert await w.engine.released.get() == (uid, 1)
             assert await w.engine.allocations() == ()
+
+    asyncio.run(story())
+
+
+def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) -> None:
+    """The end of a leftover replica is told, and its slots are given back, while the start would stop them."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            await w.state(uid, JobState.SUCCEEDED)
+            assert await w.engine.released.get() == (uid, 1)
+            await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
+            w.engine.ended[uid, 1, PRIMARY] = (1, exited(0))
+            await w.crash()
+            assert await w.engine.released.get() == (uid, 1)
 
     asyncio.run(story())
 

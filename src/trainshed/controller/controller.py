@@ -97,11 +97,12 @@ class Controller:
             self._queue.update(live.job)
         await self._hands.engine.start()
         self._queue.nodes = tuple(n.name for n in await self._hands.engine.capacity())
-        self._watching = asyncio.create_task(self._watch())
         for uid, attempt in await self._hands.engine.allocations():
             if uid not in self._tracked:
-                # Its job ended just before the service did; what comes back is settled as unknown.
+                # Its job ended just before the service did; what comes back is settled as unknown. Not before
+                # all are stopped: a stop must not meet the release of the same slots.
                 await self._hands.engine.stop(uid, attempt, 0)
+        self._watching = asyncio.create_task(self._watch())
         for uid in tuple(self._tracked):
             self.wake(uid)
 
