@@ -47,16 +47,15 @@ def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
 def submit_endless_build(service: Service, directory: Path, mark: str) -> str:
     """Submit a job whose package build never ends; returns its id when the build has begun.
 
-    Each begin of the build opens the pipe `directory/begun-MARK`; reading that waits for it.
+    Each begin of the build has a process with the mark open the pipe `directory/begun-MARK`; reading that
+    waits for it.
     """
     begun = directory / f"begun-{mark}"
     os.mkfifo(begun)
     setup = (
         "import subprocess, sys\n"
-        "endless = 'import time; time.sleep(600)'\n"
-        f"child = subprocess.Popen([sys.executable, '-c', endless, {mark!r}])\n"
-        f"open({str(begun)!r}, 'w').close()\n"
-        "child.wait()"
+        "endless = 'import sys, time; open(sys.argv[2], \"w\").close(); time.sleep(600)'\n"
+        f"subprocess.run([sys.executable, '-c', endless, {mark!r}, {str(begun)!r}])"
     )
     uri = upload(service, f"{mark}/pkg-1.0.tar.gz", source_package("", setup))
     job_id = submit(service, package_job(uri))
