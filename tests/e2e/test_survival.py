@@ -209,21 +209,22 @@ def test_a_replica_whose_shim_is_killed_is_lost_with_its_program(data: Path) -> 
 
 
 STORES = """
-import os, time, urllib.error, urllib.request
+import http.client, os, time, urllib.error, urllib.request
 # {mark}
 root = os.environ["STORAGE_EMULATOR_HOST"]
 
 def call(verb, path, data=None):
-    # What storage clients do by themselves: a broken connection is tried again.
-    for left in (3, 2, 1, 0):
+    # What storage clients do by themselves: a broken connection or answer is tried again, with patience.
+    for left in (7, 6, 5, 4, 3, 2, 1, 0):
         try:
             request = urllib.request.Request(root + path, method=verb, data=data)
             return urllib.request.urlopen(request, timeout=20).read()
         except urllib.error.HTTPError:
             raise
-        except OSError:
+        except (OSError, http.client.HTTPException):
             if not left:
                 raise
+            time.sleep(0.1)
 
 i = 0
 while not os.path.exists("/gcs/trainshed/stop"):
