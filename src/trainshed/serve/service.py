@@ -28,6 +28,7 @@ from trainshed.controller.launching import Launching
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.replica import durable
@@ -226,7 +227,7 @@ class Service:
         for job in jobs:
             await self._until_over(job.uid)
 
-    async def _until_over(self, uid: Any) -> None:
+    async def _until_over(self, uid: JobUid) -> None:
         while True:
             seen = self._notices.count(uid)
             if await self._parts.store.ledger.load(uid) is None:

@@ -3,12 +3,16 @@
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trainshed.serve.settings import SettingsError, load
+
+if TYPE_CHECKING:
+    from trainshed.serve.service import Parts
 
 
 @click.command(name="up", short_help="Start the service.")
@@ -98,13 +102,15 @@ def command(
         raise click.ClickException(str(failure)) from None
 
 
-async def _serve(parts: Any, announce: Any, *, stop_jobs: bool) -> None:
+async def _serve(
+    parts: "Parts", announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
+) -> None:
     from trainshed.serve.service import Service
 
     await Service(parts, announce, stop_jobs=stop_jobs).run()
 
 
-def loop_factory() -> Any:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """The event loop to run on."""
     import uvloop
 

@@ -11,11 +11,11 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
+from trainshed.api.jobs import cancel_for_user, read_job_name
 from trainshed.api.masks import Mask
 from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.submission import BucketUse, checked, store_job
-from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.errors import NotFound
 from trainshed.core.names import Api, JobName
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 from trainshed.store.port import JobQuery, Operation
@@ -83,9 +83,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def cancel(call: Call, request: Any) -> Message:
-    intent = CancelRequested(CancelCause.USER, call.services.now())
-    uid = await call.services.intake.request_cancel(_job_name(request.name), intent)
-    call.services.wake(uid)
+    await cancel_for_user(call.services, _job_name(request.name))
     return pool.message_class("google.protobuf.Empty")()
 
 
@@ -121,10 +119,7 @@ CHECKS: Final[Checks] = {f"{_SERVICE}.CreateCustomJob": check_create}
 
 
 def _job_name(text: str) -> JobName:
-    try:
-        name = JobName.parse(text)
-    except ValueError as error:
-        raise InvalidRequest((Violation("name", str(error)),)) from None
+    name = read_job_name(text)
     if name.api is not Api.VERTEX:
         raise NotFound(f"CustomJob {text!r} was not found: it is the name of an ml v1 job.")
     return name

@@ -9,12 +9,12 @@ from google.protobuf.message import Message
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
+from trainshed.api.jobs import cancel_for_user, read_job_name
 from trainshed.api.ml_v1 import views
 from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.parents import ProjectName
 from trainshed.api.submission import BucketUse, checked, store_job
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import Api, JobName
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.request import Faults, Section
@@ -81,9 +81,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def cancel(call: Call, request: Any) -> Message:
-    intent = CancelRequested(CancelCause.USER, call.services.now())
-    uid = await call.services.intake.request_cancel(_job_name(request.name), intent)
-    call.services.wake(uid)
+    await cancel_for_user(call.services, _job_name(request.name))
     return pool.message_class("google.protobuf.Empty")()
 
 
@@ -123,10 +121,7 @@ CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": check_create}
 
 
 def _job_name(text: str) -> JobName:
-    try:
-        name = JobName.parse(text)
-    except ValueError as error:
-        raise InvalidRequest((Violation("name", str(error)),)) from None
+    name = read_job_name(text)
     if name.api is not Api.ML:
         raise NotFound(f"Job {text!r} was not found: it is the name of a Vertex custom job.")
     return name

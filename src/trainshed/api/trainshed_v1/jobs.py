@@ -2,15 +2,15 @@
 
 from typing import Any, Final
 
+from trainshed.api.jobs import cancel_for_user, read_job_name
 from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.parents import ProjectName
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobName, JobUid
+from trainshed.core.names import JobUid
 from trainshed.store.port import JobQuery, Reader
 
 _ALL_PROJECTS: Final = "-"
@@ -72,19 +72,14 @@ async def cancel(call: JsonCall) -> dict[str, Any]:
     """`POST /trainshed/v1/jobs/{job}:cancel`: `{}`; once more is fine."""
     services = call.services
     job, _ = await find_job(services.reader, call.target)
-    intent = CancelRequested(CancelCause.USER, services.now())
-    services.wake(await services.intake.request_cancel(job.name, intent))
+    await cancel_for_user(services, job.name)
     return {}
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
     """The job and its etag by full name, by uid, or by job id (the newest of that id). Raises NotFound."""
     if "/" in target:
-        try:
-            name = JobName.parse(target)
-        except ValueError as error:
-            raise InvalidRequest((Violation("job", str(error)),)) from None
-        return await reader.job(name)
+        return await reader.job(read_job_name(target, field="job"))
     if target.isdecimal() and len(target) <= 19:
         try:
             return await reader.job_by_uid(JobUid(int(target)))
