@@ -15,7 +15,10 @@ from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
     EngineUnavailable,
+    Fault,
     Node,
+    NodeChanged,
+    NodeState,
     Slot,
     SlotExited,
     SlotLost,
@@ -37,12 +40,18 @@ class ScriptedEngine:
         self.ended: dict[Key, tuple[int, ExitRecord]] = {}
         self.slots: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
         self.stopped: set[tuple[JobUid, int]] = set()
+        self.refused: set[tuple[Key, int]] = set()
+        self.nodes: tuple[str, ...] = ("node-0",)
         self.launches: list[Key] = []
+        self.placed: dict[Key, str] = {}
+        self.faults_done: list[tuple[Key, int, Fault]] = []
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
         self.unavailable = 0
         self.ignore_stop = False
         self.faults: dict[str, Exception] = {}
         """By method: what its next call raises."""
+        self.always: dict[str, Exception] = {}
+        """By method: what each call raises."""
 
     def capabilities(self) -> Capabilities:
         return Capabilities(False, False, False, True, "loopback", True)
@@ -57,7 +66,7 @@ class ScriptedEngine:
         """Nothing of a scripted engine dies with the service."""
 
     async def capacity(self) -> tuple[Node, ...]:
-        return (Node("node-0", 2, 2**30),)
+        return tuple(Node(name, 2, 2**30) for name in self.nodes)
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
@@ -70,19 +79,34 @@ class ScriptedEngine:
             Slot(r.replica, r.node, r.hostname, r.hostname, f"127.64.0.{i}", 2222)
             for i, r in enumerate(requests, start=1)
         )
-        return self.slots.setdefault((job_uid, attempt), slots)
+        before = {slot.replica: slot for slot in self.slots.get((job_uid, attempt), ())}
+        for slot in slots:
+            key = (job_uid, attempt, slot.replica)
+            moves = slot.replica in before and before[slot.replica].node != slot.node
+            if moves and key in self.alive:
+                raise EngineUnavailable(f"{slot.replica} lives where it was")
+        self.slots[job_uid, attempt] = slots
+        return slots
 
     def _fail(self, method: str) -> None:
         if (fault := self.faults.pop(method, None)) is not None:
+            raise fault
+        if (fault := self.always.get(method)) is not None:
             raise fault
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         self._fail("launch")
         for plan in plans:
             key = (plan.job_uid, plan.attempt, plan.replica)
-            if key in self.alive or key in self.ended or key[:2] in self.stopped:
+            before = self.alive.get(key) or self.ended.get(key, (0,))[0]
+            if plan.incarnation <= before or key[:2] in self.stopped:
                 continue
+            if (key, plan.incarnation) in self.refused:
+                self.events.put_nowait(SlotLost(*key, plan.incarnation, "never started"))
+                continue
+            assert key not in self.alive, "two incarnations live"
             self.launches.append(key)
+            self.placed[key] = self.node_of(key)
             self.alive[key] = plan.incarnation
             self.events.put_nowait(SlotStarted(*key, plan.incarnation, 1))
 
@@ -98,6 +122,32 @@ class ScriptedEngine:
                 self.exit(*key, signal=15)
             elif key not in self.ended:
                 self.events.put_nowait(SlotLost(*key, 1, "never started"))
+
+    async def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        key = (job_uid, attempt, replica)
+        if self.alive.get(key) == incarnation:
+            self.exit(*key, signal=15, stopped=True)
+        elif self.ended.get(key, (0,))[0] < incarnation:
+            self.refused.add((key, incarnation))
+            self.events.put_nowait(SlotLost(*key, incarnation, "never started"))
+
+    async def inject(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
+    ) -> None:
+        key = (job_uid, attempt, replica)
+        if self.alive.get(key) == incarnation:
+            self.faults_done.append((key, incarnation, fault))
+            number = {Fault.KILL: 9, Fault.OOM: 9, Fault.SEGV: 11}[fault]
+            self.exit(*key, signal=number, oom=fault is Fault.OOM)
+
+    def node_of(self, key: Key) -> str:
+        return next(slot.node for slot in self.slots[key[:2]] if slot.replica == key[2])
+
+    def node_is(self, node: str, state: NodeState) -> None:
+        """The engine's word on a node."""
+        self.events.put_nowait(NodeChanged(node, state, f"{node} is {state}"))
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         return tuple(self.slots)
@@ -119,11 +169,14 @@ class ScriptedEngine:
         replica: ReplicaId,
         code: int | None = None,
         signal: int | None = None,
+        *,
+        oom: bool = False,
+        stopped: bool = False,
     ) -> None:
         """The replica's program ends."""
         key = (uid, attempt, replica)
         incarnation = self.alive.pop(key)
-        record = ExitRecord(code, signal, oom=False, started=1, ended=2)
+        record = ExitRecord(code, signal, oom=oom, started=1, ended=2, stopped=stopped)
         self.ended[key] = (incarnation, record)
         self.events.put_nowait(SlotExited(*key, incarnation, record))
 

@@ -10,17 +10,19 @@ import pytest
 
 from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
 from tests.unit.jobs import CREATED, SECOND, exited, job
-from trainshed.controller import controller
+from trainshed.controller import carrying
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.specs.model import Scheduling
 from trainshed.engines.port import LaunchRejected, SlotRequest
 from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.scheduler.model import Policy
+from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.port import Store
 from trainshed.store.registry import open_store
@@ -28,19 +30,36 @@ from trainshed.store.registry import open_store
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
 
-class NoProbe:
+class Buckets:
+    """Every job directory can be written; `written` says when something last was."""
+
+    written = 0
+
     def write_probe(self, uri: str) -> None:
         """Every job directory can be written."""
+
+    def last_written(self, uri: str) -> int:
+        return self.written
 
 
 class World:
     """One store, one engine, and the controllers that come and go."""
 
-    def __init__(self, directory: Path, *, warm: bool = True, limit: int = 100) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        warm: bool = True,
+        limit: int = 100,
+        nodes: tuple[str, ...] = ("node-0",),
+    ) -> None:
         self.directory = directory
         self.engine = ScriptedEngine()
+        self.engine.nodes = nodes
         self.runtimes = ScriptedRuntimes(warm=warm)
-        self.limit = limit
+        self.policy = Policy(max_replicas=limit)
+        self.buckets = Buckets()
+        self.logs = LogReader(directory / "logs")
         self.time = CREATED + SECOND
         self.store: Store = open_store("sqlite", directory)
         self.notices = Notices()
@@ -49,13 +68,15 @@ class World:
     def _controller(self) -> Controller:
         return Controller(
             ledger=self.store.ledger,
+            reader=self.store.reader,
+            logs=self.logs,
             hands=lambda report: Hands(
-                self.engine, self.runtimes, NoProbe(), Launching(), report, grace=SECOND
+                self.engine, self.runtimes, self.buckets, Launching(), report, grace=SECOND
             ),
             notices=self.notices,
             now=lambda: self.time,
             owner="test",
-            max_replicas=self.limit,
+            scheduling=self.policy,
         )
 
     async def create(self, subject: Job) -> JobUid:
@@ -91,8 +112,14 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, *, warm: bool = True, limit: int = 100) -> AsyncGenerator[World]:
-    made = World(directory, warm=warm, limit=limit)
+async def world(
+    directory: Path,
+    *,
+    warm: bool = True,
+    limit: int = 100,
+    nodes: tuple[str, ...] = ("node-0",),
+) -> AsyncGenerator[World]:
+    made = World(directory, warm=warm, limit=limit, nodes=nodes)
     await made.controller.start()
     try:
         yield made
@@ -163,16 +190,20 @@ def test_an_engine_that_cannot_answer_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
-    """SPEC §2.1: the service's own failure. It is not left PREPARING, where no limit of time runs."""
+    """SPEC §2.1: the service's own failure, 3 attempts in all. It is not left PREPARING, where no limit of time runs."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
-            w.engine.faults["launch"] = LaunchRejected("there is no such node")
+            w.engine.always["launch"] = LaunchRejected("there is no such node")
             uid = await w.create(job(1))
             failed = await w.state(uid, JobState.FAILED)
             assert failed.error is not None
             assert failed.error.code == 13
-            assert await w.engine.released.get() == (uid, 1)
+            assert failed.attempt == 3
+            assert "there is no such node" in failed.error.reason
+            async with asyncio.timeout(5):
+                while await w.engine.released.get() != (uid, 3):
+                    pass
 
     asyncio.run(story())
 
@@ -184,7 +215,7 @@ def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
         async with world(tmp_path) as w:
             w.engine.unavailable = 10**6
             uid = await w.create(job(1))
-            await w.until(uid, lambda found: found.launched)
+            await w.until(uid, lambda found: found.phase is AttemptState.STARTING)
             w.runtimes.warm, w.runtimes.failure = False, PackageFailed("no such object gs://b/x")
             await w.crash()
             w.engine.unavailable = 0
@@ -199,7 +230,7 @@ def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
 def test_ending_a_job_is_tried_again_whatever_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(controller, "_PAUSE", 0.01)
+    monkeypatch.setattr(carrying, "PAUSE", 0.01)
 
     async def story() -> None:
         async with world(tmp_path) as w:

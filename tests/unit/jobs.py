@@ -1,14 +1,38 @@
 """Jobs and exits for tests of pure code: small, valid, and the same every time."""
 
-from trainshed.core.lifecycle.records import ExitRecord, Job
-from trainshed.core.names import Api, JobName, JobUid
+from collections.abc import Iterator
+
+from trainshed.core.lifecycle.demands import instructions
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    Event,
+    JobAdmitted,
+    PrepareRuntime,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaPlaced,
+    ReplicaStarted,
+    RuntimePrepared,
+    StartReplicas,
+    StopReplica,
+    StopReplicas,
+    TimelineEntry,
+)
+from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 
 SECOND = 10**9
 CREATED = 1_000 * SECOND
+PRIMARY, WORKER, REDUCER = ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(2, 0)
 
 RUNTIME = RuntimeChoice("python", "", "3.11")
+REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 MACHINE = Machine("n1-standard-4", 4, 15 * 2**30, 12 * 2**30)
 
 
@@ -18,19 +42,35 @@ def program(module: str | None = "trainer.task") -> Program:
     return Program(RUNTIME, module=module, package_uris=("gs://bucket/trainer.tar.gz",))
 
 
+def reducer() -> Program:
+    return Program(RUNTIME, image_uri=REDUCTION_SERVER)
+
+
 def job(
     *counts: int,
     api: Api = Api.VERTEX,
     module: str | None = "trainer.task",
     scheduling: Scheduling | None = None,
+    reducers: bool = False,
+    output: str = "",
 ) -> Job:
-    """A queued job with `counts[p]` replicas in pool p; no counts: a single primary."""
+    """A queued job with `counts[p]` replicas in pool p; no counts: a single primary. `reducers`: the third pool is a
+    reduction server. `output`: its base output directory."""
     pools = tuple(
-        WorkerPool(position, count, MACHINE, program(module))
+        WorkerPool(
+            position, count, MACHINE, reducer() if reducers and position == 2 else program(module)
+        )
         for position, count in enumerate(counts or (1,))
         if count
     )
-    spec = JobSpec(api, "us-central1", pools, scheduling or Scheduling(), "{}")
+    spec = JobSpec(
+        api,
+        "us-central1",
+        pools,
+        scheduling or Scheduling(),
+        "{}",
+        base_output_directory=output,
+    )
     name = JobName(api, "demo", "us-central1" if api is Api.VERTEX else "", "7")
     return Job(JobUid(7), name, "a job", spec, "{}", CREATED, CREATED)
 
@@ -42,6 +82,9 @@ def exited(
     oom: bool = False,
     ended: int = 0,
     tail: str = "",
+    stopped: bool = False,
+    stalled: bool = False,
+    child_oom: int = 0,
 ) -> ExitRecord:
     """An attempt record; give `signal` instead of a code for a death by signal."""
     return ExitRecord(
@@ -51,4 +94,97 @@ def exited(
         started=CREATED + SECOND,
         ended=ended or CREATED + 2 * SECOND,
         tail=tail,
+        stopped=stopped,
+        stalled=stalled,
+        child_oom=child_oom,
     )
+
+
+class Life:
+    """A job that things happen to, a second apart; `now` is the time of the last one. `told`: its timeline."""
+
+    def __init__(self, subject: Job, policy: FailurePolicy | None = None) -> None:
+        self.job = subject
+        self.policy = policy or FailurePolicy()
+        self.now = CREATED + 5 * SECOND
+        self.told: list[TimelineEntry] = []
+
+    def see(self, *events: Event) -> "Life":
+        for event in events:
+            self.now += SECOND
+            found = step(self.job, event, self.now, self.policy)
+            self.job = found.job
+            self.told.extend(found.timeline)
+        return self
+
+    def up(self) -> "Life":
+        """Everything that is demanded is done, by an engine that never fails, until nothing is: the job runs,
+        on nodes `a`, `b`, … of one replica each, or is over."""
+        while demanded := tuple(self._done()):
+            self.see(*demanded)
+        return self
+
+    def exits(self, replica: ReplicaId = PRIMARY, code: int = 0, **how: bool | int | str) -> "Life":
+        """`how`: as of `exited`; the end is seen a second after it was."""
+        record = exited(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
+        found = self.replica(replica)
+        return self.see(ReplicaExited(self.job.attempt, replica, found.incarnation, record))
+
+    def loses(
+        self, replica: ReplicaId, cause: str = "its shim is gone", *, by_service: bool = False
+    ) -> "Life":
+        found = self.replica(replica)
+        return self.see(
+            ReplicaLost(self.job.attempt, replica, found.incarnation, cause, by_service)
+        )
+
+    def places(self, replica: ReplicaId, node: str) -> "Life":
+        found = self.replica(replica)
+        return self.see(ReplicaPlaced(self.job.attempt, replica, found.incarnation, node))
+
+    def cancel(self, cause: CancelCause = CancelCause.USER) -> "Life":
+        return self.see(CancelRequested(cause, self.now + SECOND))
+
+    def replica(self, replica: ReplicaId) -> Replica:
+        return next(r for r in self.job.replicas if r.id == replica)
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules of the verdicts so far."""
+        return [entry.details["rule"] for entry in self.told if entry.kind == "verdict"]
+
+    @property
+    def last(self) -> str:
+        """The message of the last verdict."""
+        return [entry.message for entry in self.told if entry.kind == "verdict"][-1]
+
+    def _done(self) -> Iterator[Event]:
+        subject = self.job
+        if subject.phase is AttemptState.WAITING and not subject.state.is_final:
+            nodes = zip(subject.spec.replicas(), "abcdefgh", strict=False)
+            self.now = max(self.now, subject.not_before)
+            yield JobAdmitted(tuple(nodes))
+            return
+        for instruction in instructions(subject):
+            match instruction:
+                case PrepareRuntime(attempt):
+                    yield RuntimePrepared(attempt)
+                case StartReplicas(attempt, waiting):
+                    for replica, incarnation in waiting:
+                        yield ReplicaStarted(attempt, replica, incarnation, self.now + SECOND)
+                case StopReplica() | StopReplicas():
+                    yield from self._stopped(instruction)
+                case _:
+                    pass
+
+    def _stopped(self, instruction: StopReplica | StopReplicas) -> Iterator[Event]:
+        for r in self.job.replicas:
+            if r.state.is_over or instruction.attempt != self.job.attempt:
+                continue
+            if isinstance(instruction, StopReplica) and r.id != instruction.replica:
+                continue
+            if r.state is ReplicaState.WAITING:
+                yield ReplicaLost(instruction.attempt, r.id, r.incarnation, "never started")
+            else:
+                record = exited(143, stopped=True, ended=self.now + SECOND)
+                yield ReplicaExited(instruction.attempt, r.id, r.incarnation, record)

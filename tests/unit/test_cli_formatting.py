@@ -8,12 +8,13 @@ import click
 import pytest
 from rich.console import Console
 
-from trainshed.cli.colours import replica_colour, state_colour
+from trainshed.cli.colours import entry_colour, replica_colour, state_colour
 from trainshed.cli.moments import duration, gibibytes, local_clock, local_moment, parse_moment
 from trainshed.cli.progress import Board, live, plain
 from trainshed.cli.references import meant
 from trainshed.cli.tables import Column, cut, joined, pairs, table, width
-from trainshed.cli.views import JobView, LogLine, ReplicaView, TimelineView
+from trainshed.cli.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
+from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
 
@@ -138,6 +139,23 @@ def test_the_board_says_what_a_job_waits_for() -> None:
     board = Board().after(told).after(view(state=JobState.PREPARING))
     assert board.note == "Building the runtime."
     assert board.after(view()).note == ""
+
+
+def test_the_board_says_why_a_queued_job_has_no_room() -> None:
+    waiting = WaitingView("quota", "needs 8 CPUs", position=2)
+    queued = replace(view(state=JobState.QUEUED), waiting=waiting, waits=("needs 8 CPUs", "try 4"))
+    told = TimelineView(NOON, "created", "It was created.")
+    board = Board().after(told).after(queued)
+    assert board.note == "needs 8 CPUs; try 4 (number 2)"
+
+
+def test_entries_that_ask_for_attention_have_a_colour() -> None:
+    assert entry_colour("running") is None
+    assert entry_colour("no_checkpoint") == entry_colour("limit_nears") == "yellow"
+    assert {entry_colour("verdict", effect) for effect in Effect} == {
+        *("green", "yellow", "red", "magenta")
+    }
+    assert entry_colour("failed") == "red"
 
 
 def test_plain_lines_wait_for_no_view() -> None:

@@ -1,4 +1,4 @@
-"""Launch documents and addresses: pure functions of plan, slot and host (SPEC §3)."""
+"""Launch documents: pure functions of plan, slot and host (SPEC §3)."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
-from trainshed.engines.local.layout import choose_address, choose_port
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 
@@ -30,10 +29,12 @@ PLAN = LaunchPlan(
 )
 
 
-def document(host: Host = HOST, plan: LaunchPlan = PLAN) -> protocol.LaunchDocument:
+def document(
+    host: Host = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT
+) -> protocol.LaunchDocument:
     return launch_document(
         plan=plan,
-        slot=SLOT,
+        slot=slot,
         host=host,
         directory=Path("/data/slots/5/2/workerpool1-0"),
         hosts=Path("/data/slots/5/2/hosts"),
@@ -116,23 +117,21 @@ def test_outermost_directories() -> None:
     assert found == ("/a", "/ab")
 
 
-def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:
-    used: set[str] = set()
-    for index in range(2000):
-        address = choose_address("id", JobUid(1), ReplicaId(1, index), used)
-        assert address not in used
-        assert address.startswith("127.")
-        second, last = int(address.split(".")[1]), int(address.split(".")[3])
-        assert 64 <= second <= 127
-        assert last not in (0, 255)
-        used.add(address)
-    again = choose_address("id", JobUid(1), ReplicaId(1, 0), ())
-    assert again in used
-    assert choose_address("id", JobUid(1), ReplicaId(1, 0), {again}) != again
+def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
+    """SPEC §3: assigned GPUs only; §2, Capacity modes: an empty CUDA_VISIBLE_DEVICES where there are none."""
+    gpus = replace(HOST, gpus=True)
+    names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+    def seen(host: Host, devices: str | None) -> list[str | None]:
+        environ = document(host, slot=replace(SLOT, devices=devices)).environ
+        return [environ.get(name) for name in names]
+
+    assert seen(gpus, "1,3") == ["1,3", "1,3", "PCI_BUS_ID"]
+    assert seen(gpus, "") == seen(gpus, None) == seen(HOST, "") == ["", "", None]
+    assert seen(HOST, None) == [None, None, None]
 
 
-def test_ports_come_in_pairs() -> None:
-    port = choose_port("id", JobUid(1), REPLICA, ())
-    assert 20000 <= port < 40000
-    assert port % 2 == 0
-    assert choose_port("id", JobUid(1), REPLICA, {port}) == port + 2 or port == 39998
+def test_watchdog_and_memory_limit_without_control_groups() -> None:
+    assert document(plan=replace(PLAN, stall_after=90 * 10**9)).stall_after == 90.0
+    assert not document().memory_polling
+    assert document(replace(HOST, memory_base="")).memory_polling

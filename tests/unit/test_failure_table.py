@@ -1,85 +1,243 @@
-"""The failure table (SPEC §2.1): rows, order, public codes and messages."""
+"""The failure table (SPEC §2.1): rows, order, budgets, public codes and messages."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.jobs import exited
-from trainshed.core.failure import RULES, Effect, Evidence, judge, logs_link
+from tests.unit.jobs import CREATED, SECOND, exited
+from trainshed.core.failure.evidence import Cause, Evidence
+from trainshed.core.failure.messages import Message, logs_link
+from trainshed.core.failure.rules import Action, Effect, Rule, Spent, judge
+from trainshed.core.failure.table import RULES
 from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import Api, JobName, ReplicaId
 
 VERTEX = JobName(Api.VERTEX, "demo", "us-central1", "42")
 ML = JobName(Api.ML, "demo", "", "my_job")
-PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 2)
+PRIMARY, WORKER, REDUCER = ReplicaId(0, 0), ReplicaId(1, 2), ReplicaId(2, 0)
+FRESH = Spent(now=CREATED)
 
 
-def evidence(
-    exit_record: ExitRecord | None,
+def ended(
+    record: ExitRecord,
     *,
     replica: ReplicaId = PRIMARY,
     name: JobName = VERTEX,
     is_package: bool = True,
-    by_service: bool = False,
 ) -> Evidence:
-    return Evidence(name, replica, is_package, exit_record, "its node went away", by_service)
+    cause = Cause.EXITED if record.signal is None else Cause.SIGNALLED
+    if record.oom:
+        cause = Cause.OUT_OF_MEMORY
+    reducer = replica == REDUCER
+    return Evidence(cause, name, replica, record, is_package=is_package, is_reducer=reducer)
 
 
-@pytest.mark.parametrize(
-    ("seen", "rule", "effect"),
-    [
-        (evidence(exited(0)), "primary_succeeded", Effect.JOB_SUCCEEDS),
-        (evidence(exited(0), replica=WORKER), "replica_completed", Effect.REPLICA_DONE),
-        (evidence(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
-        (evidence(exited(1)), "user_code_failed", Effect.JOB_FAILS),
-        (evidence(exited(signal=11), replica=WORKER), "user_code_failed", Effect.JOB_FAILS),
-        (evidence(None, by_service=True), "internal_error", Effect.JOB_FAILS),
-        (evidence(None), "replica_lost", Effect.JOB_FAILS),
-    ],
-)
+def met(cause: Cause, replica: ReplicaId | None = None) -> Evidence:
+    """An end without a record."""
+    reducer = replica == REDUCER
+    return Evidence(
+        cause, VERTEX, replica, is_reducer=reducer, text="because", region="us-central1"
+    )
+
+
+EXAMPLES = [
+    (ended(exited(0)), "primary_succeeded", Effect.JOB_SUCCEEDS),
+    (ended(exited(0), replica=WORKER), "replica_completed", Effect.REPLICA_DONE),
+    (ended(exited(0), replica=REDUCER), "replica_completed", Effect.REPLICA_DONE),
+    (ended(exited(1), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (ended(exited(signal=11), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (
+        ended(exited(signal=9, oom=True), replica=REDUCER),
+        "reducer_lost",
+        Effect.REPLICA_RESTARTS,
+    ),
+    (met(Cause.LOST, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (met(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (ended(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
+    (ended(exited(137, oom=True)), "out_of_memory", Effect.JOB_FAILS),
+    *((ended(exited(code)), "transient_exit", Effect.JOB_RETRIES) for code in (6, 134, 11, 139)),
+    *((ended(exited(signal=number)), "transient_exit", Effect.JOB_RETRIES) for number in (6, 11)),
+    *(
+        (ended(exited(signal=number), replica=WORKER), "replica_lost", Effect.REPLICA_RESTARTS)
+        for number in (9, 15)
+    ),
+    *(
+        (met(cause, WORKER), "replica_lost", Effect.REPLICA_RESTARTS)
+        for cause in (Cause.LOST, Cause.LEFT, Cause.STALLED)
+    ),
+    *(
+        (ended(exited(code)), "user_code_failed", Effect.JOB_FAILS)
+        for code in (1, 2, 9, 15, 127, 129, 130, 135, 136, 137, 143, 255)
+    ),
+    *(
+        (ended(exited(signal=number)), "user_code_failed", Effect.JOB_FAILS)
+        for number in (1, 2, 4, 7, 8, 13)
+    ),
+    (met(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
+    (met(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
+    (met(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
+    (met(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
+    (met(Cause.PREEMPTED), "spot_preempted", Effect.JOB_RETRIES),
+    (met(Cause.CANCELLED), "cancelled", Effect.JOB_CANCELLED),
+]
+
+
+def everything() -> Iterator[Evidence]:
+    """Every kind of evidence there can be."""
+    for replica in (PRIMARY, WORKER, REDUCER):
+        for code in range(256):
+            yield ended(exited(code), replica=replica)
+        for number in range(1, 65):
+            yield ended(exited(signal=number), replica=replica)
+        for cause in (Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.LEFT, Cause.LOST, Cause.SERVICE):
+            yield met(cause, replica)
+    for cause in (Cause.SERVICE, Cause.PACKAGE, Cause.STOCK_OUT, Cause.PREEMPTED, Cause.CANCELLED):
+        yield met(cause)
+
+
+@pytest.mark.parametrize(("seen", "rule", "effect"), EXAMPLES)
 def test_the_first_row_that_matches_decides(seen: Evidence, rule: str, effect: Effect) -> None:
-    verdict = judge(seen)
-    assert (verdict.rule, verdict.effect) == (rule, effect)
-    assert (verdict.error is not None) == (effect is Effect.JOB_FAILS)
+    """SPEC §2.1, the rows in their order: each with examples."""
+    verdict = judge(seen, FRESH, RULES)
+    assert (verdict.rule.name, verdict.effect) == (rule, effect)
+    assert (verdict.error is not None) == (effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED))
 
 
-def test_no_row_is_shadowed_and_every_failing_row_has_a_public_code() -> None:
-    cases = [
-        evidence(record, replica=replica)
-        for replica in (PRIMARY, WORKER)
-        for record in (None, exited(0), exited(1), exited(signal=9, oom=True), exited(signal=6))
+def test_every_row_has_an_example_and_none_is_shadowed() -> None:
+    """SPEC §2.1, "first match wins": each row wins for something, and something wins for everything."""
+    assert [rule.name for rule in RULES] == list(dict.fromkeys(rule.name for rule in RULES))
+    assert {rule for _, rule, _ in EXAMPLES} == {rule.name for rule in RULES}
+    assert {judge(seen, FRESH, RULES).rule.name for seen in everything()} == {
+        rule.name for rule in RULES
+    }
+
+
+def test_every_cause_has_a_row() -> None:
+    named = {cause for rule in RULES for cause in rule.match.causes}
+    assert named == set(Cause)
+
+
+def test_the_public_codes_are_those_of_the_specification() -> None:
+    """SPEC §2.1, last column: 3 and 1 as observed, 8 and 13 chosen."""
+    ending = {r.name: r.code for r in RULES if r.action in (Action.FAIL, Action.CANCEL)}
+    assert ending == {
+        "out_of_memory": 3,
+        "transient_exit": 3,
+        "replica_lost": 3,
+        "user_code_failed": 3,
+        "package_failed": 3,
+        "stock_out": 8,
+        "internal_error": 13,
+        "spot_preempted": 8,
+        "cancelled": 1,
+    }
+    assert all(rule.message is not Message.NONE for rule in RULES if rule.name in ending)
+
+
+def test_the_budgets_are_those_of_the_specification() -> None:
+    """SPEC §2.1: 5 restarts and 3 retries for losses, 3 for transient codes, 3 attempts for internal errors, 3 retries
+    with back-off for stock-outs, 6 for spot, 20 a minute for reducers; nothing else is tried again."""
+    assert {rule.name: (rule.restarts, rule.retries) for rule in RULES if _tries(rule)} == {
+        "reducer_lost": (20, 0),
+        "transient_exit": (0, 3),
+        "replica_lost": (5, 3),
+        "stock_out": (0, 3),
+        "internal_error": (0, 2),
+        "spot_preempted": (0, 6),
+    }
+    rules = {rule.name: rule for rule in RULES}
+    assert rules["reducer_lost"].window == 60 * SECOND
+    back_off = rules["stock_out"].back_off
+    assert all(back_off)
+    assert list(back_off) == sorted(back_off)
+    assert [rule.name for rule in RULES if rule.gives_room] == ["stock_out", "spot_preempted"]
+
+
+def _tries(rule: Rule) -> bool:
+    return bool(rule.restarts or rule.retries)
+
+
+def test_budgets_are_counted_by_rule() -> None:
+    """SPEC §2.1: counters are separate per cause."""
+    crash = ended(exited(139))
+    retried = judge(crash, Spent(CREATED, retries=(("replica_lost", 3),)), RULES)
+    assert (retried.effect, retried.count, retried.budget) == (Effect.JOB_RETRIES, 1, 3)
+    failed = judge(crash, Spent(CREATED, retries=(("transient_exit", 3),)), RULES)
+    assert failed.effect is Effect.JOB_FAILS
+    assert failed.spent == "3 of 3 retries used"
+
+
+def test_what_was_used_up_is_told_in_its_order() -> None:
+    spent = Spent(CREATED, restarts=(("replica_lost", 5),), retries=(("replica_lost", 3),))
+    verdict = judge(met(Cause.LOST, WORKER), spent, RULES)
+    assert verdict.spent == "5 of 5 restarts used, 3 of 3 retries used"
+    forbidden = Spent(CREATED, restarts=(("replica_lost", 5),), may_retry=False)
+    verdict = judge(met(Cause.LOST, WORKER), forbidden, RULES)
+    assert verdict.spent == "5 of 5 restarts used, the job forbids retries"
+    assert verdict.effect is Effect.JOB_FAILS
+
+
+def test_the_pause_before_a_retry_grows_and_the_last_one_repeats() -> None:
+    """SPEC §2.1, the stock-out row: with back-off."""
+    stock_out = next(rule for rule in RULES if rule.name == "stock_out")
+    pauses = [
+        judge(met(Cause.STOCK_OUT), Spent(CREATED, retries=(("stock_out", n),)), RULES).back_off
+        for n in range(stock_out.retries)
     ]
-    cases.append(evidence(None, by_service=True))
-    assert {judge(case).rule for case in cases} == {rule.name for rule in RULES}
-    assert all(rule.code for rule in RULES if rule.effect is Effect.JOB_FAILS)
+    assert pauses == list(stock_out.back_off)
 
 
 def test_a_failure_of_the_service_is_published_as_an_internal_error() -> None:
-    """SPEC §2.1: the service itself failed."""
-    error = judge(evidence(None, by_service=True)).error
+    """SPEC §2.1: the service itself failed; the typed cause stands beside the message."""
+    spent = Spent(CREATED, retries=(("internal_error", 2),))
+    error = judge(met(Cause.SERVICE), spent, RULES).error
     assert error is not None
     assert (error.code, error.message) == (13, "Internal error occurred for the current attempt")
+    assert (error.cause, error.reason) == ("service", "because")
+
+
+def test_a_stock_out_names_the_region() -> None:
+    """SPEC §2.1; the older wording is not used. Spot preemption ends with the same message."""
+    for cause, rule, many in (
+        (Cause.STOCK_OUT, "stock_out", 3),
+        (Cause.PREEMPTED, "spot_preempted", 6),
+    ):
+        error = judge(met(cause), Spent(CREATED, retries=((rule, many),)), RULES).error
+        assert error is not None
+        assert (error.code, error.message) == (
+            8,
+            "Resources are insufficient in region: us-central1. "
+            "Try a different region or use a different accelerator.",
+        )
 
 
 @pytest.mark.parametrize(
     ("record", "is_package", "status"),
     [
         (exited(1), True, 1),
+        (exited(143), False, 143),
         (exited(signal=6), True, 6),
         (exited(signal=6), False, 134),
         (exited(signal=11), True, 11),
         (exited(signal=11), False, 139),
+        (exited(signal=7), False, 135),
     ],
 )
 def test_signals_are_published_bare_for_packages_and_plus_128_for_containers(
     record: ExitRecord, is_package: bool, status: int
 ) -> None:
-    """SPEC §2.1, third row from the public table."""
-    error = judge(evidence(record, is_package=is_package)).error
+    """SPEC §2.1, the transient row: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
+    spent = Spent(CREATED, retries=(("transient_exit", 3),))
+    error = judge(ended(record, is_package=is_package), spent, RULES).error
     assert error is not None
+    assert error.status == status
     assert f"exited with a non-zero status of {status}. Termination reason: Error." in error.message
 
 
 def test_the_out_of_memory_message_is_the_public_one() -> None:
-    error = judge(evidence(exited(signal=9, oom=True), name=ML, replica=WORKER)).error
+    """SPEC §2.1, out of memory."""
+    record = exited(signal=9, oom=True)
+    error = judge(ended(record, name=ML, replica=WORKER), FRESH, RULES).error
     assert error is not None
     assert (error.code, error.message) == (
         3,
@@ -88,9 +246,11 @@ def test_the_out_of_memory_message_is_the_public_one() -> None:
 
 
 def test_the_user_code_message_carries_the_last_lines_and_a_link() -> None:
+    """SPEC §2.1: followed by the last lines of its log and a link to them."""
     record = exited(1, tail="Traceback (most recent call last):\nValueError: bad batch size\n")
-    error = judge(evidence(record)).error
+    error = judge(ended(record), FRESH, RULES).error
     assert error is not None
     assert "ValueError: bad batch size" in error.message
     assert error.message.endswith(logs_link(VERTEX))
     assert "job_id%2F42" in error.message
+    assert (error.replica, error.status) == ("workerpool0-0", 1)

@@ -1,328 +1,292 @@
-"""The life of a job (SPEC §2): stories first, then every reachable state."""
-
-from collections import deque
-from dataclasses import replace
+"""The life of a job (SPEC §2): states, success, cancels, time limits, reminders. Failures: test_lifecycle_failures."""
 
 import pytest
 
-from tests.unit.jobs import CREATED, SECOND, exited, job
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
+from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
+    CheckpointDue,
+    CheckpointLooked,
     Event,
     JobAdmitted,
+    LimitNears,
+    NodeLeft,
     PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
     ReplicaExited,
-    ReplicaLost,
     ReplicaStarted,
     RuntimePrepared,
     StartReplicas,
     StopReplicas,
 )
-from trainshed.core.lifecycle.machine import deadlines, instructions, step
-from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.names import Api, ReplicaId
+from trainshed.core.names import Api
 from trainshed.core.specs.model import DEFAULT_TIMEOUT, Scheduling
 
-PRIMARY = ReplicaId(0, 0)
-WORKER = ReplicaId(1, 0)
-ADMITTED = JobAdmitted(())
-PREPARED = RuntimePrepared(1)
-NOW = CREATED + 5 * SECOND
-
-
-def started(replica: ReplicaId, at: int = NOW) -> ReplicaStarted:
-    return ReplicaStarted(1, replica, 1, at)
-
-
-def ended(replica: ReplicaId, code: int = 0, *, at: int = NOW) -> ReplicaExited:
-    return ReplicaExited(1, replica, 1, exited(code, ended=at))
-
-
-def cancelled(at: int = NOW) -> CancelRequested:
-    return CancelRequested(CancelCause.USER, at)
-
-
-def after(subject: Job, *events: Event, now: int = NOW) -> Job:
-    for event in events:
-        subject = step(subject, event, now).job
-    return subject
-
-
-def running(*counts: int) -> Job:
-    subject = job(*counts)
-    starts = [started(replica) for replica in subject.spec.replicas()]
-    return after(subject, ADMITTED, PREPARED, *starts)
+PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
+HOUR = 3600 * SECOND
 
 
 def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> None:
     """SPEC §2: QUEUED, PREPARING, RUNNING, SUCCEEDED."""
-    subject = job(1, 1)
-    assert (subject.state, instructions(subject)) == (JobState.QUEUED, ())
-    subject = after(subject, ADMITTED)
-    assert (subject.state, instructions(subject)) == (JobState.PREPARING, (PrepareRuntime(1),))
-    subject = after(subject, PREPARED)
-    assert (subject.state, instructions(subject)) == (JobState.PREPARING, (StartReplicas(1),))
-    subject = after(subject, started(PRIMARY, NOW), started(WORKER, NOW + 1))
-    assert (subject.state, instructions(subject)) == (JobState.RUNNING, ())
-    assert subject.started == NOW + 1, "RUNNING begins when the last replica is up"
-    subject = after(subject, ended(PRIMARY))
-    assert (subject.state, instructions(subject)) == (JobState.RUNNING, (StopReplicas(1),))
-    subject = after(subject, ended(WORKER, 143))
-    assert (subject.state, instructions(subject)) == (JobState.SUCCEEDED, (ReleaseSlots(1),))
-    assert subject.error is None
+    life = Life(job(1, 1))
+    assert (life.job.state, instructions(life.job)) == (JobState.QUEUED, ())
+    life.see(PLACES)
+    assert (life.job.state, instructions(life.job)) == (JobState.PREPARING, (PrepareRuntime(1),))
+    life.see(RuntimePrepared(1))
+    waiting = ((PRIMARY, 1), (WORKER, 1))
+    assert life.job.state is JobState.PREPARING
+    assert instructions(life.job) == (StartReplicas(1, waiting),)
+    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED + 7))
+    assert life.job.state is JobState.PREPARING, "RUNNING when all are"
+    assert instructions(life.job) == (StartReplicas(1, ((WORKER, 1),)),)
+    life.see(ReplicaStarted(1, WORKER, 1, CREATED + 9))
+    assert (life.job.state, instructions(life.job)) == (JobState.RUNNING, ())
+    assert life.job.started == CREATED + 9, "RUNNING begins when the last replica is up"
+    life.exits(PRIMARY)
+    assert (life.job.state, instructions(life.job)) == (JobState.RUNNING, (StopReplicas(1),))
+    life.exits(WORKER, 143, stopped=True)
+    assert (life.job.state, instructions(life.job)) == (JobState.SUCCEEDED, (ReleaseSlots(1),))
+    assert life.job.error is None
+    assert life.job.ended == life.now
 
 
 def test_the_primary_may_end_before_all_replicas_are_up() -> None:
     """SPEC §2, parallel start: straight to the final state, startTime at that moment."""
-    subject = after(job(1, 1), ADMITTED, PREPARED, started(PRIMARY), ended(PRIMARY, at=NOW + 7))
-    assert subject.state is JobState.PREPARING
-    subject = after(subject, ReplicaLost(1, WORKER, 1, "never started"))
-    assert subject.state is JobState.SUCCEEDED
-    assert subject.started == NOW + 7
+    life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, PRIMARY, 1, CREATED))
+    life.exits(PRIMARY)
+    ended = life.now
+    assert life.job.state is JobState.PREPARING, "the other one may be starting"
+    assert instructions(life.job) == (StopReplicas(1, ((WORKER, 1),)),)
+    life.loses(WORKER, "never started")
+    assert life.job.state is JobState.SUCCEEDED
+    assert life.job.started == ended
+    assert JobState.RUNNING.value not in [entry.kind for entry in life.told]
 
 
 def test_a_worker_that_is_done_does_not_end_the_job() -> None:
     """SPEC §2.1: non-primary exits 0, the job goes on."""
-    subject = after(running(1, 1), ended(WORKER))
-    assert subject.state is JobState.RUNNING
-    assert subject.outcome is None
+    life = Life(job(1, 1)).up().exits(WORKER)
+    assert life.job.state is JobState.RUNNING
+    assert instructions(life.job) == ()
+    assert life.exits(PRIMARY).job.state is JobState.SUCCEEDED
 
 
 def test_a_worker_that_is_done_before_the_primary_is_up_counts_as_up() -> None:
-    subject = after(job(1, 1), ADMITTED, PREPARED, started(WORKER), ended(WORKER), started(PRIMARY))
-    assert subject.state is JobState.RUNNING
+    """SPEC §2, parallel start."""
+    life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, WORKER, 1, CREATED))
+    life.exits(WORKER)
+    assert life.job.state is JobState.PREPARING
+    assert life.see(ReplicaStarted(1, PRIMARY, 1, CREATED)).job.state is JobState.RUNNING
 
 
-def test_a_failing_worker_fails_the_job_after_all_are_down() -> None:
-    """SPEC §2.1: permanent; all replicas are shut down."""
-    subject = after(running(1, 1), ended(WORKER, 3))
-    assert subject.state is JobState.RUNNING
-    assert instructions(subject) == (StopReplicas(1),)
-    subject = after(subject, ended(PRIMARY, 0))
-    assert subject.state is JobState.FAILED
-    assert subject.error is not None
-    assert subject.error.code == 3
-    assert subject.error.message.startswith(
-        "The replica workerpool1-0 exited with a non-zero status of 3. Termination reason: Error."
-    )
+def test_exit_codes_of_the_others_do_not_matter_after_the_success() -> None:
+    """SPEC §2, success."""
+    life = Life(job(1, 2)).up().exits(PRIMARY)
+    life.exits(WORKER, signal=11)
+    assert life.up().job.state is JobState.SUCCEEDED
+    assert life.job.error is None
+    assert life.rules == []
 
 
-def test_a_lost_replica_fails_the_job_and_says_which() -> None:
-    subject = after(running(1), ReplicaLost(1, PRIMARY, 1, "its shim is gone"))
-    assert subject.state is JobState.FAILED
-    assert subject.error is not None
-    assert "workerpool0-0 was lost: its shim is gone" in subject.error.message
-
-
-def test_a_replica_the_service_could_not_run_is_an_internal_error_with_its_cause_told() -> None:
-    """SPEC §2.1: the service itself failed; the typed cause stands in the timeline."""
-    before = after(job(), ADMITTED, PREPARED)
-    result = step(before, ReplicaLost(1, PRIMARY, 1, "no room for a mount", True), NOW)
-    ended_job, told = result.job, result.timeline
-    assert ended_job.state is JobState.FAILED
-    assert ended_job.error == JobError(13, "Internal error occurred for the current attempt")
-    assert ended_job.outcome is not None
-    assert ended_job.outcome.rule == "internal_error"
-    assert (told[0].kind, told[0].message) == (
-        "internal_error",
-        "The service could not run workerpool0-0: no room for a mount.",
-    )
-
-
-@pytest.mark.parametrize("before", [(), (ADMITTED,)], ids=["queued", "preparing"])
-def test_cancel_before_the_launch_ends_at_once(before: tuple[Event, ...]) -> None:
+@pytest.mark.parametrize("before", [(), (PLACES,)], ids=["queued", "preparing"])
+def test_a_cancel_before_the_launch_ends_the_job_at_once(before: tuple[Event, ...]) -> None:
     """SPEC §2: cancel works in every state before the end."""
-    subject = after(job(1), *before, cancelled())
-    assert subject.state is JobState.CANCELLED
-    assert subject.error is not None
-    assert subject.error.code == 1
+    life = Life(job(1, 1)).see(*before).cancel()
+    assert life.job.state is JobState.CANCELLED
+    assert life.job.error is not None
+    assert life.job.error.code == 1
 
 
-def test_cancel_of_a_running_job_waits_until_nothing_lives() -> None:
-    subject = after(running(1, 1), cancelled(), ended(WORKER, 143))
-    assert subject.state is JobState.CANCELLING
-    subject = after(subject, ended(PRIMARY, 143, at=NOW + 1))
-    assert subject.state is JobState.CANCELLED
+def test_a_cancel_of_a_running_job_waits_until_nothing_lives() -> None:
+    """SPEC §2: it leaves no process behind."""
+    life = Life(job(1, 1)).up().cancel().exits(WORKER, 143, stopped=True)
+    assert life.job.state is JobState.CANCELLING
+    life.exits(PRIMARY, 143, stopped=True)
+    assert life.job.state is JobState.CANCELLED
 
 
-def test_cancel_wins_over_a_primary_that_ends_well_afterwards() -> None:
+def test_a_cancel_wins_over_a_primary_that_ends_well_afterwards() -> None:
     """SPEC §2: after an accepted cancel the final state is CANCELLED ..."""
-    subject = after(running(1), cancelled(NOW), ended(PRIMARY, 0, at=NOW + 1))
-    assert subject.state is JobState.CANCELLED
+    assert Life(job(1)).up().cancel().exits(PRIMARY).job.state is JobState.CANCELLED
 
 
-def test_cancel_loses_to_a_primary_that_had_already_exited() -> None:
-    """... unless the primary had already exited."""
-    subject = after(running(1), cancelled(NOW), ended(PRIMARY, 0, at=NOW - 1))
-    assert subject.state is JobState.SUCCEEDED
-    assert subject.error is None
+@pytest.mark.parametrize(
+    ("code", "state"), [(0, JobState.SUCCEEDED), (1, JobState.FAILED), (139, JobState.CANCELLED)]
+)
+def test_a_cancel_loses_to_a_primary_that_had_already_exited_for_good(
+    code: int, state: JobState
+) -> None:
+    """... unless the primary had already exited: with 139 the job would have gone on, so the cancel stands."""
+    life = Life(job(1)).up()
+    before = life.now
+    life.cancel().exits(PRIMARY, code, ended=before)
+    assert life.job.state is state
 
 
-def test_cancel_while_the_others_are_shut_down_after_success_changes_nothing() -> None:
-    subject = after(running(1, 1), ended(PRIMARY), cancelled(NOW + 1), ended(WORKER, 143))
-    assert subject.state is JobState.SUCCEEDED
+def test_a_cancel_loses_to_an_end_of_the_primary_that_is_winding_down() -> None:
+    """SPEC §2: on what is over already, by whatever end of the primary, a cancel changes nothing."""
+    for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):
+        life = Life(job(1, 1)).up().exits(PRIMARY, code).cancel().up()
+        assert life.job.state is state
 
 
-def test_cancel_overrides_a_failure_of_a_worker_that_is_still_winding_down() -> None:
-    subject = after(running(1, 1), ended(WORKER, 1), cancelled(NOW + 1), ended(PRIMARY, 143))
-    assert subject.state is JobState.CANCELLED
+def test_a_cancel_wins_over_a_failure_of_a_worker_that_is_winding_down() -> None:
+    life = Life(job(1, 1)).up().exits(WORKER, 1).cancel().up()
+    assert life.job.state is JobState.CANCELLED
+
+
+def test_a_cancel_is_idempotent() -> None:
+    """SPEC §2: cancel is idempotent; the first one's moment and reason stay."""
+    life = Life(job(1)).up().cancel()
+    once = life.job
+    assert life.cancel(CancelCause.TIMEOUT).job == once
+    done = life.up().job
+    assert life.cancel().job == done
+
+
+def test_a_cancel_during_a_retry_ends_the_job() -> None:
+    """SPEC §2: never lost, also while the attempt is being given up for another one, or waits for room."""
+    stopping = Life(job(1, 1)).up().exits(WORKER, 139)
+    assert stopping.job.retry is not None
+    assert stopping.cancel().up().job.state is JobState.CANCELLED
+    preparing = Life(job(1)).up().exits(PRIMARY, 139)
+    assert preparing.job.attempt == 2
+    assert preparing.cancel().job.state is JobState.CANCELLED
+
+
+def test_a_primary_that_had_ended_well_before_a_retry_was_decided_ends_the_job() -> None:
+    """SPEC §2, success: a worker's crash was seen first, though the primary had exited before it."""
+    life = Life(job(1, 1)).up()
+    before = life.now
+    life.exits(WORKER, 139).exits(PRIMARY, 0, ended=before)
+    assert life.job.state is JobState.SUCCEEDED
+    later = Life(job(1, 1)).up().exits(WORKER, 139).exits(PRIMARY, 0)
+    assert (later.job.state, later.job.attempt) == (JobState.PREPARING, 2)
 
 
 def test_reports_that_come_twice_or_late_change_nothing() -> None:
-    """DESIGN §3.2: carrying out, and reporting, twice harms nothing."""
-    subject = running(1, 1)
-    for event in (started(PRIMARY), PREPARED, ADMITTED, ReplicaExited(2, PRIMARY, 1, exited(1))):
-        assert step(subject, event, NOW).job == subject
-    done = after(subject, ended(PRIMARY), ended(WORKER))
-    assert step(done, ended(PRIMARY, 1), NOW).job == done
-    assert step(done, cancelled(), NOW).job == done
-
-
-def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
-    subject = after(job(1), ADMITTED, PreparationFailed(1, "no such object gs://b/x", by_user=True))
-    assert subject.state is JobState.FAILED
-    assert subject.error is not None
-    assert subject.error.code == 3
-    assert "no such object gs://b/x" in subject.error.message
-
-
-def test_a_failure_of_the_service_has_the_public_internal_message() -> None:
-    """SPEC §2.1, the row of the service's own failures; the typed cause stands on the timeline."""
-    outcome = step(
-        after(job(1), ADMITTED), PreparationFailed(1, "uv: disk full", by_user=False), NOW
-    )
-    assert outcome.job.error is not None
-    assert (outcome.job.error.code, outcome.job.error.message) == (
-        13,
-        "Internal error occurred for the current attempt",
-    )
-    assert "uv: disk full" in [entry.message for entry in outcome.timeline]
-
-
-def test_a_start_that_turns_out_to_be_impossible_ends_the_job() -> None:
-    """Without this it would be PREPARING for ever: no limit of time runs before the first RUNNING."""
-    failure = PreparationFailed(1, "there is no node x", by_user=False)
-    half = after(job(1, 1), ADMITTED, PREPARED, started(PRIMARY))
-    stopping = after(half, failure)
-    assert instructions(stopping) == (StopReplicas(1),)
-    over = after(stopping, ended(PRIMARY), ReplicaLost(1, WORKER, 1, "never started"))
-    assert over.state is JobState.FAILED
-    assert over.error is not None
-    assert over.error.code == 13
-    running = after(half, started(WORKER))
-    assert after(running, failure) == running
+    """DESIGN §3: carrying out, and reporting, twice harms nothing."""
+    life = Life(job(1, 1)).up()
+    running = life.job
+    for late in (
+        ReplicaStarted(1, PRIMARY, 1, life.now),
+        RuntimePrepared(1),
+        RuntimePrepared(7),
+        PreparationFailed(1, "too late", by_user=False),
+        ReplicaExited(2, PRIMARY, 1, exited(1)),
+        ReplicaExited(1, PRIMARY, 2, exited(1)),
+    ):
+        assert step(running, late, life.now).job == running, late
+    done = life.exits(PRIMARY).up().job
+    for late in (ReplicaExited(1, PRIMARY, 1, exited(1)), PLACES, NodeLeft("a", "gone")):
+        assert step(done, late, life.now).job == done
 
 
 def test_deadlines_follow_the_state() -> None:
     """SPEC §2: maxWaitTime counts from creation, the running limit from the first RUNNING."""
-    waiting = job(1, scheduling=Scheduling(max_wait=1800 * SECOND))
-    assert [(d.cause, d.at) for d in deadlines(waiting)] == [
-        (CancelCause.MAX_WAIT, CREATED + 1800 * SECOND)
-    ]
-    up = after(waiting, ADMITTED, PREPARED, started(PRIMARY))
-    assert [(d.cause, d.at) for d in deadlines(up)] == [
-        (CancelCause.TIMEOUT, NOW + DEFAULT_TIMEOUT)
-    ]
-    assert deadlines(after(up, ended(PRIMARY))) == ()
+    life = Life(job(1, scheduling=Scheduling(timeout=HOUR, max_wait=1800 * SECOND)))
+    (wait,) = deadlines(life.job)
+    assert wait.event == CancelRequested(CancelCause.MAX_WAIT, CREATED + 1800 * SECOND)
+    life.up()
+    (limit,) = deadlines(life.job)
+    assert limit.event == CancelRequested(CancelCause.TIMEOUT, life.job.started + HOUR)
+    life.exits()
+    assert deadlines(life.job) == ()
 
 
-def test_a_passed_deadline_cancels_with_its_reason() -> None:
-    late = after(
-        job(1, scheduling=Scheduling(max_wait=1800 * SECOND)),
-        CancelRequested(CancelCause.MAX_WAIT, NOW),
-    )
-    assert late.state is JobState.CANCELLED
-    assert late.error is not None
-    assert "maximum wait time of 1800 seconds" in late.error.message
+def test_the_running_limit_goes_on_through_a_retry_and_max_wait_does_not_come_back() -> None:
+    """SPEC §2, running limits: across retries; the state goes back to PREPARING; startTime stays the first;
+    maxWaitTime is not applied again."""
+    life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).up()
+    first = life.job.started
+    life.exits(PRIMARY, 139)
+    assert (life.job.state, life.job.started) == (JobState.PREPARING, first)
+    causes = {
+        d.event.cause: d.at for d in deadlines(life.job) if isinstance(d.event, CancelRequested)
+    }
+    assert causes == {CancelCause.TIMEOUT: first + DEFAULT_TIMEOUT}
+    life.up()
+    assert (life.job.state, life.job.started, life.job.attempt) == (JobState.RUNNING, first, 2)
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (CancelCause.MAX_WAIT, "maximum wait time of 1800 seconds"),
+        (CancelCause.TIMEOUT, "maximum running time of 604800 seconds"),
+        (CancelCause.USER, "cancelled by the user"),
+    ],
+)
+def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
+    """SPEC §2.1, last row: CANCELLED, the reason in the message, code 1."""
+    life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).cancel(cause)
+    assert life.job.state is JobState.CANCELLED
+    assert life.job.error is not None
+    assert life.job.error.code == 1
+    assert words in life.job.error.message
+
+
+def test_a_job_is_warned_an_hour_ahead_of_its_running_limit() -> None:
+    """SPEC §8: no 7-day surprise. Once; and not where the limit is short."""
+    life = Life(job(1)).up()
+    warnings = [d for d in deadlines(life.job) if isinstance(d.event, LimitNears)]
+    assert [d.at for d in warnings] == [life.job.started + DEFAULT_TIMEOUT - HOUR]
+    life.now = warnings[0].at
+    life.see(warnings[0].event, warnings[0].event)
+    assert [e.kind for e in life.told].count("limit_nears") == 1
+    assert not any(isinstance(d.event, LimitNears) for d in deadlines(life.job))
+    short = Life(job(1, scheduling=Scheduling(timeout=HOUR))).up()
+    assert not any(isinstance(d.event, LimitNears) for d in deadlines(short.job))
+
+
+def test_four_hours_without_a_write_to_the_bucket_are_told() -> None:
+    """SPEC §2, long jobs."""
+    life = Life(job(1, output="gs://bucket/out")).up()
+    start = life.job.started
+    (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
+    assert due.at == start + 4 * HOUR
+    life.see(CheckpointLooked(due.at, start + 2 * HOUR))
+    assert "no_checkpoint" not in [e.kind for e in life.told]
+    (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
+    assert due.at == start + 6 * HOUR, "counted from the last write"
+    life.see(CheckpointLooked(due.at, start + 2 * HOUR))
+    (warning,) = [e for e in life.told if e.kind == "no_checkpoint"]
+    assert "gs://bucket/out for 4 hours" in warning.message
+    (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
+    assert due.at == start + 10 * HOUR, "said again after four more hours, not at once"
+
+
+def test_looking_twice_at_the_bucket_warns_of_nothing() -> None:
+    """SPEC §2, long jobs: the warning is of four hours, however often somebody looks."""
+    life = Life(job(1, output="gs://bucket/out")).up()
+    at = life.job.started + 4 * HOUR
+    life.see(CheckpointLooked(at, at - SECOND), CheckpointLooked(at, at - SECOND))
+    assert "no_checkpoint" not in [e.kind for e in life.told]
+
+
+def test_a_job_is_not_told_of_checkpoints_that_nobody_can_see() -> None:
+    """SPEC §2, long jobs: without a bucket, or without a record of writes, nothing is said."""
+    assert not any(isinstance(d.event, CheckpointDue) for d in deadlines(Life(job(1)).up().job))
+    life = Life(job(1, output="gs://bucket/out")).up()
+    life.see(CheckpointLooked(life.job.started + 4 * HOUR, -1))
+    assert "no_checkpoint" not in [e.kind for e in life.told]
 
 
 def test_ml_jobs_name_replicas_by_role() -> None:
-    subject = job(1, 1, api=Api.ML)
-    subject = after(
-        subject, ADMITTED, PREPARED, started(PRIMARY), started(WORKER), ended(WORKER, 9)
-    )
-    subject = after(subject, ended(PRIMARY, 0))
-    assert subject.error is not None
-    assert subject.error.message.startswith(
+    """SPEC §2.1: replica names in messages."""
+    life = Life(job(1, 1, api=Api.ML)).up().exits(WORKER, 9).up()
+    assert life.job.error is not None
+    assert life.job.error.message.startswith(
         "The replica worker 0 exited with a non-zero status of 9."
     )
 
 
-ALPHABET: tuple[Event, ...] = (
-    ADMITTED,
-    PREPARED,
-    PreparationFailed(1, "broken", by_user=False),
-    started(PRIMARY),
-    started(WORKER),
-    ended(PRIMARY, 0),
-    ended(PRIMARY, 1),
-    ended(WORKER, 0),
-    ended(WORKER, 1),
-    ReplicaLost(1, PRIMARY, 1, "gone"),
-    ReplicaLost(1, WORKER, 1, "gone"),
-    cancelled(NOW - 1),
-    cancelled(NOW + 1),
-)
-
-
-def reachable() -> dict[Job, list[tuple[Event, Job]]]:
-    """Every state that a job of two replicas can get into by any order of events, with its successors."""
-    first = job(1, 1)
-    graph: dict[Job, list[tuple[Event, Job]]] = {}
-    todo = deque([first])
-    while todo:
-        subject = todo.popleft()
-        if subject in graph:
-            continue
-        graph[subject] = [(event, step(subject, event, NOW).job) for event in ALPHABET]
-        todo.extend(successor for _, successor in graph[subject])
-    return graph
-
-
-def test_every_reachable_state_is_sound() -> None:
-    """All orders of all events of a two-replica job: nothing is lost, nothing is undone."""
-    graph = reachable()
-    assert len(graph) > 50
-    for subject, successors in graph.items():
-        alive = [r for r in subject.replicas if not r.state.is_over]
-        if subject.state.is_final:
-            assert not (subject.launched and alive), "an end is published while something lives"
-            assert subject.ended
-            assert all(successor == subject for _, successor in successors)
-            assert instructions(subject) in ((), (ReleaseSlots(1),))
-        else:
-            waits_for_scheduler = subject.state is JobState.QUEUED
-            assert instructions(subject) or waits_for_scheduler or alive, "the job is stuck"
-            assert not (subject.state is JobState.CANCELLING and subject.outcome is None)
-        if subject.state is JobState.RUNNING:
-            assert subject.started
-            assert all(r.state is not ReplicaState.WAITING for r in subject.replicas)
-        for event, successor in successors:
-            if isinstance(event, CancelRequested) and not subject.state.is_final:
-                assert successor.outcome is not None, "an accepted cancel was lost"
-
-
-def test_every_state_can_reach_an_end() -> None:
-    graph = reachable()
-    ends = {subject for subject in graph if subject.state.is_final}
-    assert {subject.state for subject in ends} == {
-        JobState.SUCCEEDED,
-        JobState.FAILED,
-        JobState.CANCELLED,
-    }
-    for subject in graph:
-        walk = after(
-            subject, cancelled(), ended(PRIMARY, 143), ended(WORKER, 143), now=NOW + SECOND
-        )
-        assert walk.state.is_final
-
-
-def test_the_same_event_twice_is_the_same_as_once() -> None:
-    for successors in reachable().values():
-        for event, successor in successors:
-            again = step(successor, event, NOW).job
-            assert replace(again, updated=0) == replace(successor, updated=0)
+def test_what_is_over_has_a_record_and_no_replica_that_lives() -> None:
+    life = Life(job(1, 1)).up().cancel().up()
+    assert all(r.state is ReplicaState.EXITED for r in life.job.replicas)
+    assert life.told[-1].kind == "cancelled"

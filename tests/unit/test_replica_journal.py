@@ -1,6 +1,7 @@
 """A slot's journal: the fence and the attempt records in one file (DESIGN §4, Slots and shims)."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,49 @@ def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -
     journal.append(lock, {"over": 1, "record": {"lost": "x"}})
     assert journal.Entries(".").record(1) == {"lost": "x"}
     journal.release(lock)
+
+
+def test_a_lock_is_waited_for_by_the_kernel_and_not_for_ever(slot: Path) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    held = journal.try_lock(".")
+    assert journal.wait_for_lock(".", 0.02) == -1
+    journal.release(held)
+    lock = journal.wait_for_lock(".", 5.0)
+    assert lock >= 0
+    assert journal.try_lock(".") == -1
+    journal.release(lock)
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
+    fence.claim(1).release()
+    assert journal.Entries(".").shim == (os.getpid(), protocol.process_start(os.getpid()))
+    lock = journal.try_lock(".")
+    journal.append(lock, {"starting": 2, "shim": 5})  # As earlier versions wrote it.
+    journal.release(lock)
+    entries = journal.Entries(".")
+    assert (entries.latest, entries.shim) == (2, (5, 0))
+
+
+def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
+    """DESIGN §3.3: a shim that wakes up late is refused."""
+    assert fence.expel(str(slot), 2, "its node is gone")
+    assert journal.Entries(str(slot)).record(2) == protocol.lost("its node is gone")
+    with pytest.raises(fence.Refused) as refused:
+        fence.claim(2)
+    assert refused.value.cause == protocol.REFUSED_KNOWN
+    claim = fence.claim(3)
+    assert fence.expel(str(slot), 2, "late")
+    claim.finish(protocol.lost("by itself"))
+    claim.release()
+    assert fence.expel(str(slot), 3, "late")
+    assert journal.Entries(str(slot)).record(3) == protocol.lost("by itself")
+
+
+def test_a_document_of_an_earlier_service_is_read() -> None:
+    message = protocol.LaunchDocument(
+        incarnation=1, argv=["true"], environ={}, logs="/logs"
+    ).to_message()
+    del message["stall_after"], message["memory_polling"]
+    document = protocol.LaunchDocument(**message)
+    assert (document.stall_after, document.memory_polling) == (0.0, False)

@@ -131,6 +131,24 @@ def test_a_log_goes_on_where_it_broke_off(tmp_path: Path, crash: Callable[[Path]
     assert times == sorted(set(times))
 
 
+def test_a_long_segment_is_continued_without_being_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §2.1: a restart in place is quick, however much there is in the log."""
+    monkeypatch.setattr(segments, "_LONGEST_ENTRIES", 300)
+    first = Segments(str(tmp_path))
+    first.write("o", [f"line {number}" for number in range(100)])
+    first.seal()
+    tear(next(tmp_path.iterdir()))
+    second = Segments(str(tmp_path))
+    assert second.lines == 100
+    second.write("o", ["next"])
+    second.seal()
+    lines = read(tmp_path)
+    assert [line["n"] for line in lines] == list(range(101))
+    assert lines[-1]["m"] == "next"
+
+
 def test_segments_are_named_by_their_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.controller.launching import Launching
+from trainshed.core.failure.overrides import table_with
 from trainshed.serve.settings import Settings, SettingsError, load
 from trainshed.serve.up import command
 
@@ -51,6 +52,15 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         'region = "mars-west1"',
         'default_bucket = "No Bucket"',
         'project = "No Project"',
+        'capacity = "elastic"',
+        'quotas = "none"',
+        "node_cpus = -1",
+        'node_accelerators = "NVIDIA_TESLA_T5=1"',
+        'node_accelerators = "NVIDIA_TESLA_T4=0"',
+        "lease = 0.5",
+        "max_attempts = 0",
+        "stall_after = -1",
+        "failure_rules = 1",
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str) -> None:
@@ -71,6 +81,26 @@ def test_all_wrong_settings_are_named_at_once(
     with pytest.raises(SettingsError) as refused:
         load(config, {"port": -1})
     assert len(str(refused.value).splitlines()) == 1 + 5
+
+
+def test_every_wrong_failure_rule_is_named(tmp_path: Path) -> None:
+    """SPEC §2.1: the table is overridable by an operator; what cannot be used is said entry by entry."""
+    config = tmp_path / "c.toml"
+    config.write_text(
+        '[[failure_rules]]\nname = "user_code_failed"\nrestarts = -1\n'
+        '[[failure_rules]]\nname = "replica_lost"\nretrys = 2\n'
+    )
+    with pytest.raises(SettingsError) as refused:
+        load(config, {})
+    assert "user_code_failed" in str(refused.value)
+    assert "retrys" in str(refused.value)
+
+
+def test_failure_rules_come_from_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[[failure_rules]]\nname = "user_code_failed"\nrestarts = 2\n')
+    table = table_with(load(config, {}).failure_rules)
+    assert next(rule for rule in table if rule.name == "user_code_failed").restarts == 2
 
 
 @pytest.mark.parametrize("text", ["= 1", b"\xff\xfe\x00".decode("latin-1")])
@@ -103,7 +133,7 @@ def test_the_documented_settings_are_the_settings() -> None:
     assert documented == [
         (
             field.name,
-            f"TRAINSHED_{field.name.upper()}",
+            f"TRAINSHED_{field.name.upper()}" if field.name != "failure_rules" else "",
             options.get(field.name, ""),
             places.get(field.name)
             or str(getattr(Settings(), field.name)).replace("False", "false"),

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
+from trainshed.core.resume.traffic import Access
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
@@ -17,6 +20,45 @@ class BucketProbe(Protocol):
 
     def bucket_location(self, name: str) -> str | None:
         """Where a bucket is (`US`, `us-central1`); None if there is none of this name. Cheap: a small file."""
+        ...
+
+
+class RoomView(Protocol):
+    """What the controller knows about room (nodes, quotas, who waits and why). Cheap, never blocks."""
+
+    def why(self, uid: JobUid) -> Waiting | None:
+        """Why a job waits; None if it does not."""
+        ...
+
+    def position(self, uid: JobUid) -> int:
+        """Its place among those that wait, 1 = next; 0 = it does not wait."""
+        ...
+
+    def preflight(self, job: Job) -> Preflight:
+        """Whether a job like this one, which is not stored, would be admitted now."""
+        ...
+
+    def nodes(self) -> tuple[NodeStatus, ...]: ...
+
+    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
+        """Every quota of the project in the region that has a limit or is used."""
+        ...
+
+    async def capacity_changed(self) -> None:
+        """Drained nodes or quotas were changed in the store."""
+        ...
+
+
+class AccessHistory(Protocol):
+    """What the programs of jobs did with objects. Blocks on the disk: to be asked in a thread."""
+
+    def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
+        """Reads and finished writes of objects whose gs:// URI begins with a prefix, which ended at `since` (ns) or
+        later, in that order; and from when on all there were are among them. Raises OSError."""
+        ...
+
+    def last_written(self, uri: str) -> int:
+        """When something below the URI was last written (ns) in any way, 0 = there is nothing, -1 = it cannot be known."""
         ...
 
 
@@ -39,7 +81,7 @@ class Services:
 
     `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
     tells the controller that a job has something to do; `closing` is set when the server shuts
-    down, so that streams end and no more jobs are taken.
+    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known.
     """
 
     intake: Intake
@@ -51,5 +93,7 @@ class Services:
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
     wake: Callable[[JobUid], None]
+    room: RoomView
     settings: ApiSettings = ApiSettings()
+    history: AccessHistory | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from trainshed.api.planned_drills import with_planned_drills
 from trainshed.api.services import BucketProbe, Services
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.story import drill_ordered
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
@@ -38,7 +40,7 @@ def checked(
     return parsed
 
 
-async def store_job(
+def new_job(
     services: Services,
     uid: JobUid,
     name: JobName,
@@ -47,19 +49,14 @@ async def store_job(
     spec: JobSpec,
     labels: tuple[tuple[str, str], ...],
     public: Mapping[str, Any],
-    principal: str,
 ) -> Job:
-    """Write the new job and wake the controller. Raises AlreadyExists, Unavailable (the service stops)."""
-    if services.closing.is_set():
-        raise Unavailable(
-            "The service is stopping and takes no new jobs; submit again when it is up again."
-        )
+    """The record of a new job as `store_job` takes it; nothing is stored."""
     now = services.now()
     elsewhere = tuple(_elsewhere(spec, services.buckets))
     spec = replace(spec, warnings=(*spec.warnings, *elsewhere)) if elsewhere else spec
     # Labels can change later, so they are kept beside the record and not within it.
     kept = {key: value for key, value in public.items() if key not in ("labels", "name", "etag")}
-    job = Job(
+    return Job(
         uid=uid,
         name=name,
         display_name=display_name,
@@ -69,9 +66,25 @@ async def store_job(
         updated=now,
         labels=labels,
     )
+
+
+async def store_job(services: Services, job: Job, principal: str) -> None:
+    """Write the new job, with the drills of the plan that its label names, and wake the controller. Raises AlreadyExists,
+    InvalidRequest (no such plan), Unavailable (the service stops)."""
+    if services.closing.is_set():
+        raise Unavailable(
+            "The service is stopping and takes no new jobs; submit again when it is up again."
+        )
+    job = await with_planned_drills(services, job)
     await services.intake.create_job(job, _first_entries(job, principal))
-    services.wake(uid)
-    return job
+    services.wake(job.uid)
+
+
+def runtime_notices(spec: JobSpec) -> tuple[str, ...]:
+    """What the runtimes of a job are to be told about, each once."""
+    return tuple(
+        dict.fromkeys(notice for pool in spec.pools for notice in pool.program.runtime.notices)
+    )
 
 
 def _first_entries(job: Job, principal: str) -> tuple[TimelineEntry, ...]:
@@ -82,13 +95,11 @@ def _first_entries(job: Job, principal: str) -> tuple[TimelineEntry, ...]:
         f"{job.name} was created by {principal}: {replicas} replica{'s' * (replicas != 1)}.",
         {"principal": principal, "replicas": replicas},
     )
-    notices = dict.fromkeys(
-        notice for pool in job.spec.pools for notice in pool.program.runtime.notices
-    )
     return (
         created,
-        *(TimelineEntry(job.created, "notice", text) for text in notices),
+        *(TimelineEntry(job.created, "notice", text) for text in runtime_notices(job.spec)),
         *(TimelineEntry(job.created, "warning", text) for text in job.spec.warnings),
+        *(drill_ordered(job, drill) for drill in job.drills),
     )
 
 

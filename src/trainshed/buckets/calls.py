@@ -74,6 +74,13 @@ class Call:
         """Who asks, as the gateway found out; '' if nobody said or the door is not the gateway."""
         return self.request.headers.get(IDENTITY_HEADER, "") if self.trusted else ""
 
+    @property
+    def door(self) -> str:
+        """Which way the request came, for the access log: see `access_log`."""
+        if not self.trusted:
+            return "port"
+        return "gateway" if "x-forwarded-proto" in self.request.headers else "replica"
+
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do blocking work in a worker thread."""
         loop = asyncio.get_running_loop()

@@ -175,6 +175,7 @@ class BucketsApp:
                     bytes=call.moved,
                     status=status,
                     identity=call.identity,
+                    door=call.door,
                 )
             )
 

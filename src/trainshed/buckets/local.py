@@ -7,6 +7,7 @@ job's ``jobDir`` probes through it (SPEC: "bucket exists, and a write probe").
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -67,6 +68,15 @@ class LocalStore:
             return [entry.name for entry in Walk(base, prefix, b"")]
         finally:
             os.close(base)
+
+    def last_written(self, bucket: str, prefix: str = "") -> int:
+        """When an object with the prefix was last written (ns); 0 if there is none. Looks at each of them."""
+        directory = self.directory(bucket)
+        latest = 0
+        for name in self.list(bucket, prefix):
+            with contextlib.suppress(FileNotFoundError):
+                latest = max(latest, os.stat(directory / name).st_mtime_ns)
+        return latest
 
     def write_probe(self, bucket: str, prefix: str = "") -> None:
         """Raise unless objects below ``prefix`` can be written now; leaves nothing behind.

@@ -106,6 +106,7 @@ async def _commit(
 
 
 async def _start(call: Call) -> Response:
+    call.operation = "metadata"  # no content yet, and perhaps never any
     resource = await call.json()
     name = _name(call, resource)
     headers = call.request.headers

@@ -5,6 +5,8 @@ from typing import assert_never
 
 import click
 
+from trainshed.core.capacity import NodeCondition
+from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 
 _REPLICA_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
@@ -22,12 +24,57 @@ def state_colour(state: JobState | ReplicaState) -> str:
             return "cyan"
         case JobState.SUCCEEDED | ReplicaState.EXITED:
             return "green"
-        case JobState.CANCELLING | JobState.CANCELLED:
+        case JobState.CANCELLING | JobState.CANCELLED | ReplicaState.STOPPING:
             return "magenta"
         case JobState.FAILED | ReplicaState.LOST:
             return "red"
         case _:
             assert_never(state)
+
+
+def condition_colour(condition: NodeCondition) -> str:
+    match condition:
+        case NodeCondition.READY:
+            return "green"
+        case NodeCondition.DRAINED:
+            return "magenta"
+        case NodeCondition.GONE:
+            return "red"
+        case _:
+            assert_never(condition)
+
+
+_EFFECTS = {
+    Effect.JOB_SUCCEEDS: "green",
+    Effect.REPLICA_DONE: "green",
+    Effect.REPLICA_RESTARTS: "yellow",
+    Effect.JOB_RETRIES: "yellow",
+    Effect.JOB_FAILS: "red",
+    Effect.JOB_CANCELLED: "magenta",
+}
+_ASKS_FOR_ATTENTION = frozenset(
+    {
+        "warning",
+        "child_out_of_memory",
+        "replica_asked_to_leave",
+        "replica_lost",
+        "service_failed",
+        "limit_nears",
+        "no_checkpoint",
+        "cancel_requested",
+        "drill_fired",
+    }
+)
+
+
+def entry_colour(kind: str, effect: str = "") -> str | None:
+    """Verdicts by what they do, warnings, ends; None for the course of things."""
+    if kind == "verdict":
+        return next((colour for known, colour in _EFFECTS.items() if known == effect), "yellow")
+    for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+        if kind == state.value.lower():
+            return state_colour(state)
+    return "yellow" if kind in _ASKS_FOR_ATTENTION else None
 
 
 def severity_colour(severity: str) -> str | None:

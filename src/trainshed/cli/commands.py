@@ -23,8 +23,11 @@ _COMMANDS = (
     ("demo", "trainshed.cli.demo", "Run a small distributed training job from start to end."),
     ("down", "trainshed.cli.down", "Cancel all jobs and stop the service."),
     ("env", "trainshed.cli.environment", "Print what points gcloud and the SDKs at the service."),
+    ("explain", "trainshed.cli.explain", "Say whether a job would start now, and why not."),
     ("jobs", "trainshed.cli.jobs", "List, describe, follow and cancel jobs."),
     ("machine-types", "trainshed.cli.machine_types", "Show the machine types and their memory."),
+    ("nodes", "trainshed.cli.nodes", "List nodes, put them under maintenance."),
+    ("quotas", "trainshed.cli.quotas", "See and set what a project may use."),
 )
 """(name, module, description); the module's `command` is the click command."""
 

@@ -3,7 +3,7 @@
 import shlex
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from trainshed.cli.connection import (
     local,
     takes_address,
 )
+from trainshed.cli.demo_drill import DemoDrill
 from trainshed.cli.demo_job import DemoPlaces, accuracy, demo_places, demo_request
 from trainshed.cli.following import Update, follow
 from trainshed.cli.logs import require_over
@@ -47,6 +48,16 @@ _EARLY_LINES = 100
     show_default=True,
     help="Workers beside the primary and the evaluator.",
 )
+@click.option(
+    "--drill",
+    is_flag=True,
+    help="Kill the primary in the middle of it, and see that the job goes on where it was.",
+)
+@click.option(
+    "--planted-bug",
+    is_flag=True,
+    help="With --drill: a program that forgets its checkpoints, and see that this is found.",
+)
 @takes_address
 @click.pass_obj
 def command(
@@ -57,12 +68,17 @@ def command(
     data: Path | None,
     keep: bool,
     workers: int,
+    drill: bool,
+    planted_bug: bool,
 ) -> None:
     """Run a small distributed training job from start to end.
 
     A primary and its workers learn to tell handwritten digits apart, exchanging gradients; an evaluator
     judges their checkpoints. If no service runs, one is started, and stopped again in the end.
     """
+    if planted_bug and not drill:
+        raise click.UsageError("The bug shows only when something happens: give --drill as well.")
+    plan = DemoDrill(planted_bug=planted_bug) if drill else None
     # Whoever asks this command to end wants no job and no service to be left over either.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
@@ -75,7 +91,7 @@ def command(
         endpoint = answering(hosted.endpoint)
     click.echo(f"Service   {endpoint.rest}")
     try:
-        succeeded = _run(session, endpoint, workers)
+        succeeded = _run(session, endpoint, workers, plan)
     finally:
         if hosted and not keep:
             hosted.stop()
@@ -126,9 +142,11 @@ def _running(url: str | None, token: str | None, data: Path | None) -> Endpoint 
         return None
 
 
-def _run(session: Session, endpoint: Endpoint, workers: int) -> bool:
-    run = _submit(session, endpoint, workers)
+def _run(session: Session, endpoint: Endpoint, workers: int, drill: DemoDrill | None) -> bool:
+    run = _submit(session, endpoint, workers, drill.arguments if drill else ())
     click.echo(f"Job       {run.job.name}")
+    if drill:
+        click.echo(f"Drill     {drill.order(run.client, run.job)}")
     click.echo(
         faint(
             "The first job of its kind builds its runtime; later ones start in well under a second."
@@ -152,10 +170,10 @@ def _run(session: Session, endpoint: Endpoint, workers: int) -> bool:
         return False
     for line in _result(run, over, endpoint):
         click.echo(line)
-    return True
+    return drill.tell(run.client, run.job) if drill else True
 
 
-def _submit(session: Session, endpoint: Endpoint, workers: int) -> _Run:
+def _submit(session: Session, endpoint: Endpoint, workers: int, arguments: Sequence[str]) -> _Run:
     missing = [name for name in ("project", "region", "bucket") if not getattr(endpoint, name)]
     if missing:
         raise click.ClickException(
@@ -170,7 +188,9 @@ def _submit(session: Session, endpoint: Endpoint, workers: int) -> _Run:
     client = endpoint.client()
     parent = f"/v1/projects/{endpoint.project}/locations/{endpoint.region}"
     submitted = session.now()
-    created: dict[str, Any] = client.post(f"{parent}/customJobs", demo_request(places, workers))
+    created: dict[str, Any] = client.post(
+        f"{parent}/customJobs", demo_request(places, workers, arguments)
+    )
     name = str(JobName.parse(created["name"]))
     return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -47,8 +48,9 @@ def demo_places(bucket: str, sdist: Sdist, now: int) -> DemoPlaces:
     )
 
 
-def demo_request(places: DemoPlaces, workers: int) -> dict[str, Any]:
-    """The body of `customJobs.create`: a primary, `workers` workers, an evaluator."""
+def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """The body of `customJobs.create`: a primary, `workers` workers, an evaluator. `arguments`: of the program."""
+    given = {"args": list(arguments)} if arguments else {}
 
     def pool(replicas: int) -> dict[str, Any]:
         if not replicas:
@@ -60,6 +62,7 @@ def demo_request(places: DemoPlaces, workers: int) -> dict[str, Any]:
                 "executorImageUri": _IMAGE,
                 "packageUris": [places.uri(places.package)],
                 "pythonModule": DEMO_MODULE,
+                **given,
             },
         }
 

@@ -10,14 +10,15 @@ import click
 
 from trainshed.cli import logs, watching
 from trainshed.cli.client import Client, Refused
-from trainshed.cli.colours import faint, replica_colour, state_colour
+from trainshed.cli.colours import faint, state_colour
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.moments import duration, local_clock, local_moment
+from trainshed.cli.describing import description
+from trainshed.cli.moments import duration, local_moment
 from trainshed.cli.references import find_job, job_path, list_jobs
-from trainshed.cli.tables import Column, joined, pairs, table
-from trainshed.cli.views import JobView, ReplicaView, TimelineView
-from trainshed.core.lifecycle.states import JobState
+from trainshed.cli.story import AttemptView, LifeView, lives_table, story, totals
+from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.views import JobView, TimelineView
 
 _format = click.option(
     "--format",
@@ -84,7 +85,7 @@ def list_(
 @takes_endpoint
 @click.pass_obj
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
-    """Say everything about a job: state, replicas, error."""
+    """Say everything about a job: state, why it waits or failed, replicas and their restarts."""
     found = find_job(endpoint.client(), job, endpoint.project)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
@@ -98,14 +99,21 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 @_format
 @takes_endpoint
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
-    """Tell a job's story: what happened to it, when and why."""
+    """Tell a job's story: what happened to it, when and why.
+
+    JSON has `entries`, the same by `attempts` with their replicas' incarnations and verdicts, and `counters`.
+    """
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
-    found: list[dict[str, Any]] = client.get(job_path(uid, "/timeline"))["entries"]
+    found: dict[str, Any] = client.get(job_path(uid, "/timeline"))
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    for line in story([TimelineView.parse(entry) for entry in found]):
+    entries = [TimelineView.parse(entry) for entry in found["entries"]]
+    attempts: list[dict[str, Any]] = found.get("attempts", [])
+    lines = story(entries, [AttemptView.parse(attempt) for attempt in attempts])
+    lives = lives_table(LifeView.parse_all(attempts))
+    for line in [*lines, *([""] if lives else []), *lives, *totals(found.get("counters", {}))]:
         click.echo(line)
 
 
@@ -145,78 +153,6 @@ def job_table(
     lines = [faint(joined(header))]
     for job, row in zip(jobs, cells, strict=True):
         row[2] = click.style(row[2], fg=state_colour(job.state))
-        lines.append(joined(row))
-    return lines
-
-
-def description(job: JobView, now: int, zone: tzinfo | None = None) -> list[str]:
-    """The lines that describe a job."""
-    state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
-    facts = [
-        ("Job", job.name),
-        ("Name", job.display_name),
-        ("State", state),
-        ("Waits", "\n".join(job.waits)),
-        ("Created", local_moment(job.created, zone)),
-        ("Started", local_moment(job.started, zone) if job.started else ""),
-        ("Ended", local_moment(job.ended, zone) if job.ended else ""),
-        ("Lasted", duration(job.lasted(now))),
-        ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
-        ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
-        ("Error", f"{job.error} (code {job.error_code})" if job.error else ""),
-    ]
-    lines = pairs([(label, value) for label, value in facts if value])
-    return [*lines, "", *replica_table(job.replicas, now)] if job.replicas else lines
-
-
-def replica_table(replicas: tuple[ReplicaView, ...], now: int) -> list[str]:
-    """The lines of a table of replicas."""
-    columns = (
-        Column("REPLICA"),
-        Column("STATE"),
-        Column("ENDED"),
-        Column("RAN", right=True),
-        Column("NODE"),
-    )
-    rows = [
-        (
-            replica.task,
-            replica.state.value,
-            replica.how or "–",
-            duration((replica.ended or now) - replica.started) if replica.started else "–",
-            replica.node or "–",
-        )
-        for replica in replicas
-    ]
-    header, *cells = table(columns, rows)
-    lines = [faint(joined(header))]
-    for replica, row in zip(replicas, cells, strict=True):
-        row[0] = click.style(row[0], fg=replica_colour(replica.id))
-        row[1] = click.style(row[1], fg=state_colour(replica.state))
-        lines.append(joined(row))
-    return lines
-
-
-def story(entries: list[TimelineView], zone: tzinfo | None = None) -> list[str]:
-    """The lines of a timeline: time of day, time since the first entry, kind, message."""
-    if not entries:
-        return []
-    columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
-    rows = [
-        (
-            local_clock(entry.at, zone),
-            "+" + duration(entry.at - entries[0].at),
-            entry.kind,
-            # Further lines of a message (the end of a log, say) are told by `describe`.
-            (entry.message.splitlines() or [""])[0].strip(),
-        )
-        for entry in entries
-    ]
-    header, *cells = table(columns, rows)
-    day = f"{local_moment(entries[0].at, zone)[:10]}  the story begins"
-    lines = [faint(day), faint(joined(header))]
-    for row in cells:
-        row[0], row[1] = faint(row[0]), faint(row[1])
         lines.append(joined(row))
     return lines
 

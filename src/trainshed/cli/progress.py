@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from trainshed.cli.colours import faint, replica_colour, severity_colour, state_colour
+from trainshed.cli.colours import entry_colour, faint, replica_colour, severity_colour, state_colour
 from trainshed.cli.following import Update
 from trainshed.cli.logs import line_text, prefix_width
 from trainshed.cli.moments import duration, local_clock
@@ -78,9 +78,13 @@ class Board:
 
     @property
     def note(self) -> str:
-        """What the job waits for while it does not run."""
-        waiting = self.job is not None and self.job.state in (JobState.QUEUED, JobState.PREPARING)
-        return self.told if waiting else ""
+        """What the job waits for while it does not run, and its place in the queue."""
+        if self.job is None or self.job.state not in (JobState.QUEUED, JobState.PREPARING):
+            return ""
+        if self.job.waiting is None:
+            return self.told
+        place = f" (number {self.job.waiting.position})" if self.job.waiting.position else ""
+        return "; ".join(self.job.waits) + place
 
 
 def show(updates: Iterable[Update], now: Callable[[], int], *, lines: bool) -> JobView | None:
@@ -116,7 +120,9 @@ def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
 
 def story_line(entry: TimelineView) -> str:
     """An entry of the story among the lines of a job."""
-    return faint(f"{local_clock(entry.at)}  {entry.kind}: {first_line(entry.message)}")
+    text = f"{local_clock(entry.at)}  {entry.kind}: {first_line(entry.message)}"
+    colour = entry_colour(entry.kind, entry.effect)
+    return click.style(text, fg=colour) if colour else faint(text)
 
 
 def board_line(line: LogLine, board: Board) -> str:

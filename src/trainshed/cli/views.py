@@ -1,5 +1,7 @@
 """Jobs, replicas, log lines and timeline entries as `/trainshed/v1` gives them, with types. Pure.
 
+A service that is older than this command leaves out what it does not know; it reads as empty.
+
 Moments are nanoseconds since the epoch, 0 where one has not come.
 """
 
@@ -8,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.cli.moments import parse_moment
+from trainshed.core.capacity import NodeCondition
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica of a job's current attempt. `how`: how its program ended, "" while it has not."""
+    """One replica of a job's current attempt. `how`: how its program ended, "" while it has not. `restarts`: in this
+    attempt, by rule; `leaving`: why it was asked to leave its node."""
 
     id: str
     task: str
@@ -24,6 +28,8 @@ class ReplicaView:
     started: int = 0
     ended: int = 0
     how: str = ""
+    restarts: tuple[tuple[str, int], ...] = ()
+    leaving: str = ""
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "ReplicaView":
@@ -37,7 +43,59 @@ class ReplicaView:
             incarnation=found["incarnation"],
             started=parse_moment(found["startTime"]),
             ended=parse_moment(ending.get("endTime", "")),
-            how=_how(ending),
+            how=how(ending),
+            restarts=_counters(found.get("restarts")),
+            leaving=found.get("leaving", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingView:
+    """Why a job has no room, what would let it start, and who holds what is missing. `position`: 1 = next, 0 = none."""
+
+    reason: str
+    message: str
+    hint: str = ""
+    blockers: tuple[str, ...] = ()
+    position: int = 0
+
+    @staticmethod
+    def parse(found: Mapping[str, Any] | None) -> "WaitingView | None":
+        """Read the `waiting` of a description or a pre-flight; None for null."""
+        if found is None:
+            return None
+        return WaitingView(
+            found["reason"],
+            found["message"],
+            found["hint"],
+            tuple(found["blockers"]),
+            found["position"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    """The typed facts beside a job's public error. `task`: whose end it was, "" = the whole attempt's."""
+
+    rule: str
+    cause: str
+    task: str
+    status: int | None
+    reason: str
+    tail: str
+
+    @staticmethod
+    def parse(found: Mapping[str, Any] | None) -> "FailureView | None":
+        """Read the `failure` of a description; None for null."""
+        if found is None:
+            return None
+        return FailureView(
+            found["rule"],
+            found["cause"],
+            found["task"],
+            found["status"],
+            found["reason"],
+            found["tail"],
         )
 
 
@@ -46,7 +104,8 @@ class JobView:
     """A job, from its summary or from its whole description.
 
     `error` is "" without one. Of descriptions only: `rule`, the row of the failure table that decided the
-    end; `waits`, why it is not running yet, oldest first; `resource`, as the job's own API shows it.
+    end; `waits`, why it is not running yet, as texts, and `waiting`, the same with what it is made of; `failure`; `retries`,
+    by rule; `replicas`.
     """
 
     id: str
@@ -64,6 +123,9 @@ class JobView:
     rule: str = ""
     waits: tuple[str, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
+    waiting: WaitingView | None = None
+    failure: FailureView | None = None
+    retries: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "JobView":
@@ -85,6 +147,9 @@ class JobView:
             rule=found.get("rule", ""),
             waits=tuple(found.get("waits", ())),
             replicas=tuple(ReplicaView.parse(replica) for replica in found.get("replicas", ())),
+            waiting=WaitingView.parse(found.get("waiting")),
+            failure=FailureView.parse(found.get("failure")),
+            retries=_counters(found.get("retries")),
         )
 
     def lasted(self, now: int) -> int:
@@ -111,19 +176,30 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """One entry of a job's story; `kind` is a short stable word."""
+    """One entry of a job's story; `kind` is a short stable word. `attempt`: of which it speaks, 0 = not said; `effect`: of
+    a verdict."""
 
     at: int
     kind: str
     message: str
+    attempt: int = 0
+    effect: str = ""
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "TimelineView":
         """Read one of the `entries`."""
-        return TimelineView(parse_moment(found["at"]), found["kind"], found["message"])
+        details: Mapping[str, Any] = found.get("details") or {}
+        return TimelineView(
+            parse_moment(found["at"]),
+            found["kind"],
+            found["message"],
+            details.get("attempt", 0),
+            details.get("effect", ""),
+        )
 
 
-def _how(ending: Mapping[str, Any]) -> str:
+def how(ending: Mapping[str, Any]) -> str:
+    """How a program ended, by its `exit`; "" for an empty one."""
     if not ending:
         return ""
     if ending["outOfMemory"]:
@@ -131,3 +207,37 @@ def _how(ending: Mapping[str, Any]) -> str:
     if ending["signal"] is not None:
         return f"signal {ending['signal']}"
     return f"exit {ending['exitCode']}"
+
+
+def _counters(found: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
+    return tuple((found or {}).items())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node and what of it is used. `accelerators`: (type, count, used); `replicas`: (job, replica). Memory in bytes."""
+
+    name: str
+    condition: NodeCondition
+    cause: str
+    vcpus: float
+    used_vcpus: float
+    memory_bytes: int
+    used_memory_bytes: int
+    accelerators: tuple[tuple[str, int, int], ...]
+    replicas: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def parse(found: Mapping[str, Any]) -> "NodeView":
+        """Read one of the `nodes`."""
+        return NodeView(
+            found["name"],
+            NodeCondition(found["condition"]),
+            found["cause"],
+            found["vcpus"],
+            found["usedVcpus"],
+            found["memoryBytes"],
+            found["usedMemoryBytes"],
+            tuple((each["type"], each["count"], each["used"]) for each in found["accelerators"]),
+            tuple((each["job"], each["replica"]) for each in found["replicas"]),
+        )

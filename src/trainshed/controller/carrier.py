@@ -4,36 +4,45 @@ Never decides and never writes state: what comes of an instruction goes back as 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
 from trainshed.core.lifecycle.events import (
+    DrillLanded,
     Event,
+    InjectFault,
     Instruction,
     PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
+    ReplicaLost,
     RuntimePrepared,
     StartReplicas,
+    StopReplica,
     StopReplicas,
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.engines.port import Engine, EngineUnavailable, LaunchRejected
+from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
 """Seconds between tries while an engine cannot answer; the last one repeats."""
+_NEVER_STARTED = "never started"
 
 
-class JobDirProbe(Protocol):
-    """Tries to write below a gs:// prefix. Blocking; called from a worker thread."""
+class JobBuckets(Protocol):
+    """What is asked about a gs:// prefix of a job. Blocking; called from a worker thread."""
 
     def write_probe(self, uri: str) -> None:
         """Raises OSError or ValueError saying why a program could not write there."""
+        ...
+
+    def last_written(self, uri: str) -> int:
+        """When something below it was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
         ...
 
 
@@ -43,7 +52,7 @@ class Hands:
 
     engine: Engine
     runtimes: Runtimes
-    job_dir: JobDirProbe
+    buckets: JobBuckets
     launching: Launching
     report: Callable[[JobUid, Event], None]
     grace: int
@@ -60,7 +69,7 @@ def packages(job: Job) -> tuple[Package, ...]:
 
 def ready(runtimes: Runtimes, job: Job) -> bool:
     """True if a start needs no preparation: everything is built and nothing has to be probed."""
-    if job.spec.job_dir:
+    if _is_probed(job):
         return False
     return all(runtimes.ready(choice, uris) is not None for choice, uris in packages(job))
 
@@ -75,19 +84,27 @@ def preparation(job: Job) -> str:
     return f"Preparing {' and '.join(wanted)}; what is built once is kept."
 
 
-async def carry_out(hands: Hands, job: Job, instruction: Instruction) -> None:
-    """Do one instruction, trying again while the engine cannot answer. Raises only what no port announces."""
+async def carry_out(
+    hands: Hands,
+    job: Callable[[], Job],
+    instruction: Instruction,
+    pause: Callable[[float], Awaitable[bool]],
+) -> None:
+    """Do one instruction for the job as it is then, trying again while the engine cannot answer. `pause` waits so many
+    seconds, or until the instruction is not demanded any more, which it says by False.
+    Raises only what no port announces."""
     tries = 0
     while True:
         try:
-            await _once(hands, job, instruction)
+            await _once(hands, job(), instruction)
         except EngineUnavailable:
-            await asyncio.sleep(RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)])
+            if not await pause(RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]):
+                return None
             tries += 1
         except (LaunchRejected, BuildFailed) as failure:
-            return _failed(hands, job, str(failure), by_user=False)
+            return _failed(hands, job(), str(failure), by_user=False)
         except PackageFailed as failure:
-            return _failed(hands, job, str(failure), by_user=True)
+            return _failed(hands, job(), str(failure), by_user=True)
         else:
             return None
 
@@ -97,38 +114,79 @@ def _failed(hands: Hands, job: Job, message: str, *, by_user: bool) -> None:
 
 
 async def _once(hands: Hands, job: Job, instruction: Instruction) -> None:
+    engine, uid = hands.engine, job.uid
     match instruction:
         case PrepareRuntime():
-            await _probe_job_dir(hands, job)
-            for choice, uris in packages(job):
-                await hands.runtimes.prepare(choice, uris)
-            hands.report(job.uid, RuntimePrepared(job.attempt))
+            await _prepare(hands, job, instruction)
         case StartReplicas():
-            prepared = {
-                package: await _prepared(hands.runtimes, package) for package in packages(job)
-            }
-            slots = await hands.engine.allocate(job.uid, job.attempt, slot_requests(job))
-            await hands.engine.launch(launch_plans(job, slots, prepared, hands.launching))
+            await _start(hands, job, instruction)
+        case StopReplica(attempt, replica, incarnation):
+            if await _has_slots(engine, uid, attempt):
+                await engine.stop_replica(uid, attempt, replica, incarnation, hands.grace)
+            else:
+                hands.report(uid, ReplicaLost(attempt, replica, incarnation, _NEVER_STARTED))
         case StopReplicas():
-            # Replicas that were never started are reported too, so the engine must know the gang.
-            await hands.engine.allocate(job.uid, job.attempt, slot_requests(job))
-            await hands.engine.stop(job.uid, job.attempt, hands.grace)
-        case ReleaseSlots():
-            await hands.engine.release(job.uid, job.attempt)
+            await _stop(hands, job, instruction)
+        case InjectFault(number, kind, attempt, replica, incarnation):
+            await engine.inject(uid, attempt, replica, incarnation, Fault(kind.value))
+            hands.report(uid, DrillLanded(number))
+        case ReleaseSlots(attempt):
+            await _release_before(engine, uid, attempt + 1)
         case _:
             assert_never(instruction)
+
+
+async def _prepare(hands: Hands, job: Job, instruction: PrepareRuntime) -> None:
+    await _probe_job_dir(hands, job)
+    for choice, uris in packages(job):
+        await hands.runtimes.prepare(choice, uris)
+    hands.report(job.uid, RuntimePrepared(instruction.attempt))
+
+
+async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
+    prepared = {package: await _prepared(hands.runtimes, package) for package in packages(job)}
+    await _release_before(hands.engine, job.uid, instruction.attempt)
+    slots = await hands.engine.allocate(job.uid, instruction.attempt, slot_requests(job))
+    waiting = dict(instruction.waiting)
+    await hands.engine.launch(launch_plans(job, slots, prepared, hands.launching, waiting))
+
+
+async def _stop(hands: Hands, job: Job, instruction: StopReplicas) -> None:
+    uid, attempt = job.uid, instruction.attempt
+    if not await _has_slots(hands.engine, uid, attempt):
+        for one in job.replicas:
+            hands.report(uid, ReplicaLost(attempt, one.id, one.incarnation, _NEVER_STARTED))
+        return
+    await hands.engine.stop(uid, attempt, hands.grace)
+    for replica, incarnation in instruction.waiting:
+        await hands.engine.stop_replica(uid, attempt, replica, incarnation, hands.grace)
+
+
+async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
+    """Whether slots were ever given out. If not, nothing of the attempt ran, and nothing will: a job's instructions
+    are carried out one after the other, and there is no more start among them."""
+    return (uid, attempt) in await engine.allocations()
+
+
+async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
+    for earlier in range(1, attempt):
+        await engine.release(uid, earlier)
 
 
 async def _prepared(runtimes: Runtimes, package: Package) -> PreparedRuntime:
     return runtimes.ready(*package) or await runtimes.prepare(*package)
 
 
+def _is_probed(job: Job) -> bool:
+    """SPEC §1.6: a jobDir that cannot be written is found out before the program starts for the first time."""
+    return bool(job.spec.job_dir) and job.attempt <= 1
+
+
 async def _probe_job_dir(hands: Hands, job: Job) -> None:
-    """SPEC §1.6: a jobDir that cannot be written is found out before the program starts."""
-    if not job.spec.job_dir:
+    if not _is_probed(job):
         return
     try:
-        await asyncio.to_thread(hands.job_dir.write_probe, job.spec.job_dir)
+        await asyncio.to_thread(hands.buckets.write_probe, job.spec.job_dir)
     except (OSError, ValueError) as failure:
         raise PackageFailed(
             f"The job directory {job.spec.job_dir} cannot be written: {failure}"

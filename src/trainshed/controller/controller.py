@@ -1,50 +1,46 @@
 """The only writer of state: wakes a job, applies its events in one guarded commit, lets the carrier act.
 
 Level-triggered: everything it does follows from the stored job, so a restart only has to look again. No
-polling: jobs are woken by requests, engine events, deadlines and their own carriers.
+polling: jobs are woken by requests, engine events, deadlines, decisions of the scheduler and their own carriers.
 """
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trainshed.controller.alarms import Alarms
-from trainshed.controller.carrier import Hands, carry_out, preparation, ready
-from trainshed.controller.queue import Queue
-from trainshed.controller.sightings import event_of, settle_unknown
+from trainshed.controller.carrier import Hands, preparation, ready
+from trainshed.controller.carrying import Carrying
+from trainshed.controller.inboxes import Inbox, Inboxes
+from trainshed.controller.room import Room
+from trainshed.controller.sightings import event_of, events_of, settle_leftover, settle_unknown
+from trainshed.controller.watching import LogPages, Watchers
+from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.events import (
-    CancelRequested,
+    CheckpointDue,
     Event,
-    Instruction,
-    JobAdmitted,
-    PreparationFailed,
-    PrepareRuntime,
-    ReleaseSlots,
+    NodeLeft,
     ReplicaStarted,
     RuntimePrepared,
-    StopReplicas,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.machine import Deadline, deadlines, instructions, step
+from trainshed.core.lifecycle.giving_up import give_up
+from trainshed.core.lifecycle.machine import Deadline, deadlines, step
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import ReplicaState
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import JobUid
-from trainshed.engines.port import LinesWritten
+from trainshed.engines.port import LinesWritten, NodeChanged
+from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
-from trainshed.store.port import Commit, Ledger, LiveJob, StaleCommit
+from trainshed.store.port import Commit, Ledger, LiveJob, Reader
 
 log = logging.getLogger(__name__)
 
-_STALE_LIMIT = 20
-"""Commits in a row that may find the job changed; more mean that another service has taken the lead."""
 _TIDY = 1.0
 """Seconds that a stopping service gives to the clearing up after finished jobs."""
-_GATHER = 0.01
-"""Seconds in which the starts of a gang's replicas are gathered, so that they cost few commits."""
-_PAUSE = 1.0
-"""Seconds before what could not be applied or carried out is tried again."""
+_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 @dataclass(slots=True)
@@ -52,14 +48,7 @@ class _Tracked:
     """What the loop holds of a live job between two events. All of it can be lost."""
 
     live: LiveJob
-    carrying: asyncio.Task[None] | None = None
-    instruction: Instruction | None = None
-
-
-@dataclass(slots=True)
-class _Inbox:
-    events: list[Event] = field(default_factory=list[Event])
-    look_again: bool = False
+    carrying: Carrying
 
 
 class Controller:
@@ -69,39 +58,45 @@ class Controller:
         self,
         *,
         ledger: Ledger,
+        reader: Reader,
+        logs: LogPages,
         hands: Callable[[Callable[[JobUid, Event], None]], Hands],
         notices: Notices,
         now: Callable[[], int],
         owner: str,
-        max_replicas: int,
+        scheduling: Policy,
+        failures: FailurePolicy | None = None,
     ) -> None:
         self._ledger = ledger
+        self._reader = reader
         self._hands = hands(self.report)
         self._notices = notices
         self._now = now
         self._owner = owner
         self._epoch = 0
-        self._queue = Queue(max_replicas)
+        self._failures = failures or FailurePolicy()
+        self._room = Room(scheduling, self._decide_at)
         self._tracked: dict[JobUid, _Tracked] = {}
-        self._inbox: defaultdict[JobUid, _Inbox] = defaultdict(_Inbox)
-        self._busy: dict[JobUid, asyncio.Task[None]] = {}
+        self._inboxes = Inboxes(self._apply, self._more_starts_to_come)
         self._alarms = Alarms(now, self._deadline_passed)
+        self._watchers = Watchers(logs, self._hands.buckets, now, self.report)
         self._watching: asyncio.Task[None] | None = None
+        self._look_again: asyncio.TimerHandle | None = None
         self._closing = False
 
     async def start(self) -> None:
         """Take the lead, adopt what runs, and go on with every job that is not over."""
         self._epoch = await self._ledger.acquire(self._owner)
         for live in await self._ledger.load_live():
-            self._tracked[live.job.uid] = _Tracked(live)
-            self._queue.update(live.job)
+            self._track(live)
+            self._room.put(live.job)
         await self._hands.engine.start()
-        self._queue.nodes = tuple(n.name for n in await self._hands.engine.capacity())
+        self._room.set_nodes(await self._hands.engine.capacity())
+        self._room.set_drains(await self._reader.drained_nodes())
+        self._room.set_quotas(dict(await self._reader.quotas()))
         for uid, attempt in await self._hands.engine.allocations():
             if uid not in self._tracked:
-                # Its job ended just before the service did; what comes back is settled as unknown. Not before
-                # all are stopped: a stop must not meet the release of the same slots.
-                await self._hands.engine.stop(uid, attempt, 0)
+                await settle_leftover(self._hands.engine, uid, attempt)
         self._watching = asyncio.create_task(self._watch())
         for uid in tuple(self._tracked):
             self.wake(uid)
@@ -109,7 +104,11 @@ class Controller:
     async def close(self) -> None:
         """Stop deciding. Commits under way are finished; running programs are not touched."""
         self._closing = True
+        busy = self._inboxes.close()
         self._alarms.close()
+        self._watchers.close()
+        if self._look_again is not None:
+            self._look_again.cancel()
         if self._watching is not None:
             self._watching.cancel()
         tidying = self._carrying(final=True)
@@ -117,176 +116,219 @@ class Controller:
             # Jobs that are over give their slots back; what is not done in time the next start does.
             await asyncio.wait(tidying, timeout=_TIDY)
         carrying = self._carrying()
-        for task in carrying:
-            task.cancel()
-        await asyncio.gather(*self._busy.values(), *carrying, return_exceptions=True)
+        for tracked in self._tracked.values():
+            tracked.carrying.cancel()
+        await asyncio.gather(*busy, *carrying, return_exceptions=True)
         await self._hands.engine.close()
 
     def running(self) -> tuple[Job, ...]:
         """Jobs that have, or may have, processes now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
-        return tuple(job for job in jobs if job.launched and not job.state.is_final)
+        return tuple(job for job in jobs if job.phase in _LIVE)
+
+    def wake(self, uid: JobUid) -> None:
+        """Look at a job: it is new, or a request appended an intent."""
+        self._inboxes.look(uid)
+
+    def report(self, uid: JobUid, event: Event) -> None:
+        """Something happened to a job."""
+        self._inboxes.add(uid, event)
+
+    async def capacity_changed(self) -> None:
+        """A request changed what nodes or quotas there are."""
+        self._room.set_drains(await self._reader.drained_nodes())
+        self._room.set_quotas(dict(await self._reader.quotas()))
+        self._leave_unfit_nodes()
+        self._decide()
+
+    # --- what the api asks about room ---
+
+    def why(self, uid: JobUid) -> Waiting | None:
+        return self._room.why(uid, self._now())
+
+    def position(self, uid: JobUid) -> int:
+        return self._room.position(uid)
+
+    def preflight(self, job: Job) -> Preflight:
+        return self._room.preflight(job, self._now())
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        return self._room.node_statuses()
+
+    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
+        return self._room.quota_statuses(project_id, region)
+
+    # --- one job's events ---
+
+    def _track(self, live: LiveJob) -> _Tracked:
+        uid = live.job.uid
+        carrying = Carrying(
+            self._hands, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
+        )
+        tracked = self._tracked[uid] = _Tracked(live, carrying)
+        return tracked
 
     def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
         """What is being carried out, of all jobs or of those that are over."""
         return [
-            tracked.carrying
+            tracked.carrying.task
             for tracked in self._tracked.values()
-            if tracked.carrying is not None and (tracked.live.job.state.is_final or not final)
+            if tracked.carrying.task is not None and (tracked.live.job.state.is_final or not final)
         ]
 
-    def wake(self, uid: JobUid) -> None:
-        """Look at a job: it is new, or a request appended an intent."""
-        self._inbox[uid].look_again = True
-        self._ensure_busy(uid)
-
-    def report(self, uid: JobUid, event: Event) -> None:
-        """Something happened to a job."""
-        self._inbox[uid].events.append(event)
-        self._ensure_busy(uid)
-
-    def _ensure_busy(self, uid: JobUid) -> None:
-        if uid not in self._busy and not self._closing:
-            self._busy[uid] = asyncio.create_task(self._work_off(uid))
-
     def _deadline_passed(self, uid: JobUid, deadline: Deadline) -> None:
-        self.report(uid, CancelRequested(deadline.cause, deadline.at))
+        tracked = self._tracked.get(uid)
+        if isinstance(deadline.event, CheckpointDue):
+            if tracked is not None:
+                self._watchers.checkpoint_due(tracked.live.job)
+        else:
+            self.report(uid, deadline.event)
 
-    async def _work_off(self, uid: JobUid) -> None:
-        """Apply all that came in for one job, until nothing is left."""
-        stale = 0
-        while uid in self._inbox and not self._closing:
-            if self._gang_is_starting(uid):
-                await asyncio.sleep(_GATHER)
-            inbox = self._inbox.pop(uid)
-            try:
-                await self._apply(uid, inbox)
-                stale = 0
-            except StaleCommit:
-                # A request wrote in between: look at the job again and apply the same events to it.
-                stale += 1
-                self._put_back(uid, inbox)
-                if stale > _STALE_LIMIT:
-                    log.error("job %d changes under this service; has another one taken over?", uid)
-                    await asyncio.sleep(_PAUSE)
-            except Exception:
-                log.exception("job %d: its events could not be applied; once more in a second", uid)
-                self._put_back(uid, inbox)
-                await asyncio.sleep(_PAUSE)
-        del self._busy[uid]
-
-    def _gang_is_starting(self, uid: JobUid) -> bool:
+    def _more_starts_to_come(self, uid: JobUid, inbox: Inbox) -> bool:
         """Whether all that came in is that some replicas of a gang have started, with more to come."""
-        inbox, tracked = self._inbox[uid], self._tracked.get(uid)
+        tracked = self._tracked.get(uid)
         if tracked is None or inbox.look_again:
             return False
         waiting = sum(r.state is ReplicaState.WAITING for r in tracked.live.job.replicas)
         starts = sum(isinstance(event, ReplicaStarted) for event in inbox.events)
         return starts == len(inbox.events) < waiting
 
-    def _put_back(self, uid: JobUid, inbox: _Inbox) -> None:
-        self._inbox[uid].events[:0] = inbox.events
-        self._inbox[uid].look_again = True
-
-    async def _apply(self, uid: JobUid, inbox: _Inbox) -> None:
+    async def _apply(self, uid: JobUid, inbox: Inbox) -> None:
         tracked = self._tracked.get(uid)
         if inbox.look_again or tracked is None:
             live = await self._ledger.load(uid)
             if live is None:
+                self._room.forget(uid)
                 await settle_unknown(self._hands.engine, uid, inbox.events)
                 return
             if tracked is None:
-                tracked = self._tracked[uid] = _Tracked(live)
+                tracked = self._track(live)
             tracked.live = live
         await self._advance(tracked, inbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
         """Fold the events over the job and commit what changed, then act on what is stored."""
         live = tracked.live
-        intents = live.intents
         job, told = live.job, list[TimelineEntry]()
-        for event in (*(intent.cancel for intent in intents), *events):
+        for event in (*(intent.event for intent in live.intents), *events):
             job = self._fold(job, event, told)
-        job = self._admit(job, told)
-        if job != live.job or intents:
-            consumed = intents[-1].seq if intents else 0
+        for node in {r.node for r in job.replicas if r.node and not r.leaving and job.has_room}:
+            if (news := self._room.unfit(node)) is not None:
+                job = self._fold(job, NodeLeft(node, news.cause), told)
+        job = self._take_room(job, told)
+        if job.phase is AttemptState.PREPARING:
+            job = self._prepare(live.job, job, told)
+        if live.generation == 1 and job.attempt == 0 and not told and job.outcome is None:
+            self._tell_why(job, told)
+        if job != live.job or live.intents or told:
+            consumed = live.intents[-1].seq if live.intents else 0
             commit = Commit(job, live.generation, tuple(told), consumed)
             generation = await self._ledger.commit(self._epoch, commit)
             tracked.live = LiveJob(job, generation)
             self._notices.publish(job.uid)
+        self._room.put(job)
+        self._decide()
         self._alarms.set(job.uid, deadlines(job))
-        self._act(tracked)
+        if job.drills:
+            self._watchers.lines_written(job)
+        if not self._closing:
+            tracked.carrying.look()
 
     def _fold(self, job: Job, event: Event, told: list[TimelineEntry]) -> Job:
-        outcome = step(job, event, self._now())
+        try:
+            outcome = step(job, event, self._now(), self._failures)
+        except Exception as failure:  # Whatever it is, it would come again each time.
+            log.exception("job %d: %r could not be applied; the job is given up", job.uid, event)
+            outcome = give_up(job, event, str(failure) or repr(failure), self._now())
         told.extend(outcome.timeline)
         return outcome.job
 
-    def _admit(self, job: Job, told: list[TimelineEntry]) -> Job:
-        """Ask the scheduler for room; a job whose runtime is there starts in the same commit."""
-        self._queue.update(job)
-        for admit in self._queue.admissions():
-            if admit.uid != job.uid:
-                self.wake(admit.uid)  # it asks for itself, when it is its turn
-                continue
-            job = self._fold(job, JobAdmitted(admit.nodes), told)
-            if ready(self._hands.runtimes, job):
-                job = self._fold(job, RuntimePrepared(job.attempt), told)
+    def _take_room(self, job: Job, told: list[TimelineEntry]) -> Job:
+        """Tell the scheduler where the job stands and take what it decides about it into the same commit. Room that
+        the job gives back is not given away before that is stored."""
+        if job.state.is_final or self._room.gives_back(job):
+            return job
+        self._room.put(job)
+        for uid, event in self._decisions(job):
+            if uid == job.uid:
+                job = self._fold(job, event, told)
             else:
-                told.append(TimelineEntry(self._now(), "preparing", preparation(job)))
-            self._queue.update(job)
+                self.report(uid, event)
         return job
 
-    def _act(self, tracked: _Tracked) -> None:
-        """Start carrying out what the stored state demands, unless that is being done or was done."""
-        job = tracked.live.job
-        wanted = next(iter(instructions(job)), None)
-        if wanted == tracked.instruction or self._closing:
-            if wanted is None and job.state.is_final:
-                self._forget(job.uid)
-            return
-        if isinstance(tracked.instruction, PrepareRuntime) and tracked.carrying is not None:
-            tracked.carrying.cancel()  # nothing was started yet, so there is nothing to wait for
-        tracked.instruction = wanted
-        if wanted is None:
-            if job.state.is_final:
-                self._forget(job.uid)
-            return
-        before = tracked.carrying
-        tracked.carrying = asyncio.create_task(self._carry(tracked, job, wanted, before))
+    def _prepare(self, before: Job, job: Job, told: list[TimelineEntry]) -> Job:
+        """A job whose runtime is there starts in the same commit."""
+        if ready(self._hands.runtimes, job):
+            return self._fold(job, RuntimePrepared(job.attempt), told)
+        if job.attempt != before.attempt:
+            told.append(TimelineEntry(self._now(), "preparing", preparation(job)))
+        return job
 
-    async def _carry(
-        self,
-        tracked: _Tracked,
-        job: Job,
-        instruction: Instruction,
-        before: asyncio.Task[None] | None,
-    ) -> None:
-        if before is not None:
-            await asyncio.wait((before,))
-        while True:
-            try:
-                await carry_out(self._hands, job, instruction)
-            except Exception as failure:
-                name = type(instruction).__name__
-                log.exception("job %d: %s could not be carried out", job.uid, name)
-                if isinstance(instruction, StopReplicas | ReleaseSlots):
-                    # Nothing else would ever end the job or give its slots back.
-                    await asyncio.sleep(_PAUSE)
-                    continue
-                self.report(job.uid, PreparationFailed(job.attempt, repr(failure), by_user=False))
-            break
-        if job.state.is_final:
-            self._forget(job.uid)
+    def _tell_why(self, job: Job, told: list[TimelineEntry]) -> None:
+        """The first entry of a job that has to wait."""
+        waiting = self._room.why(job.uid, self._now())
+        if waiting is not None:
+            message = f"{waiting.message} {waiting.hint}".strip()
+            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
+            told.append(TimelineEntry(self._now(), "waiting", message, details))
 
-    def _forget(self, uid: JobUid) -> None:
-        self._tracked.pop(uid, None)
-        self._alarms.set(uid, ())
-        self._notices.forget(uid)
+    def _carried(self, uid: JobUid) -> None:
+        tracked = self._tracked.get(uid)
+        if tracked is not None and tracked.live.job.state.is_final:
+            del self._tracked[uid]
+            self._alarms.set(uid, ())
+            self._watchers.forget(uid)
+            self._notices.forget(uid)
+
+    # --- the scheduler ---
+
+    def _decisions(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+        """New decisions as events of the jobs that they are about. `current`: a job as it is about to be stored."""
+        found: list[tuple[JobUid, Event]] = []
+        for decision in self._room.decide(self._now()):
+            if current is not None and current.uid == decision.uid:
+                job = current
+            else:
+                tracked = self._tracked.get(decision.uid)
+                job = tracked.live.job if tracked else None
+            if (event := events_of(decision, job)) is not None:
+                found.append((decision.uid, event))
+        return found
+
+    def _decide(self) -> None:
+        if not self._closing:
+            for uid, event in self._decisions():
+                self.report(uid, event)
+
+    def _decide_at(self, at: int) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        delay = max(at - self._now(), 0) / 1e9
+        loop = asyncio.get_running_loop()
+        self._look_again = loop.call_later(min(delay, 24 * 3600.0), self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._room.time_passed()
+        self._decide()
+
+    def _leave_unfit_nodes(self) -> None:
+        """Wake every job that has a replica on a node which takes no work."""
+        for uid, tracked in self._tracked.items():
+            if any(r.node and self._room.unfit(r.node) for r in tracked.live.job.replicas):
+                self.wake(uid)
+
+    # --- the engine ---
 
     async def _watch(self) -> None:
         async for seen in self._hands.engine.watch():
-            if not isinstance(seen, LinesWritten):
-                self.report(seen.job_uid, event_of(seen))
-            else:
+            if isinstance(seen, LinesWritten):
                 self._notices.publish(seen.job_uid)
+                tracked = self._tracked.get(seen.job_uid)
+                if tracked is not None and tracked.live.job.drills:
+                    self._watchers.lines_written(tracked.live.job)
+            elif isinstance(seen, NodeChanged):
+                self._room.set_node_state(seen.node, seen.state, seen.cause)
+                self._leave_unfit_nodes()
+                self._decide()
+            else:
+                self.report(seen.job_uid, event_of(seen))

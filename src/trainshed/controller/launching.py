@@ -8,8 +8,7 @@ from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.lifecycle.states import ReplicaState
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.runtimes.port import PreparedRuntime
@@ -21,29 +20,45 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 @dataclass(frozen=True, slots=True)
 class Launching:
     """What every plan of this service shares. `gcs_root`: the directory of the buckets, shown as /gcs.
-    `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap."""
+    `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap. `stall_after`:
+    ns without progress after which a program is ended, unless its job says otherwise; 0 = never."""
 
     gcs_root: str = ""
     memory_cap: int = 0
+    stall_after: int = 0
 
-    def memory_limit(self, promised: int) -> int:
-        """What a replica gets of the bytes that its machine promises (0 = no limit)."""
-        limits = [limit for limit in (promised, self.memory_cap) if limit]
+    def memory_limit(self, promised: int, factor: float = 1.0) -> int:
+        """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the out-of-memory
+        escalation has made of it."""
+        limits = [limit for limit in (int(promised * factor), self.memory_cap) if limit]
         return min(limits, default=0)
 
 
 def slot_requests(job: Job) -> tuple[SlotRequest, ...]:
     """One slot per replica of the current attempt."""
-    return tuple(
-        SlotRequest(replica.id, hostname(job.uid, job.spec, replica.id), replica.node)
-        for replica in job.replicas
+    return tuple(_slot_request(job, replica) for replica in job.replicas)
+
+
+def _slot_request(job: Job, replica: Replica) -> SlotRequest:
+    accelerators = job.spec.pool(replica.id.pool).machine.accelerators
+    return SlotRequest(
+        replica.id,
+        hostname(job.uid, job.spec, replica.id),
+        # A replica that has lost its place stays where it was until it has another one.
+        replica.node or replica.avoid,
+        accelerators.count if accelerators else 0,
+        accelerators.type if accelerators else "",
     )
 
 
 def launch_plans(
-    job: Job, slots: Sequence[Slot], prepared: Prepared, launching: Launching
+    job: Job,
+    slots: Sequence[Slot],
+    prepared: Prepared,
+    launching: Launching,
+    waiting: Mapping[ReplicaId, int],
 ) -> tuple[LaunchPlan, ...]:
-    """A plan for every replica that has not been seen running yet."""
+    """A plan for every `waiting` (replica, incarnation) that is still the current one."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     gang = Gang(job.name, job.spec, endpoints, master_port(job.uid, job.attempt))
@@ -59,7 +74,7 @@ def launch_plans(
             launching=launching,
         )
         for replica in job.replicas
-        if replica.state is ReplicaState.WAITING
+        if waiting.get(replica.id) == replica.incarnation and replica.node
     )
 
 
@@ -72,10 +87,21 @@ def master_port(uid: JobUid, attempt: int) -> int:
 
 def banner(job: Job, replica: Replica) -> tuple[str, ...]:
     """What the job's log begins with: substitutions and warnings, once, in the primary's log (SPEC §4)."""
-    if not replica.id.is_primary:
+    if not replica.id.is_primary or replica.incarnation > 1 or job.attempt > 1:
         return ()
     notices = (notice for pool in job.spec.pools for notice in pool.program.runtime.notices)
     return tuple(dict.fromkeys((*notices, *job.spec.warnings)))
+
+
+STALL_LABEL = "trainshed-stall-after"
+"""Label of a job: seconds without progress after which its programs are ended, 0 = never."""
+
+
+def stall_after(job: Job, usual: int) -> int:
+    """After how many ns without progress the job's programs are ended; 0 = never. A label that is no number says
+    nothing, as any label may have any value."""
+    text = dict(job.labels).get(STALL_LABEL, "")
+    return int(text) * 10**9 if text.isdecimal() else usual
 
 
 def _plan(
@@ -102,10 +128,11 @@ def _plan(
         address=slot.address,
         hosts=hosts,
         python_template=runtime.template,
-        memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes),
+        memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
         cpu_weight=max(1, round(pool.machine.vcpus * 100)),
         banner=banner(job, replica),
         gcs_root=launching.gcs_root,
         path=runtime.path,
         read_only=runtime.read_only,
+        stall_after=stall_after(job, launching.stall_after),
     )

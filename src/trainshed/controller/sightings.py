@@ -1,12 +1,24 @@
-"""What an engine sees, put into the words of the job's machine; and what is done about jobs that are over."""
+"""What an engine sees and a scheduler decides, put into the words of the job's machine; and what is done about jobs
+that are over."""
 
 import contextlib
 from collections.abc import Iterable
 from typing import assert_never
 
-from trainshed.core.lifecycle.events import Event, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.events import (
+    CapacityRefused,
+    Event,
+    JobAdmitted,
+    Preempted,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaPlaced,
+    ReplicaStarted,
+)
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable, SlotExited, SlotLost, SlotStarted
+from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
 
 
 def event_of(seen: SlotStarted | SlotExited | SlotLost) -> Event:
@@ -20,6 +32,32 @@ def event_of(seen: SlotStarted | SlotExited | SlotLost) -> Event:
             return ReplicaLost(attempt, replica, incarnation, cause, by_service)
         case _:
             assert_never(seen)
+
+
+def events_of(decision: Decision, job: Job | None) -> Event | None:
+    """The event of the job that a decision is; None if the job has moved on since."""
+    match decision:
+        case Admit(_, nodes):
+            return JobAdmitted(nodes, job.attempt + 1) if job else None
+        case Place(_, replica, node):
+            incarnations = {r.id: r.incarnation for r in job.replicas} if job else {}
+            if job is None or replica not in incarnations:
+                return None
+            return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
+        case Preempt(_, by):
+            return Preempted(by)
+        case StockOut(_, reason):
+            return CapacityRefused(reason)
+        case _:
+            assert_never(decision)
+
+
+async def settle_leftover(engine: Engine, uid: JobUid, attempt: int) -> None:
+    """A start finds slots of a job that ended just before the service did: stop what lives, and give back what does
+    not; what still has to die is settled as unknown when it does."""
+    await engine.stop(uid, attempt, 0)
+    with contextlib.suppress(EngineUnavailable):
+        await engine.release(uid, attempt)
 
 
 async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -> None:

@@ -16,7 +16,8 @@ class LaunchPlan:
     `memory_limit`: bytes, 0 = none. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
     log begins with. `gcs_root`: directory whose sub-directories are the buckets, shown as /gcs ("" = none).
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
-    directories that the program must not be able to write to, root or not.
+    directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
+    progress after which the program is ended, 0 = it is not watched.
     """
 
     job_uid: JobUid
@@ -35,3 +36,4 @@ class LaunchPlan:
     gcs_root: str = ""
     path: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
+    stall_after: int = 0

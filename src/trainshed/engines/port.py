@@ -4,6 +4,7 @@ One slot is one replica's "VM": a node, resources, an address. The verdict on a 
 shim's record, never from an engine. Conformance suite: tests/contract/engines.
 """
 
+import enum
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,8 @@ class Capabilities:
     """What the engine can promise on this host; `doctor` and the docs show it.
 
     `addresses`: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
+    `memory_limit`: how it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
+    verdict, a moment later).
     """
 
     enforced_memory: bool
@@ -34,29 +37,44 @@ class Capabilities:
     stable_hostname: bool
     addresses: str
     durable: bool
+    memory_limit: str = "kernel"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place where replicas run. Memory in bytes."""
+    """A place where replicas run. Memory in bytes. `accelerators`: (public type, count) of what it has; the type is
+    "" for a GPU that no public type stands for."""
 
     name: str
     vcpus: float
     memory_bytes: int
-    gpus: int = 0
+    accelerators: tuple[tuple[str, int], ...] = ()
+
+
+class NodeState(enum.StrEnum):
+    """UP: takes work. DRAINING: the engine wants it left. GONE: it stopped answering, or is no more."""
+
+    UP = "UP"
+    DRAINING = "DRAINING"
+    GONE = "GONE"
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
+    """`accelerators`: how many devices the replica gets for itself; `accelerator`: of which public type."""
+
     replica: ReplicaId
     hostname: str
     node: str
+    accelerators: int = 0
+    accelerator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A replica's place: `host` is what peers use to reach it (hostname or literal address), `port` the
-    one it may bind there, `address` the IP behind it."""
+    one it may bind there, `address` the IP behind it. `devices`: what CUDA_VISIBLE_DEVICES is for it, None if the
+    replica asked for no accelerators ("" = it asked, and there are none)."""
 
     replica: ReplicaId
     node: str
@@ -64,6 +82,7 @@ class Slot:
     host: str
     address: str
     port: int
+    devices: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +132,26 @@ class LinesWritten:
     lines: int
 
 
-EngineEvent = SlotStarted | SlotExited | SlotLost | LinesWritten
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by itself, as
+    soon as it is certain that it is dead (the fence), not before."""
+
+    node: str
+    state: NodeState
+    cause: str
+
+
+class Fault(enum.StrEnum):
+    """What `inject` does to a replica. KILL: all of it dies by SIGKILL from outside. OOM: its main process dies as if
+    of its memory limit. SEGV: its main process gets SIGSEGV."""
+
+    KILL = "kill"
+    OOM = "oom"
+    SEGV = "segv"
+
+
+EngineEvent = SlotStarted | SlotExited | SlotLost | LinesWritten | NodeChanged
 
 
 class Engine(Protocol):
@@ -136,8 +174,9 @@ class Engine(Protocol):
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Slots for the whole gang or none. The same call again returns the same slots.
-        Raises EngineUnavailable, LaunchRejected."""
+        """Slots for the whole gang or none. The same call again returns the same slots; a replica for which it names
+        another node moves there, with its hostname and without its files, if nothing of it lives.
+        Raises EngineUnavailable (something of a replica that is to move lives, too), LaunchRejected."""
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
@@ -149,6 +188,25 @@ class Engine(Protocol):
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         """SIGTERM to every live replica of the attempt, SIGKILL after `grace` ns. Every replica named in
         `allocate` is then reported: exited, or lost with cause "never started". Returns at once."""
+        ...
+
+    async def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        """SIGTERM to one incarnation, SIGKILL after `grace` ns; its end is reported, again if it is over already. If
+        it never started it never will, and is reported lost with cause "never started". Other incarnations are not
+        touched. Returns at once."""
+        ...
+
+    async def inject(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        fault: Fault,
+    ) -> None:
+        """Do a fault to one incarnation; what comes of it is seen through `watch`. Nothing if it is over."""
         ...
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:

@@ -8,7 +8,16 @@ import os
 import signal
 import socket
 
-from trainshed.replica import cgroups, guardian, handover, program, protocol, sandbox, system
+from trainshed.replica import (
+    cgroups,
+    guardian,
+    handover,
+    program,
+    protocol,
+    sandbox,
+    stall,
+    system,
+)
 
 
 class Ward:
@@ -71,6 +80,8 @@ def _guard(control: socket.socket, output: int, errors: int) -> None:
         if namespaced:
             _view(plan, message["slot"], files).enter()
 
+    if plan.stall_after > 0:
+        plan.environ.setdefault(*stall.ENVIRONMENT)
     main = program.Program(
         argv=plan.argv,
         environ=plan.environ,

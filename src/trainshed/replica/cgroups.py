@@ -5,9 +5,10 @@ Owns one directory per replica and controller; the directories under which they 
 """
 
 import os
+import signal
 import time
 
-from trainshed.replica import system
+from trainshed.replica import processes, system
 
 ROOT = "/sys/fs/cgroup"
 
@@ -149,6 +150,11 @@ class Groups:
             _write(os.path.join(path, name), "0")
 
     @property
+    def holds_memory(self) -> bool:
+        """Whether the kernel holds a memory limit here."""
+        return bool(self._memory)
+
+    @property
     def moves_cheaply(self) -> bool:
         """Whether `enter` and `leave` are a matter of microseconds."""
         return not any(_is_v2(path) for path in self.directories())
@@ -196,6 +202,18 @@ class Groups:
         except OSError:
             return 0
         return 0
+
+
+def kill(directories: "list[str]") -> None:
+    """Send SIGKILL to all that is left in a replica's groups."""
+    for path in directories:
+        try:
+            members = _read(os.path.join(path, "cgroup.procs")).split()
+        except OSError:
+            continue  # It is gone, as it should be.
+        for member in members:
+            if int(member) > 0:  # 0: of another namespace, out of reach.
+                processes.send(int(member), signal.SIGKILL)
 
 
 def remove(directories: "list[str]") -> None:

@@ -6,9 +6,15 @@ Runs on Python 3.6.
 import os
 import socket
 
-from trainshed.replica import protocol
+from trainshed.replica import loop, protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
 
 _PATIENCE = 1.0
+_NO_ROOM_PAUSE = 0.2
+"""Seconds until a call is taken again where there were no file handles or no memory for it."""
 
 
 def listen() -> socket.socket:
@@ -61,6 +67,10 @@ class Clients:
         for connection in list(self._connections):
             self._send_to(connection, data)
 
+    def answer(self, connection: socket.socket, message: "protocol.Message") -> None:
+        """Tell one alone."""
+        self._send_to(connection, protocol.encode(message))
+
     def _send_to(self, connection: socket.socket, data: bytes) -> None:
         try:
             connection.sendall(data)
@@ -78,3 +88,69 @@ class Clients:
             return self._connections[connection].feed(data) if data else None
         except (OSError, ValueError):
             return None
+
+
+class Reception:
+    """Takes the calls of services on the loop. `obey`: called with every order and who gave it; `greet`: called when
+    somebody new is there."""
+
+    __slots__ = ("_clients", "_events", "_greet", "_listener", "_obey")
+
+    def __init__(
+        self,
+        clients: Clients,
+        events: loop.Loop,
+        obey: "Callable[[socket.socket, protocol.Message], None]",
+        greet: "Callable[[], None]",
+    ) -> None:
+        self._clients = clients
+        self._events = events
+        self._obey = obey
+        self._greet = greet
+        self._listener: "socket.socket | None" = None
+
+    def open(self) -> None:
+        """Listen to who is connected already and to whoever calls. Raises OSError."""
+        self._listener = listen()
+        self._listen()
+        for connection in self._clients.sockets():
+            self._attend(connection)
+
+    def close(self) -> None:
+        """Take no more calls; the connections stay, to be told of the end."""
+        if self._listener is not None:
+            self._events.drop(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    def _listen(self) -> None:
+        if self._listener is not None:
+            self._events.add(self._listener.fileno(), self._accept)
+
+    def _attend(self, connection: socket.socket) -> None:
+        self._events.add(connection.fileno(), lambda: self._hear(connection))
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connection = self._listener.accept()[0]
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # The caller went away again.
+        except OSError:
+            # No handle or no memory for it: the caller waits, and we do not turn round and round meanwhile.
+            self._events.drop(self._listener.fileno())
+            self._events.after(_NO_ROOM_PAUSE, self._listen)
+            return
+        self._clients.add(connection)
+        self._greet()
+        self._attend(connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        handle = connection.fileno()
+        orders = self._clients.receive(connection)
+        if orders is None:
+            self._events.drop(handle)
+            self._clients.remove(connection)
+            return
+        for order in orders:
+            self._obey(connection, order)

@@ -1,20 +1,23 @@
 """At most one incarnation of a replica lives: the slot's lock and what is checked under it.
 
-Called in the slot's directory. Runs on Python 3.6.
+`claim` is called in the slot's directory. Runs on Python 3.6.
 """
 
 import os
 import signal
 import time
 
-from trainshed.replica import cgroups, journal, protocol
+from trainshed.replica import cgroups, journal, processes, protocol
 
 _PATIENCE = 2.0
+_LOOK_EVERY = 0.05
+_GOES_BY_ITSELF = 0.5
+"""Seconds for a guardian to clear up after its shim's death."""
 
 
 class Refused(Exception):
     """This incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
-    `REFUSED_KNOWN` (it, or a later one, was started before), `REFUSED_STOPPED` (the attempt was stopped)."""
+    `REFUSED_KNOWN` (it, or a later one, was started before), `REFUSED_STOPPED` (it, or the attempt, was stopped)."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -58,24 +61,30 @@ def claim(incarnation: int) -> Claim:
     deadline = time.monotonic() + _PATIENCE
     lock = journal.try_lock(".")
     while lock < 0:
-        if journal.Entries(".").latest >= incarnation or time.monotonic() > deadline:
+        left = deadline - time.monotonic()
+        if journal.Entries(".").latest >= incarnation or left <= 0:
             raise Refused(protocol.REFUSED_HELD)
-        # The predecessor has reported its end or been killed, and is about to be gone.
-        time.sleep(0.002)
-        lock = journal.try_lock(".")
+        # The predecessor was killed and is about to be gone: the kernel says when.
+        lock = journal.wait_for_lock(".", min(left, _LOOK_EVERY))
     try:
         entries = journal.Entries(".")
         if entries.latest >= incarnation:
             raise Refused(protocol.REFUSED_KNOWN)
-        if os.path.exists(os.path.join("..", protocol.STOPPED)):
+        marks = (os.path.join("..", protocol.STOPPED), protocol.stopped_mark(incarnation))
+        if any(os.path.exists(mark) for mark in marks):
             raise Refused(protocol.REFUSED_STOPPED)
         if not clear(entries):
             raise Refused(protocol.REFUSED_HELD)
-        journal.append(lock, {"starting": incarnation, "shim": os.getpid()})
+        _write_start(lock, incarnation, os.getpid())
     except (OSError, Refused):
         journal.release(lock)
         raise
     return Claim(incarnation, lock)
+
+
+def _write_start(lock: int, incarnation: int, shim: int) -> None:
+    since = protocol.process_start(shim) if shim else 0
+    journal.append(lock, {"starting": incarnation, "shim": shim, "shim_since": since})
 
 
 def clear(entries: journal.Entries) -> bool:
@@ -95,5 +104,73 @@ def clear(entries: journal.Entries) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.001)
+    cgroups.kill(entries.left["groups"])
     cgroups.remove(entries.left["groups"])
     return True
+
+
+def expel(slot: str, incarnation: int, cause: str) -> bool:
+    """End an incarnation whose shim does not answer, and all before it: kill, clear away, record it as lost through
+    `cause`. It can never start after that, even if a request for it is still on its way. A later incarnation is left
+    in peace. Blocks for some seconds at most; safe to repeat.
+
+    True: nothing of it lives. False: something of it cannot die (it waits for a device); try again later. Raises
+    OSError: that it is lost cannot be written down.
+    """
+    begin = time.monotonic()
+    lock = journal.try_lock(slot)
+    while lock < 0:
+        entries = journal.Entries(slot)
+        if entries.latest > incarnation:
+            return True  # Its successor holds the lock, so it was gone before.
+        waited = time.monotonic() - begin
+        if waited > _PATIENCE:
+            return False
+        _end_holders(slot, entries, force=waited > _GOES_BY_ITSELF)
+        time.sleep(0.002)
+        lock = journal.try_lock(slot)
+    try:
+        entries = journal.Entries(slot)
+        if entries.latest > incarnation:
+            return True
+        if not clear(entries):
+            return False
+        if entries.latest < incarnation:
+            _write_start(lock, incarnation, 0)
+        if entries.record(incarnation) is None:
+            Claim(incarnation, lock).finish(protocol.lost(cause))
+        return True
+    finally:
+        journal.release(lock)
+
+
+def _end_holders(slot: str, entries: journal.Entries, force: bool) -> None:
+    """Kill the shim of the latest incarnation; its guardian then ends all else, then itself, or is made to."""
+    shim, since = entries.shim
+    if shim and (protocol.process_start(shim) == since if since else _has_open(shim, slot)):
+        processes.send(shim, signal.SIGKILL)
+        return
+    if entries.left is None:
+        return
+    guardian, start = entries.left["guardian"], entries.left["since"]
+    if start and protocol.process_start(guardian) == start:
+        processes.send(guardian, signal.SIGCONT)
+        if force:
+            for process in [*processes.descendants(guardian), guardian]:
+                processes.send(process, signal.SIGKILL)
+
+
+def _has_open(process: int, slot: str) -> bool:
+    """Whether a process has a slot's journal open: what tells a shim from a stranger with the same number."""
+    try:
+        journal_file = os.stat(os.path.join(slot, protocol.JOURNAL))
+        handles = os.listdir("/proc/%d/fd" % process)
+    except OSError:
+        return False
+    for handle in handles:
+        try:
+            if os.path.samestat(os.stat("/proc/%d/fd/%s" % (process, handle)), journal_file):
+                return True
+        except OSError:
+            continue
+    return False

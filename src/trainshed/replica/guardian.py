@@ -6,17 +6,16 @@ request to stop, notes how the main process ended, leaves no other process of th
 ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
 
 Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's group),
-`kill` (SIGKILL to everything). Guardian to shim: `started NS`, then `ended STATUS NS` (STATUS as of wait), or
-`failed TEXT` if the sandbox could not be made.
+`kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process). Guardian to shim: `started NS`, then
+`ended STATUS NS` (STATUS as of wait), or `failed TEXT` if the sandbox could not be made.
 """
 
 import os
 import select
 import signal
 import socket
-import time
 
-from trainshed.replica import program, system
+from trainshed.replica import processes, program, system
 from trainshed.replica.segments import now
 
 TYPE_CHECKING = False
@@ -164,7 +163,9 @@ class Guardian:
             elif word == b"kill":
                 # The main process first dies alone: what it ends with is what gets recorded.
                 self._signal_group(signal.SIGKILL)
-                _kill(self._main, signal.SIGKILL)
+                processes.send(self._main, signal.SIGKILL)
+            elif word == b"segv":
+                processes.send(self._main, signal.SIGSEGV)
 
     def _signal_group(self, number: int) -> None:
         if not self._main:
@@ -174,7 +175,7 @@ class Guardian:
         except (ProcessLookupError, PermissionError):
             # It has not made its session yet: it alone, unless its number may already be another's.
             if not self._main_reaped:
-                _kill(self._main, number)
+                processes.send(self._main, number)
 
     def _reap(self) -> "int | None":
         while True:
@@ -192,7 +193,7 @@ class Guardian:
         """Leave nobody: every other process of the namespace, or every descendant, killed and reaped."""
         if not self._namespaced:
             self._signal_group(signal.SIGKILL)
-            end_descendants()
+            processes.end_descendants()
             return
         try:
             os.kill(-1, signal.SIGKILL)
@@ -217,45 +218,3 @@ def _child_signals() -> "tuple[int, int]":
 
 def _noted(number: int, frame: object) -> None:
     """A handler must exist for the wake-up byte to be written; the loop does the work."""
-
-
-def _kill(process: int, number: int) -> None:
-    try:
-        os.kill(process, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def end_descendants() -> None:
-    """Kill and reap every descendant of this process, which adopts orphans; new ones that they make as well."""
-    while True:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        for child in descendants(os.getpid()):
-            _kill(child, signal.SIGKILL)
-        time.sleep(0.001)
-
-
-def descendants(process: int) -> "list[int]":
-    """Every process below `process`, found through the process table; [] where there is none to read."""
-    parents: "dict[int, int]" = {}
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return []
-    for name in names:
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue  # Ended since it was listed.
-    found: "list[int]" = []
-    layer = [process]
-    while layer:
-        layer = [child for child, parent in parents.items() if parent in layer]
-        found.extend(layer)
-    return found

@@ -3,7 +3,7 @@
 Only the holder of the lock appends; anybody reads. One small file, because making a file costs a start more than
 anything that is written into one. An entry is one of
 
-    {"starting": N, "shim": PID}                       incarnation N is over if nobody holds the lock
+    {"starting": N, "shim": PID, "shim_since": START}  incarnation N is over if nobody holds the lock
     {"guardian": PID, "since": START, "groups": [..]}  what a successor has to clear away
     {"over": N, "record": {..}}                        the attempt record of N
 """
@@ -11,6 +11,7 @@ anything that is written into one. An entry is one of
 import fcntl
 import json
 import os
+import signal
 
 from trainshed.replica import protocol
 
@@ -29,6 +30,33 @@ def try_lock(slot: str) -> int:
         os.close(handle)
         return -1
     return handle
+
+
+class _TooLong(Exception):
+    """A lock was not to be had in time."""
+
+
+def wait_for_lock(slot: str, seconds: float) -> int:
+    """The same as soon as its holder lets go, or is gone. -1: not within `seconds`. Only for the main thread."""
+    path = os.path.join(slot, protocol.JOURNAL)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    before = signal.signal(signal.SIGALRM, _give_up)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _TooLong:
+        os.close(handle)
+        return -1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return handle
+
+
+def _give_up(number: int, frame: object) -> None:
+    raise _TooLong
 
 
 def release(lock: int) -> None:
@@ -51,7 +79,7 @@ def append(lock: int, entry: "dict[str, Any]") -> None:
 class Entries:
     """What a slot's journal says at one moment."""
 
-    __slots__ = ("_records", "latest", "left")
+    __slots__ = ("_records", "latest", "left", "shim")
 
     def __init__(self, slot: str) -> None:
         """A slot without a journal has never been used."""
@@ -59,10 +87,13 @@ class Entries:
         """The highest incarnation that was ever started; 0 if none was."""
         self.left: "dict[str, Any] | None" = None
         """Guardian and control groups of the latest incarnation, as far as it came."""
+        self.shim = (0, 0)
+        """Process id and start of the shim of the latest incarnation; start 0: an earlier version did not write it."""
         self._records: "dict[int, protocol.Message]" = {}
         for entry in _read(os.path.join(slot, protocol.JOURNAL)):
             if "starting" in entry:
                 self.latest = max(self.latest, entry["starting"])
+                self.shim = (entry.get("shim", 0), entry.get("shim_since", 0))
             elif "over" in entry:
                 self._records[entry["over"]] = entry["record"]
             else:
@@ -76,7 +107,7 @@ class Entries:
 def _read(path: str) -> "list[dict[str, Any]]":
     try:
         handle = os.open(path, os.O_RDONLY)
-    except OSError:
+    except FileNotFoundError:
         return []
     try:
         data = b""

@@ -1,6 +1,7 @@
-"""The shim's event loop: handles that become readable, and what is called then. Runs on Python 3.6."""
+"""The shim's event loop: handles that become readable, moments that come, and what is called then. Runs on Python 3.6."""
 
 import select
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,13 +12,15 @@ URGENT = select.POLLPRI
 
 
 class Loop:
-    """One handler per file handle. A handler may add and drop handles, its own included."""
+    """One handler per file handle, any number of handlers for moments to come. A handler may add and drop handles, its
+    own included, and ask for further moments."""
 
-    __slots__ = ("_handlers", "_poll")
+    __slots__ = ("_handlers", "_moments", "_poll")
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self._handlers: "dict[int, Callable[[], None]]" = {}
+        self._moments: "list[tuple[float, Callable[[], None]]]" = []
 
     def add(self, handle: int, handler: "Callable[[], None]", events: int = READABLE) -> None:
         self._handlers[handle] = handler
@@ -28,9 +31,28 @@ class Loop:
         if self._handlers.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
+    def after(self, seconds: float, handler: "Callable[[], None]") -> None:
+        """Call `handler` once, so many seconds from now."""
+        self._moments.append((time.monotonic() + seconds, handler))
+
     def turn(self, pause: "float | None") -> None:
         """Wait at most `pause` milliseconds (None: as long as it takes) and call whom it concerns."""
+        if self._moments:
+            left = min(at for at, _ in self._moments) - time.monotonic()
+            # Rounded up: a wait that ends too early would only turn round once more.
+            wait = max(0, int(left * 1000) + 1)
+            pause = wait if pause is None else min(pause, wait)
         for handle, _ in self._poll.poll(pause):
             handler = self._handlers.get(handle)
             if handler is not None:
+                handler()
+        if self._moments:
+            self._call_due()
+
+    def _call_due(self) -> None:
+        now = time.monotonic()
+        due = [moment for moment in self._moments if moment[0] <= now]
+        if due:
+            self._moments = [moment for moment in self._moments if moment[0] > now]
+            for _, handler in due:
                 handler()

@@ -7,13 +7,17 @@ A slot is the directory of one replica of one attempt:
     journal             what became of each incarnation (`journal` module); locked exclusively by the shim as long
                         as anything of the replica lives (the fence)
     sock                the shim's Unix socket
+    stopped-N           incarnation N must not start any more
     files/              what the program may touch: work, home, tmp, ...
     ../hosts            shown to all programs of the gang as /etc/hosts; changed in place
     ../stopped          the attempt was stopped: nothing of it starts any more
 
 Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
 that lives long enough: `started` (at), any number of `lines` (n, in all), then `exited` (the record) or `lost`
-(cause, by_service); or, as the only message, `refused` (cause, `REFUSED_*`). Service to shim: `stop` (grace, ns).
+(cause, by_service); or, as the only message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n).
+
+Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the replica is not
+over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over.
 """
 
 import json
@@ -39,9 +43,21 @@ REFUSED_STOPPED = "stopped"
 NEVER_STARTED = "never started"
 SHIM_LOST = "the replica's shim was killed; its program died with it"
 
+FAULT_KILL = "kill"
+"""All processes of the replica die by SIGKILL, as from outside."""
+FAULT_OOM = "oom"
+"""The main process dies by SIGKILL, and the record says that it ran out of memory."""
+FAULT_SEGV = "segv"
+"""The main process gets SIGSEGV."""
+
 LEVEL_ROOT = "root"
 LEVEL_USER = "user"
 LEVEL_SESSION = "session"
+
+
+def stopped_mark(incarnation: int) -> str:
+    """The file in a slot that forbids an incarnation to start."""
+    return "%s-%d" % (STOPPED, incarnation)
 
 
 class LaunchDocument:
@@ -51,7 +67,9 @@ class LaunchDocument:
     `memory_base`, `cpu_base`: control group directories under which the replica's own is made ("" = none).
     `hidden`: directories whose content the program must not see; `read_only`: directories it may only read,
     shown even inside hidden ones. `storage_socket`: Unix socket behind the replica's storage endpoint
-    (`address`:`storage_port`), "" = none.
+    (`address`:`storage_port`), "" = none. `stall_after`: seconds without any progress after which the program is ended
+    (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
+    done anyway where there is no `memory_base`.
     """
 
     FIELDS = (
@@ -75,6 +93,8 @@ class LaunchDocument:
         "read_only",
         "storage_socket",
         "storage_port",
+        "stall_after",
+        "memory_polling",
     )
     __slots__ = FIELDS
 
@@ -101,6 +121,8 @@ class LaunchDocument:
         read_only: "tuple[str, ...]" = (),
         storage_socket: str = "",
         storage_port: int = 0,
+        stall_after: float = 0.0,
+        memory_polling: bool = False,
     ) -> None:
         self.incarnation = incarnation
         self.argv = argv
@@ -122,6 +144,8 @@ class LaunchDocument:
         self.read_only = read_only
         self.storage_socket = storage_socket
         self.storage_port = storage_port
+        self.stall_after = stall_after
+        self.memory_polling = memory_polling
 
     def to_message(self) -> "Message":
         """What `LaunchDocument(**message)` makes the same document of, also after a way through JSON."""
@@ -138,8 +162,14 @@ def ended(
     log_lines: int,
     tail: str,
     child_oom: int,
+    stopped: bool = False,
+    stalled: bool = False,
 ) -> "Message":
-    """The attempt record of a program that ran. Exactly one of exit_code and signal is not None."""
+    """The attempt record of a program that ran. Exactly one of exit_code and signal is not None.
+
+    `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main process was
+    asked to stop before it ended. `stalled`: it was ended because it made no progress.
+    """
     return {
         "exit_code": exit_code,
         "signal": signal,
@@ -149,6 +179,8 @@ def ended(
         "log_lines": log_lines,
         "tail": tail,
         "child_oom": child_oom,
+        "stopped": stopped,
+        "stalled": stalled,
     }
 
 
@@ -183,7 +215,7 @@ def read_document(path: str) -> "Message | None":
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType] - JSON
 

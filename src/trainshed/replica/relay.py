@@ -6,6 +6,7 @@ where it is when the service restarts; a connection that comes while nobody list
 Runs on Python 3.6.
 """
 
+import errno
 import os
 import select
 import signal
@@ -17,18 +18,27 @@ from trainshed.replica import loop, system
 _CHUNK = 256 << 10
 _RETRY_SECONDS = 10.0
 _RETRY_PAUSE = 0.05
+_NO_ROOM_PAUSE = 0.2
+"""Seconds until a call is taken again where there were no file handles or no memory for it."""
+_PREDECESSOR_GONE = 1.0
+"""Seconds within which the kernel takes a port away from an incarnation that was killed."""
 
 
 def listen(address: str, port: int) -> socket.socket:
     """The endpoint's listening socket. Raises OSError if somebody else has the port."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-    except OSError:
-        listener.close()
-        raise
-    listener.listen(128)
+    deadline = time.monotonic() + _PREDECESSOR_GONE
+    while True:
+        try:
+            listener.bind((address, port))
+            listener.listen(128)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                listener.close()
+                raise
+        time.sleep(0.005)
     listener.setblocking(False)
     return listener
 
@@ -41,13 +51,26 @@ class Endpoint:
         self._listener = listen(address, port)
         self._target = target
         self._loop = events
-        self._process = 0
+        self.process = 0
+        """The relay's process id; 0 = there is none now."""
+        self._listen()
+
+    def _listen(self) -> None:
         self._loop.add(self._listener.fileno(), self._start)
 
     def _start(self) -> None:
         self._loop.drop(self._listener.fileno())
-        alive_read, alive_write = os.pipe()
-        child = os.fork()
+        try:
+            alive_read, alive_write = os.pipe()
+        except OSError:
+            self._loop.after(_NO_ROOM_PAUSE, self._listen)
+            return
+        try:
+            child = os.fork()
+        except OSError:
+            system.close_all([alive_read, alive_write])
+            self._loop.after(_NO_ROOM_PAUSE, self._listen)
+            return
         if child == 0:
             try:
                 system.die_with_parent(signal.SIGKILL)
@@ -57,25 +80,41 @@ class Endpoint:
             finally:
                 os._exit(0)
         os.close(alive_write)
-        self._process = child
+        self.process = child
 
         def died() -> None:
             self._loop.drop(alive_read)
             os.close(alive_read)
             self._reap()
-            self._loop.add(self._listener.fileno(), self._start)
+            self._listen()
 
         self._loop.add(alive_read, died)
 
     def _reap(self) -> None:
-        os.waitpid(self._process, 0)
-        self._process = 0
+        os.waitpid(self.process, 0)
+        self.process = 0
 
     def stop(self) -> None:
-        """End the relay, if there is one."""
-        if self._process:
-            os.kill(self._process, signal.SIGKILL)
+        """End the relay, if there is one, and give the port free for the next incarnation."""
+        self._loop.drop(self._listener.fileno())
+        self._listener.close()
+        if self.process:
+            os.kill(self.process, signal.SIGKILL)
             self._reap()
+
+
+def _connected(target: str) -> "socket.socket | None":
+    """A connection to the bucket process; None: not now (it restarts, or there is no handle left)."""
+    try:
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        server.connect(target)
+    except OSError:
+        server.close()
+        return None
+    return server
 
 
 class _End:
@@ -99,24 +138,33 @@ class Relay:
         self._ends: "dict[int, _End]" = {}
         self._waiting: "list[tuple[socket.socket, float]]" = []
         self._poll = select.poll()
+        self._deaf_until = 0.0
 
     def run(self) -> None:
         """Serve until killed."""
         self._poll.register(self._listener, select.POLLIN)
         while True:
-            pause = int(_RETRY_PAUSE * 1000) if self._waiting else None
+            pause = int(_RETRY_PAUSE * 1000) if self._waiting or self._deaf_until else None
             for handle, events in self._poll.poll(pause):
                 if handle == self._listener.fileno():
                     self._accept()
                 elif handle in self._ends:
                     self._move(self._ends[handle], events)
             self._connect_waiting()
+            if self._deaf_until and time.monotonic() >= self._deaf_until:
+                self._deaf_until = 0.0
+                self._poll.register(self._listener, select.POLLIN)
 
     def _accept(self) -> None:
         try:
             connection = self._listener.accept()[0]
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
             return  # The client went away between its call and our answer.
+        except OSError:
+            # No handle or no memory for it: whoever calls waits, and we do not turn round and round meanwhile.
+            self._poll.unregister(self._listener)
+            self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
+            return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
@@ -124,11 +172,8 @@ class Relay:
     def _connect_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for connection, deadline in waiting:
-            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                server.connect(self._target)
-            except OSError:
-                server.close()
+            server = _connected(self._target)
+            if server is None:
                 if time.monotonic() < deadline:
                     self._waiting.append((connection, deadline))
                 else:

@@ -22,6 +22,8 @@ TAIL_BYTES = 2048
 PROGRESS_SECONDS = 10.0
 """How often a line that is overwritten all the time is written down while it goes on."""
 _TAIL_LINES = 40
+_LONGEST_ENTRIES = 1 << 20
+"""More than two entries can take, however their text is written down."""
 _SUFFIX = ".jsonl"
 
 quoted = encode_basestring
@@ -63,12 +65,17 @@ class Segments:
     def _read_end(self, path: str) -> None:
         """Find where a segment's whole lines end: an incomplete last line was never readable, so it goes."""
         with open(path, "rb") as file:
+            # The last whole line is all that counts: a restart must not wait for megabytes to be read.
+            size = file.seek(0, os.SEEK_END)
+            skipped = max(0, size - _LONGEST_ENTRIES)
+            file.seek(skipped)
             data = file.read()
-        self._size = data.rfind(b"\n") + 1
+        self._size = skipped + data.rfind(b"\n") + 1
         self.lines = int(os.path.basename(path)[: -len(_SUFFIX)])
         if self._size:
-            begin = data.rfind(b"\n", 0, self._size - 1) + 1
-            last = json.loads(data[begin : self._size].decode("utf-8"))
+            end = self._size - skipped
+            begin = data.rfind(b"\n", 0, end - 1) + 1
+            last = json.loads(data[begin:end].decode("utf-8"))
             self.lines = last["n"] + 1
             self._last_time = last["t"]
 

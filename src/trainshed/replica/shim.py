@@ -4,7 +4,6 @@ One process per replica, which outlives the service; its program dies with it. W
 the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
 """
 
-import json
 import os
 import signal
 import socket
@@ -14,54 +13,20 @@ from trainshed.replica import (
     birth,
     cgroups,
     clients,
-    durable,
     fence,
-    guardian,
     loop,
+    memory,
+    processes,
     program,
     protocol,
     relay,
+    stall,
 )
 from trainshed.replica import segments as log
 
 _LINES_EVERY = 0.02
 _SYNC_EVERY = 1.0
 _DRAIN_SECONDS = 2.0
-_OOM_SETTLES = 0.05
-
-
-def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> None:
-    """Run one incarnation, reporting to `connection` and to whoever connects later.
-
-    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `ward`: a guardian that waits already.
-    """
-    message = json.loads(order.decode("utf-8"))
-    os.chdir(message["slot"])
-    plan = protocol.LaunchDocument(**message["plan"])
-    listeners = clients.Clients(connection)
-    try:
-        handle = fence.claim(plan.incarnation)
-    except fence.Refused as refusal:
-        listeners.send({"e": "refused", "cause": refusal.cause})
-        if ward is not None:
-            ward.give_up()
-        return
-    try:
-        ward = ward or birth.Ward(plan.level)
-        ward.tell(order, handle.lock)
-        record = Shim(plan, listeners, handle, ward).run()
-    except Exception as error:  # Whatever it is, the replica is over and that is recorded.
-        import traceback  # Only here: every module imported before makes every fork dearer.
-
-        durable.write("shim.err", traceback.format_exc(), sync=False)
-        record = protocol.lost("%s: %s" % (type(error).__name__, error), by_service=True)
-    handle.finish(record)
-    handle.release()
-    listeners.send(
-        {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
-        if "lost" in record
-        else {"e": "exited", "record": record}
-    )
 
 
 class Shim:
@@ -81,8 +46,10 @@ class Shim:
         self._control = ward.control
         self._outputs = ((ward.output, "o"), (ward.errors, "e"))
         self._groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name)
+        self._memory: "memory.Memory | None" = None
         self._log: "log.Segments | None" = None
         self._loop = loop.Loop()
+        self._reception = clients.Reception(listeners, self._loop, self._obey, self._greet)
         self._streams: "dict[int, log.Stream]" = {}
         self._inbox = b""
         self._failure = ""
@@ -92,15 +59,13 @@ class Shim:
         self._ended = 0
         self._kill_at = 0.0
         self._told = 0
+        self._stopped = False
+        self._stalled = False
+        self._read_bytes = 0
         self._tell_at = 0.0
         self._heard_program = False
         self._sync_at = 0.0
         self._storage: "relay.Endpoint | None" = None
-        self._listener: "socket.socket | None" = None
-        self._oom_watch = -1
-        self._oom_look_at = 0.0
-        self._oom_kills = 0
-        self._survived_oom_kills = 0
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -118,7 +83,14 @@ class Shim:
         plan = self._plan
         self._claim.describe(self._child, self._groups.directories())
         self._groups.create(plan.memory_limit, plan.cpu_weight)
-        self._oom_watch = self._groups.watch() if plan.memory_limit else -1
+        self._memory = memory.Memory(
+            groups=self._groups,
+            limit=plan.memory_limit,
+            polled=plan.memory_polling,
+            guardian=self._child,
+            events=self._loop,
+            over=lambda: self._status >= 0,
+        )
         if plan.storage_socket:
             self._storage = relay.Endpoint(
                 plan.address, plan.storage_port, plan.storage_socket, self._loop
@@ -132,19 +104,13 @@ class Shim:
         self._claim.sync()
         self._tell_guardian(b"go\n")
         # From here on beside the program: nobody waits for it.
-        listener = self._listener = clients.listen()
+        self._reception.open()
         for handle, stream in self._outputs:
             os.set_blocking(handle, False)
             self._streams[handle] = log.Stream(writer, stream)
             self._loop.add(handle, lambda handle=handle: self._read(handle))
         self._loop.add(self._control.fileno(), self._hear_guardian)
-        self._loop.add(listener.fileno(), self._accept)
-        if self._oom_watch >= 0:
-            self._loop.add(self._oom_watch, self._memory_ran_out, loop.READABLE | loop.URGENT)
-        for connection in self._clients.sockets():
-            self._loop.add(
-                connection.fileno(), lambda connection=connection: self._hear_client(connection)
-            )
+        self._memory.listen()
 
     def _serve(self) -> None:
         """The loop: until the program is over and both pipes are at their end."""
@@ -169,7 +135,8 @@ class Shim:
             due.append(self._tell_at)
         if self._log.unsynced:
             due.append(self._sync_at)
-        due += [at for at in (self._kill_at, self._oom_look_at) if at]
+        if self._kill_at:
+            due.append(self._kill_at)
         if self._status >= 0:
             due.append(now + 0.1)
         # Rounded up: a wait that ends too early would only turn round once more.
@@ -187,10 +154,6 @@ class Shim:
             elif now >= self._sync_at:
                 self._log.sync()
                 self._sync_at = 0.0
-        if self._oom_look_at and now >= self._oom_look_at:
-            self._oom_look_at = 0.0
-            if self._status < 0:
-                self._survived_oom_kills = self._groups.oom_kills()
         if self._kill_at and now >= self._kill_at:
             self._kill_at = 0.0
             self._tell_guardian(b"kill\n")
@@ -203,6 +166,7 @@ class Shim:
             return
         if data:
             self._streams[handle].feed(data)
+            self._read_bytes += len(data)
             if not self._heard_program:
                 self._heard_program = True
                 self._tell_at = 0.0
@@ -219,7 +183,9 @@ class Shim:
 
     def _hear_guardian(self) -> None:
         try:
-            data = self._control.recv(4096)
+            data = self._control.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         except ConnectionResetError:
             data = b""  # It was killed before it had read what we said.
         self._inbox += data
@@ -229,6 +195,7 @@ class Shim:
             if word == "started":
                 self._started = int(rest)
                 self._clients.greet({"e": "started", "at": self._started})
+                self._watch_program()
             elif word == "ended":
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
@@ -242,34 +209,63 @@ class Shim:
             elif self._status < 0 and not self._failure:
                 self._failure = "the replica's guardian was killed before its program ran"
 
-    def _memory_ran_out(self) -> None:
-        """The limit was hit: see in a moment whether the main process survived it."""
-        self._groups.clear_watch(self._oom_watch)
-        self._oom_look_at = time.monotonic() + _OOM_SETTLES
+    def _watch_program(self) -> None:
+        """It runs: watch over what has been asked for."""
+        assert self._memory is not None
+        self._memory.program_started()
+        if self._plan.stall_after > 0:
+            stall.Watchdog(
+                self._plan.stall_after,
+                self._child,
+                self._loop,
+                output=lambda: self._read_bytes,
+                relay=lambda: self._storage.process if self._storage is not None else 0,
+                # One that is being stopped has a time limit of its own.
+                over=lambda: self._stopped or self._status >= 0,
+                bark=self._end_stalled,
+            )
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            connection = self._listener.accept()[0]
-        except OSError:
-            return  # The caller went away again.
-        self._clients.add(connection)
+    def _end_stalled(self) -> None:
+        self._stalled = True
+        self._say(
+            "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this replica."
+            % self._plan.stall_after
+        )
+        stall.Dump(self._child, self._loop, self._say, lambda: self._tell_guardian(b"kill\n"))
+
+    def _say(self, text: str) -> None:
+        """Write a line of our own to the program's log."""
+        assert self._log is not None
+        self._log.write("b", [text])
+
+    def _greet(self) -> None:
+        """Somebody has connected, and does not know how many lines there are."""
         self._told = -1
-        self._loop.add(connection.fileno(), lambda: self._hear_client(connection))
 
-    def _hear_client(self, connection: socket.socket) -> None:
-        handle = connection.fileno()
-        orders = self._clients.receive(connection)
-        if orders is None:
-            self._loop.drop(handle)
-            self._clients.remove(connection)
+    def _obey(self, connection: socket.socket, order: "protocol.Message") -> None:
+        word = order.get("o")
+        if word == "stop":
+            self._stop(order["grace"])
+        elif word == "ping":
+            self._clients.answer(connection, {"e": "pong", "n": order["n"]})
+        elif word == "fault":
+            self._inject(order["kind"])
+
+    def _stop(self, grace: int) -> None:
+        if self._status < 0:
+            self._hear_guardian()  # It may have ended just before.
+        self._stopped = self._stopped or self._status < 0
+        self._tell_guardian(b"stop\n")
+        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
+
+    def _inject(self, kind: str) -> None:
+        """Do what a drill asks for; nothing once the program is over."""
+        if self._status >= 0:
             return
-        for order in orders:
-            if order.get("o") == "stop":
-                self._tell_guardian(b"stop\n")
-                self._kill_at = min(
-                    self._kill_at or float("inf"), time.monotonic() + order["grace"] / 1e9
-                )
+        if kind == protocol.FAULT_OOM and self._memory is not None:
+            # A limit set below what is in use would kill whom the kernel likes: this kills the right one.
+            self._memory.drill()
+        self._tell_guardian(b"segv\n" if kind == protocol.FAULT_SEGV else b"kill\n")
 
     def _end_children(self) -> None:
         """Leave no process: the guardian has ended by itself unless something went wrong."""
@@ -283,15 +279,15 @@ class Shim:
         os.waitpid(self._child, 0)
         if self._plan.level == protocol.LEVEL_SESSION:
             # A guardian that was killed could not clear up; its orphans came to us.
-            guardian.end_descendants()
-        self._oom_kills = self._groups.oom_kills()
+            processes.end_descendants()
+        if self._memory is not None:
+            self._memory.close()
         cgroups.remove(self._groups.directories())
-        if self._listener is not None:
-            self._listener.close()
+        self._reception.close()
 
     def _seal(self) -> "protocol.Message":
         """Log first, then the record, then the report (DESIGN §4, order at an exit)."""
-        assert self._log is not None
+        assert self._log is not None and self._memory is not None
         for stream in self._streams.values():
             stream.close()
         lines, tail = self._log.seal()
@@ -299,7 +295,7 @@ class Shim:
             self._clients.send({"e": "lines", "n": lines})
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
-        oom = killed_by == signal.SIGKILL and self._oom_kills > self._survived_oom_kills
+        oom, child_oom = self._memory.verdict(killed_by)
         return protocol.ended(
             exit_code=code,
             signal=killed_by,
@@ -308,5 +304,7 @@ class Shim:
             ended=self._ended,
             log_lines=lines,
             tail=tail,
-            child_oom=self._oom_kills - oom,
+            child_oom=child_oom,
+            stopped=self._stopped,
+            stalled=self._stalled,
         )

@@ -19,7 +19,7 @@ import signal
 import socket
 import time
 
-from trainshed.replica import birth, handover, protocol, sandbox, shim, sweeping, system
+from trainshed.replica import birth, handover, incarnation, protocol, sandbox, sweeping, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,14 +169,14 @@ def _await_order(connection: socket.socket, ward: birth.Ward) -> None:
     connection.close()
     if received:
         ((line, handle),) = received
-        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), ward)
+        incarnation.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), ward)
 
 
 def _become(line: bytes, handle: int) -> None:
     """Do what one request asks for. What can be done here is not done in the zygote, where others would wait."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
     if line.startswith(b'{"slot"'):
-        shim.main(line, connection, None)
+        incarnation.main(line, connection, None)
         return
     message = json.loads(line.decode("utf-8"))
     if "probe" in message:

@@ -1,14 +1,19 @@
-"""Fits the bucket store's door to what other rooms ask of it: packages, job directories, bucket names."""
+"""Fits the bucket store's door to what other rooms ask of it: packages, job directories, bucket names, accesses."""
 
+from pathlib import Path
 from typing import BinaryIO
 
+from trainshed.buckets.access_log import AccessLine, read_back
+from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.errors import BucketsError
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.paths import parse_gs_uri
+from trainshed.buckets.process import ACCESS_LOG
+from trainshed.core.resume.traffic import Access
 
 
 class BucketDoor:
-    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.carrier.JobDirProbe`
+    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.carrier.JobBuckets`
     and `api.services.BucketProbe`."""
 
     def __init__(self, store: LocalStore) -> None:
@@ -35,9 +40,57 @@ class BucketDoor:
         except BucketsError as failure:
             raise ValueError(str(failure)) from None
 
+    def last_written(self, uri: str) -> int:
+        """When something below the URI was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
+        try:
+            return self._store.last_written(*parse_gs_uri(uri))
+        except BucketsError:
+            return -1
+
     def bucket_location(self, name: str) -> str | None:
         """Where a bucket is; None if there is no such bucket (an illegal name is the name of none)."""
         try:
             return self._store.bucket(name).location
         except BucketsError:
             return None
+
+
+class BucketHistory:
+    """The bucket process's access log as `api.services.AccessHistory`."""
+
+    def __init__(self, root: Path, door: BucketDoor) -> None:
+        """`root`: the buckets' directory, as the bucket process was given it."""
+        self._path = state_directory(root) / ACCESS_LOG
+        self._door = door
+
+    def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
+        """As the protocol says. Requests of people, at the service's and the buckets' own ports, are left out."""
+
+        def wanted(line: AccessLine) -> bool:
+            moves = line.operation in ("read", "write") and 200 <= line.status <= _INCOMPLETE
+            return moves and line.door == "replica" and _uri(line).startswith(prefixes)
+
+        if not prefixes:
+            return (), since
+        page = read_back(self._path, since, wanted)
+        chunks: dict[str, int] = {}
+        found: list[Access] = []
+        for line in page.lines:
+            uri, is_write = _uri(line), line.operation == "write"
+            if line.status == _INCOMPLETE:
+                chunks[uri] = chunks.get(uri, 0) + line.bytes
+                continue
+            size = line.bytes + (chunks.pop(uri, 0) if is_write else 0)
+            found.append(Access(line.time, line.end, is_write, uri, size))
+        return tuple(found), page.since
+
+    def last_written(self, uri: str) -> int:
+        return self._door.last_written(uri)
+
+
+_INCOMPLETE = 308
+"""Status of a part of an upload that is not its last."""
+
+
+def _uri(line: AccessLine) -> str:
+    return f"gs://{line.bucket}/{line.object}"

@@ -26,18 +26,21 @@ from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
 from trainshed.core.errors import Unauthenticated
+from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.replica import durable
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.scheduler.model import Policy
 from trainshed.serve import clock, memory
 from trainshed.serve.adapters import BucketDoor
 from trainshed.serve.announcing import SERVICE_FILE, write_private
 from trainshed.serve.children import BucketKeeper
-from trainshed.serve.settings import Settings
+from trainshed.serve.settings import Settings, accelerators_of
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.port import Store
@@ -93,16 +96,24 @@ class Service:
             hidden=(data,),
             read_only=(parts.settings.cache,),
             nodes=parts.settings.nodes,
+            lease=parts.settings.lease,
+            node_vcpus=parts.settings.node_cpus,
+            node_memory_bytes=round(parts.settings.node_memory * 2**30),
+            node_accelerators=accelerators_of(parts.settings.node_accelerators),
         )
+        logs = LogReader(data / "logs")
         self._controller = Controller(
             ledger=parts.store.ledger,
+            reader=parts.store.reader,
+            logs=logs,
             hands=lambda report: Hands(
                 engine=self._engine,
                 runtimes=self._runtimes,
-                job_dir=self._door,
+                buckets=self._door,
                 launching=Launching(
                     gcs_root=str(data / "buckets"),
                     memory_cap=parts.settings.memory_per_replica << 20,
+                    stall_after=round(parts.settings.stall_after * 1e9),
                 ),
                 report=report,
                 grace=round(parts.settings.grace * 1e9),
@@ -110,18 +121,27 @@ class Service:
             notices=self._notices,
             now=clock.now,
             owner=f"{socket.gethostname()}:{os.getpid()}",
-            max_replicas=parts.settings.max_replicas,
+            scheduling=Policy(
+                strict=parts.settings.capacity == "strict",
+                max_replicas=parts.settings.max_replicas,
+                patience=round(parts.settings.patience * 1e9),
+                public_quotas=parts.settings.quotas == "public",
+            ),
+            failures=FailurePolicy(
+                table_with(parts.settings.failure_rules), parts.settings.max_attempts
+            ),
         )
         self._services = Services(
             intake=parts.store.intake,
             reader=parts.store.reader,
-            logs=LogReader(data / "logs"),
+            logs=logs,
             notices=self._notices,
             runtimes=self._runtimes.catalog,
             buckets=self._door,
             now=clock.now,
             new_uid=clock.JobUids(),
             wake=self._controller.wake,
+            room=self._controller,
             settings=ApiSettings(
                 version=version("trainshed"),
                 project=parts.settings.project,

@@ -32,6 +32,11 @@ class Settings:
     the demo and for staging. `nodes`: virtual nodes of the local engine. `max_replicas`: how many replicas run at once; further jobs wait.
     `memory_per_replica`: MiB that one replica gets at most, whatever its machine type has; 0 = what the
     machine type has. `exact_runtimes`: refuse a runtime substitution instead of noting it (SPEC §4).
+    `capacity`: relaxed or strict (SPEC §2); `quotas`: unlimited or public, where none is set. `node_cpus`,
+    `node_memory` (GiB), `node_accelerators` (TYPE=COUNT,…): what each node is said to have; 0 and "" = its share of
+    the machine. `patience`: seconds for which a waiting job may be overtaken. `lease`: seconds after which a shim or
+    node that does not answer counts as gone. `max_attempts`: of one job. `stall_after`: seconds without progress
+    after which a program is ended, 0 = never. `failure_rules`: tables that change the failure table (SPEC §2.1).
     """
 
     host: str = "127.0.0.1"
@@ -49,6 +54,16 @@ class Settings:
     grace: float = 30.0
     memory_per_replica: int = 0
     exact_runtimes: bool = False
+    capacity: str = "relaxed"
+    quotas: str = "unlimited"
+    node_cpus: float = 0.0
+    node_memory: float = 0.0
+    node_accelerators: str = ""
+    patience: float = 600.0
+    lease: float = 30.0
+    max_attempts: int = 10
+    stall_after: float = 0.0
+    failure_rules: tuple[dict[str, Any], ...] = ()
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -63,7 +78,8 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         document = _read(config)
         values.update({key: (value, str(config)) for key, value in document.items()})
         wrong += [f"{config}: unknown setting {key!r}" for key in document if key not in known]
-    for name in known - {"data", "cache"}:  # their variables are the defaults' own
+    # The first two have variables that are the defaults' own; tables stand in files only.
+    for name in known - {"data", "cache", "failure_rules"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
@@ -76,7 +92,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             try:
                 converted[name] = _convert(name, value)
             except ValueError as failure:
-                wrong.append(f"{source}: {name}: {failure}")
+                wrong += [f"{source}: {name}: {line}" for line in str(failure).splitlines()]
     if wrong:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
@@ -92,6 +108,8 @@ def _read(config: Path) -> dict[str, Any]:
 
 def _convert(name: str, value: Any) -> Any:
     """The value in the setting's type. Raises ValueError saying what is allowed."""
+    if name == "failure_rules":
+        return _convert_rules(value)
     kind = _KINDS[name]
     if kind is bool:
         return _convert_flag(value)
@@ -123,6 +141,41 @@ def _convert_flag(value: Any) -> bool:
     if text in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{value!r} is not true or false")
+
+
+def _convert_rules(value: Any) -> tuple[dict[str, Any], ...]:
+    from trainshed.core.failure.overrides import table_with
+
+    if not isinstance(value, list) or not all(
+        isinstance(one, dict) for one in cast("list[Any]", value)
+    ):
+        raise ValueError("write each rule as a table of its own: [[failure_rules]]")
+    tables = tuple(cast("list[dict[str, Any]]", value))
+    table_with(tables)
+    return tables
+
+
+def _check_accelerators(text: str) -> None:
+    accelerators_of(text)
+
+
+def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
+    """`NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
+    from trainshed.core.catalog.accelerators import accelerator_types
+    from trainshed.core.names import Api
+
+    types = accelerator_types(Api.VERTEX)
+    found: list[tuple[str, int]] = []
+    for part in filter(None, text.split(",")):
+        kind, _, count = part.strip().partition("=")
+        if kind not in types:
+            raise ValueError(
+                f"{kind!r} is no accelerator type; the types are {', '.join(sorted(types))}"
+            )
+        if not count.isdecimal() or not int(count):
+            raise ValueError(f"{part!r} is not of the form TYPE=COUNT with a count of 1 or more")
+        found.append((kind, int(count)))
+    return tuple(found)
 
 
 def _check_region(region: str) -> None:
@@ -158,10 +211,27 @@ _KINDS: dict[str, type[Any]] = {
     field.name: type(cast("object", getattr(Settings(), field.name))) for field in fields(Settings)
 }
 _WORDS: dict[type[Any], str] = {int: "a whole number", float: "a number"}
-_CHOICES = {"engine": ("local",), "database": ("sqlite",)}
+_CHOICES = {
+    "engine": ("local",),
+    "database": ("sqlite",),
+    "capacity": ("relaxed", "strict"),
+    "quotas": ("unlimited", "public"),
+}
 _RULES: dict[str, Callable[[str], None]] = {
     "region": _check_region,
     "default_bucket": _check_bucket,
     "project": _check_project,
+    "node_accelerators": _check_accelerators,
 }
-_LEAST = {"nodes": 1, "max_replicas": 1, "grace": 0, "memory_per_replica": 0}
+_LEAST = {
+    "nodes": 1,
+    "max_replicas": 1,
+    "grace": 0,
+    "memory_per_replica": 0,
+    "node_cpus": 0,
+    "node_memory": 0,
+    "patience": 0,
+    "lease": 1,
+    "max_attempts": 1,
+    "stall_after": 0,
+}

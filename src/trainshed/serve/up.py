@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 @click.option("--engine", help="Where replicas run [local].")
 @click.option("--database", help="What keeps the record [sqlite].")
 @click.option("--nodes", type=int, help="Virtual nodes of the local engine [1].")
+@click.option(
+    "--capacity", help="relaxed: any job runs on what is here; strict: nodes have bounds."
+)
+@click.option("--quotas", help="unlimited, or the public defaults: public [unlimited].")
+@click.option("--node-cpus", type=float, help="CPUs that each node is said to have [its share].")
+@click.option("--node-memory", type=float, help="GiB that each node is said to have [its share].")
+@click.option("--node-accelerators", help="TYPE=COUNT,... that each node is said to have.")
 @click.option("--max-replicas", type=int, help="Replicas that run at once; more wait [256].")
 @click.option(
     "--ready-file",

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from trainshed.core.lifecycle.events import CancelRequested
+from trainshed.core.lifecycle.drills import Drill
+from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 
 Labels = tuple[tuple[str, str], ...]
@@ -18,6 +19,8 @@ _encoder = msgspec.json.Encoder()
 _jobs = msgspec.json.Decoder(Job)
 _labels = msgspec.json.Decoder(Labels)
 _cancels = msgspec.json.Decoder(CancelRequested)
+_drills = msgspec.json.Decoder(DrillOrdered)
+_plans = msgspec.json.Decoder(tuple[Drill, ...])
 _details = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -50,6 +53,23 @@ def encode_cancel(cancel: CancelRequested) -> bytes:
 
 def decode_cancel(intent: bytes) -> CancelRequested:
     return _cancels.decode(intent)
+
+
+def encode_drill(order: DrillOrdered) -> bytes:
+    return _encoder.encode(order)
+
+
+def decode_drill(intent: bytes) -> DrillOrdered:
+    return _drills.decode(intent)
+
+
+def encode_drills(drills: tuple[Drill, ...]) -> bytes:
+    """The drills of a plan."""
+    return _encoder.encode(drills)
+
+
+def decode_drills(drills: bytes) -> tuple[Drill, ...]:
+    return _plans.decode(drills)
 
 
 def encode_details(details: dict[str, Any]) -> bytes:

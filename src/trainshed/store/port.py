@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.capacity import QuotaKey
+from trainshed.core.lifecycle.drills import Drill, DrillPlan
+from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid
 
@@ -41,8 +43,19 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
+    """What a request asked of a job, until a commit has consumed it."""
+
     seq: int
-    cancel: CancelRequested
+    event: CancelRequested | DrillOrdered
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrain:
+    """An operator put a node under maintenance at `since` (ns), for `reason` ("" if none was given)."""
+
+    node: str
+    since: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,10 @@ class Intake(Protocol):
         Raises NotFound, FailedPrecondition (already over)."""
         ...
 
+    async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
+        """Append a drill intent; several may wait. Raises NotFound, FailedPrecondition (already over)."""
+        ...
+
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
     ) -> Job:
@@ -107,6 +124,30 @@ class Intake(Protocol):
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         """Remove a job that is over and record the finished operation, in one transaction.
         Raises NotFound, FailedPrecondition (still running)."""
+        ...
+
+    async def drain_node(self, drain: NodeDrain) -> None:
+        """Put a node under maintenance; again is fine, the first one's `since` stays."""
+        ...
+
+    async def undrain_node(self, node: str) -> None:
+        """Let a node take work again; one that is not drained is fine."""
+        ...
+
+    async def set_quota(self, key: QuotaKey, limit: float) -> None:
+        """Set a quota; `capacity.UNLIMITED` for no limit."""
+        ...
+
+    async def clear_quota(self, key: QuotaKey) -> None:
+        """Go back to the default; one that is not set is fine."""
+        ...
+
+    async def put_drill_plan(self, plan: DrillPlan) -> None:
+        """Store a plan in place of one of the same project and name."""
+        ...
+
+    async def delete_drill_plan(self, project_id: str, name: str) -> None:
+        """Raises NotFound."""
         ...
 
 
@@ -162,6 +203,22 @@ class Reader(Protocol):
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
         """Operations whose name begins with `parent` + "/operations/", ascending by name, after `after`."""
+        ...
+
+    async def drained_nodes(self) -> tuple[NodeDrain, ...]:
+        """Every node under maintenance, by name."""
+        ...
+
+    async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
+        """Every quota that an operator has set, ordered by project, region and metric."""
+        ...
+
+    async def drill_plan(self, project_id: str, name: str) -> DrillPlan:
+        """Raises NotFound."""
+        ...
+
+    async def drill_plans(self, project_id: str) -> tuple[DrillPlan, ...]:
+        """All plans of a project, by name."""
         ...
 
 

@@ -7,13 +7,16 @@ from typing import cast
 
 from trainshed.store.port import Store
 
-_OPENERS = {"sqlite": "trainshed.store.sqlite.database"}
+_OPENERS = {
+    "sqlite": "trainshed.store.sqlite.database",
+    "inline": "trainshed.store.sqlite.inline",
+}
 
 
 def open_store(dialect: str, directory: Path) -> Store:
     """Open (and create or upgrade) the store that lives in `directory`. Blocks; call it before serving.
 
-    Raises StoreInUse, StoreTooNew, ValueError (no such dialect).
+    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse, StoreTooNew, ValueError (no such dialect).
     """
     if dialect not in _OPENERS:
         known = ", ".join(sorted(_OPENERS))

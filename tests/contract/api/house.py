@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.contract.api.rooms import ValueRoom
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
 from trainshed.api.services import ApiSettings, Services
-from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
@@ -62,6 +63,7 @@ class House:
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_store("sqlite", directory / "data")
+        self.room = ValueRoom(self.store.reader)
         self.notices = Notices()
         self._uids = iter(range(1_000, 10**9))
         self.services = Services(
@@ -74,6 +76,7 @@ class House:
             now=self.now,
             new_uid=lambda: JobUid(next(self._uids)),
             wake=self.woken.append,
+            room=self.room,
             settings=ApiSettings(version="0.0.1"),
         )
         self.tokens = TokenAuthority.open(directory / "tokens.json", self.now)
@@ -151,14 +154,15 @@ class House:
         }
 
     async def happen(self, name: str, *events: Event) -> Job:
-        """Play the controller: apply events to a job and commit each step; tells whoever waits."""
+        """Play the controller: apply events to a job and commit each step; tells whoever waits. A job that is admitted
+        without places gets all of them on `node-a`."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
         self._epoch = self._epoch or await self.store.ledger.acquire("test")
         job = None
         for event in events:
             live = await self.store.ledger.load(uid)
             assert live is not None, f"{name} is over"
-            stepped = step(live.job, event, self.clock)
+            stepped = step(live.job, _placed(event, live.job), self.clock)
             job = stepped.job
             seen = max((intent.seq for intent in live.intents), default=0)
             await self.store.ledger.commit(
@@ -182,11 +186,18 @@ class House:
         self.notices.publish(JobUid(uid))
 
 
+def _placed(event: Event, job: Job) -> Event:
+    if event != JobAdmitted(()):
+        return event
+    return JobAdmitted(tuple((replica, "node-a") for replica in job.spec.replicas()))
+
+
 class Lines:
     """The client's end of a stream."""
 
     def __init__(self) -> None:
         self.status = 0
+        self.signs_of_life = 0
         self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._left: list[Any] = []
@@ -200,6 +211,7 @@ class Lines:
             self.status = message["status"]
             return
         if body := message.get("body"):
+            self.signs_of_life += body == b"\n"
             self._arrived.put_nowait(body)
         if not message.get("more_body"):
             self._arrived.put_nowait(None)

@@ -1,5 +1,7 @@
 """What is ours, over a real store and real log files: describe, timeline, live logs, watch."""
 
+import asyncio
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -7,18 +9,22 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
+from trainshed.api.trainshed_v1 import streams
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
+    NodeLeft,
     ReplicaExited,
+    ReplicaLost,
     ReplicaStarted,
     RuntimePrepared,
 )
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 
 pytestmark = pytest.mark.anyio
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+ADMITTED = JobAdmitted(())
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
 
@@ -30,10 +36,7 @@ async def created(house: House) -> None:
 
 
 async def started(house: House) -> None:
-    await house.happen(
-        NAME,
-        JobAdmitted(((PRIMARY, "node-a"), (WORKER, "node-a"))),
-    )
+    await house.happen(NAME, ADMITTED)
     await running(house)
 
 
@@ -119,6 +122,54 @@ async def test_timeline(house: House) -> None:
     assert view["entries"][-1]["at"] == "2025-10-09T08:53:21.000000Z"
 
 
+async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: House) -> None:
+    """SPEC §8: every attempt, replica incarnation, verdict, rule; typed errors beside the public messages."""
+    await created(house)
+    await started(house)
+    house.clock = START + 3 * SECOND
+    await house.happen(NAME, ReplicaLost(1, WORKER, 1, "its shim is gone"))
+    view = (await house.call("GET", JOB)).json
+    assert view["replicas"][1]["restarts"] == {"replica_lost": 1}
+    assert (view["replicas"][1]["incarnation"], view["failure"]) == (2, None)
+    record = replace(exited(7, ended=START + 4 * SECOND), tail="Traceback")
+    await house.happen(
+        NAME,
+        ReplicaStarted(1, WORKER, 2, START + 4 * SECOND),
+        ReplicaExited(1, WORKER, 2, record),
+        ReplicaExited(1, PRIMARY, 1, exited(None, signal=15, ended=START + 5 * SECOND)),
+    )
+    told = (await house.call("GET", f"{JOB}/timeline")).json
+    (attempt,) = told["attempts"]
+    first, second = attempt["replicas"][1]["incarnations"]
+    assert (first["node"], first["verdict"]["effect"]) == ("node-a", "replica_restarts")
+    assert (first["verdict"]["count"], first["verdict"]["budget"]) == (1, 5)
+    assert second["exit"]["exitCode"] == 7
+    assert second["verdict"]["effect"] == "job_fails"
+    assert (attempt["rule"], attempt["endTime"]) == (
+        second["verdict"]["rule"],
+        told["entries"][-1]["at"],
+    )
+    assert told["counters"] == {"retries": {}, "restarts": {"replica_lost": 1}}
+    failure = (await house.call("GET", JOB)).json["failure"]
+    assert failure == {
+        "rule": attempt["rule"],
+        "cause": "exited",
+        "replica": "workerpool1-0",
+        "task": "workerpool1-0",
+        "status": 7,
+        "reason": "",
+        "tail": "Traceback",
+    }
+
+
+async def test_a_replica_that_is_asked_to_leave_says_why(house: House) -> None:
+    await created(house)
+    await started(house)
+    await house.happen(NAME, NodeLeft("node-a", "new disk"))
+    replicas = (await house.call("GET", JOB)).json["replicas"]
+    assert {(each["state"], each["leaving"]) for each in replicas} == {("STOPPING", "new disk")}
+
+
 async def test_cancel(house: House) -> None:
     await created(house)
     assert (await house.call("POST", f"{JOB}:cancel")).json == {}
@@ -186,7 +237,7 @@ async def test_watching_gives_the_job_at_each_change(house: House) -> None:
     async with house.stream(f"{JOB}/watch") as lines:
         first = await lines.next()
         assert (first["state"], first["waits"]) == ("QUEUED", [])
-        await house.happen(NAME, JobAdmitted(()))
+        await house.happen(NAME, ADMITTED)
         second = await lines.next()
         assert second["state"] == "PREPARING"
         assert second["waits"] == ["Attempt 1: 2 replicas placed."]
@@ -198,6 +249,19 @@ async def test_watching_gives_the_job_at_each_change(house: House) -> None:
         while (view := await lines.next()) is not None:
             state = view["state"]
         assert state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("path", ["watch", "logs?follow=true&replica=workerpool1-0"])
+async def test_a_stream_that_is_woken_for_nothing_gives_signs_of_life(
+    house: House, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Another replica's lines, or lines where only states are shown, are news at every moment."""
+    monkeypatch.setattr(streams, "_KEEP_ALIVE", 0.05)
+    await created(house)
+    async with asyncio.timeout(5), house.stream(f"{JOB}/{path}") as lines:
+        while lines.signs_of_life < 2:
+            house.notices.publish(JobUid(1000))
+            await asyncio.sleep(0)
 
 
 async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: House) -> None:

@@ -190,7 +190,7 @@ async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
     assert house.woken == [1000, 1000, 1000]
     live = await house.store.ledger.load(house.woken[0])
     assert live is not None
-    assert {intent.cancel.cause for intent in live.intents} == {CancelCause.USER}
+    assert [intent.event for intent in live.intents] == [CancelRequested(CancelCause.USER, START)]
 
 
 async def test_cancel_of_a_finished_or_unknown_job_is_refused(house: House) -> None:

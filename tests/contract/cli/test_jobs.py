@@ -183,3 +183,131 @@ def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeServi
         "FAILED after 5.0s",
         "It failed.",
     ]
+
+
+def test_describe_says_why_a_job_waits(trainshed: Invoke, service: FakeService) -> None:
+    waiting = {
+        "reason": "quota",
+        "message": "needs 8 CPUs, 4 of 8 are used by job 17",
+        "hint": "would start now with at most 4 replicas",
+        "blockers": ["projects/p/jobs/a"],
+        "retryTime": "",
+        "position": 1,
+    }
+    service.on("GET", f"{JOBS}/7", job(state="QUEUED", waiting=waiting, waits=["x"]))
+    assert (
+        "Waits    needs 8 CPUs, 4 of 8 are used by job 17 (quota)\n"
+        "         would start now with at most 4 replicas\n"
+        "         held by projects/p/jobs/a\n"
+        "         it is the next one\n"
+    ) in trainshed("jobs", "describe", "7").stdout
+
+
+def test_describe_shows_the_facts_of_a_failure_and_restarts(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    failure = {
+        "rule": "replica_lost",
+        "cause": "lost",
+        "replica": "workerpool1-0",
+        "task": "workerpool1-0",
+        "status": 137,
+        "reason": "node-1 does not answer",
+        "tail": "",
+    }
+    replicas = [
+        replica("workerpool0-0", restarts={"replica_lost": 2}),
+        replica("workerpool1-0", "STOPPING", leaving="new disk"),
+    ]
+    service.on(
+        "GET",
+        f"{JOBS}/7",
+        job(
+            state="FAILED",
+            replicas=replicas,
+            error={"code": 3, "message": "It failed."},
+            failure=failure,
+            retries={"replica_lost": 3, "preempted": 1},
+        ),
+    )
+    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
+    assert "Retries  4 (replica_lost 3, preempted 1)" in lines
+    assert lines[lines.index("Error    It failed. (code 3)") + 1 :][:2] == [
+        "Cause    lost of workerpool1-0, status 137",
+        "         node-1 does not answer",
+    ]
+    header, first, second = lines[-3:]
+    assert header.split() == [
+        *("REPLICA", "STATE", "ENDED", "RAN", "RESTARTS", "NODE", "LEAVES", "BECAUSE")
+    ]
+    assert "  2 replica_lost  node-0  –" in first
+    assert second.endswith("  node-0  new disk")
+
+
+def test_the_timeline_has_attempts_lives_and_totals(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    def told(kind: str, message: str, second: int, **details: Any) -> dict[str, Any]:
+        return entry(kind, message, second) | {"details": details}
+
+    def life(number: int, **more: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "incarnation": number,
+            "node": "a",
+            "startTime": "2026-11-20T06:00:02.000000Z",
+            "endTime": "",
+            "exit": None,
+            "lost": "",
+            "leaving": "",
+            "verdict": None,
+        }
+        return found | more
+
+    verdict = {"rule": "replica_lost", "effect": "replica_restarts", "count": 1, "budget": 5}
+    lost = life(1, endTime="2026-11-20T06:00:05.000000Z", lost="It was lost.", verdict=verdict)
+    again = life(2, startTime="2026-11-20T06:00:06.000000Z")
+    replicas = [
+        {"id": "workerpool0-0", "task": "workerpool0-0", "incarnations": [life(1)]},
+        {"id": "workerpool1-0", "task": "workerpool1-0", "incarnations": [lost, again]},
+    ]
+    attempt = {
+        "attempt": 1,
+        "startTime": "2026-11-20T06:00:01.000000Z",
+        "endTime": "2026-11-20T06:00:09.000000Z",
+        "rule": "segmentation_fault",
+        "verdicts": [],
+        "replicas": replicas,
+    }
+    second = attempt | {"attempt": 2, "endTime": "", "rule": "", "replicas": []}
+    service.on("GET", f"{JOBS}/7", job())
+    service.on(
+        "GET",
+        f"{JOBS}/7/timeline",
+        {
+            "name": "x",
+            "entries": [
+                told("created", "It was created.", 0),
+                told("admitted", "Attempt 1: 2 replicas placed.", 1, attempt=1),
+                told("verdict", "Rule replica_lost.", 5, effect="replica_restarts", attempt=1),
+                told("attempt", "Attempt 2 begins.", 9, attempt=2),
+            ],
+            "attempts": [attempt, second],
+            "counters": {"retries": {"segmentation_fault": 1}, "restarts": {"replica_lost": 1}},
+        },
+    )
+    assert trainshed("jobs", "timeline", "7").stdout.splitlines()[2:] == [
+        "06:00:00.000  +0.00s  created   It was created.",
+        "Attempt 1  8.0s, ended by segmentation_fault",
+        "06:00:01.000   +1.0s  admitted  Attempt 1: 2 replicas placed.",
+        "06:00:05.000   +5.0s  verdict   Rule replica_lost.",
+        "Attempt 2  goes on",
+        "06:00:09.000   +9.0s  attempt   Attempt 2 begins.",
+        "",
+        "ATTEMPT  REPLICA        LIFE  NODE   RAN  ENDED  VERDICT",
+        "      1  workerpool1-0     1  a     3.0s  lost   replica_lost: restart 1 of 5",
+        "      1  workerpool1-0     2  a        –  –      –",
+        "Retries: 1 segmentation_fault",
+        "Restarts: 1 replica_lost",
+    ]
+    coloured = trainshed("jobs", "timeline", "7", color=True).stdout
+    assert "\x1b[33mRule replica_lost." in coloured

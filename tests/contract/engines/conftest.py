@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import (
     EngineEvent,
     LinesWritten,
+    NodeChanged,
+    NodeState,
     Slot,
     SlotExited,
     SlotLost,
@@ -36,6 +39,7 @@ class House:
     def __init__(self, data: Path, level: str) -> None:
         self.data = data
         self.level = level
+        self.options: dict[str, Any] = {}
         self.events: list[EngineEvent] = []
         self._changed = asyncio.Event()
         self._gangs: dict[JobUid, tuple[Slot, ...]] = {}
@@ -56,11 +60,13 @@ class House:
         if self._reader is not None:
             await self._reader
 
-    async def restart(self) -> None:
-        """As if the service had been restarted: a new engine on the same data, nothing heard yet."""
+    async def restart(self, **options: Any) -> None:
+        """As if the service had been restarted: a new engine on the same data, nothing heard yet. `options`: what it
+        is built with from now on."""
         await self.close()
         self.events.clear()
-        self.engine = LocalEngine(self.data, level=self.level)
+        self.options |= options
+        self.engine = LocalEngine(self.data, level=self.level, **self.options)
         await self.open()
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -73,12 +79,20 @@ class House:
         return JobUid(2 + len(self._gangs))
 
     async def allocate(
-        self, uid: JobUid, replicas: list[ReplicaId] | None = None
+        self,
+        uid: JobUid,
+        replicas: list[ReplicaId] | None = None,
+        *,
+        node: str = "",
+        accelerators: int = 0,
     ) -> tuple[Slot, ...]:
-        node = (await self.engine.capacity())[0].name
-        slots = await self.engine.allocate(
-            uid, 1, [SlotRequest(r, f"host-{uid}-{r}", node) for r in replicas or [PRIMARY]]
-        )
+        """Slots on a node, the first if none is named."""
+        node = node or (await self.engine.capacity())[0].name
+        requests = [
+            SlotRequest(r, f"host-{uid}-{r}", node, accelerators, "NVIDIA_TESLA_T4")
+            for r in replicas or [PRIMARY]
+        ]
+        slots = await self.engine.allocate(uid, 1, requests)
         self._gangs[uid] = slots
         return slots
 
@@ -189,6 +203,19 @@ class House:
             return any(isinstance(e, LinesWritten) and e.job_uid == uid for e in self.events)
 
         await self.until(lambda: heard() and bool(found()))
+        return found()[0]
+
+    async def changed(self, node: str, state: NodeState) -> int:
+        """Wait until a node is said to be in a state; returns the place among the events."""
+
+        def found() -> list[int]:
+            return [
+                place
+                for place, event in enumerate(self.events)
+                if isinstance(event, NodeChanged) and (event.node, event.state) == (node, state)
+            ]
+
+        await self.until(lambda: bool(found()))
         return found()[0]
 
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local import engine, findings
+from trainshed.engines.local import findings, settling
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import SlotLost, SlotStarted
 from trainshed.replica.protocol import Message
@@ -168,7 +168,7 @@ def test_an_end_that_cannot_be_written_down_yet_is_told_later(
         return look(slot, incarnation)
 
     monkeypatch.setattr(findings, "look", refusing)
-    monkeypatch.setattr(engine, "_PAUSE", 0.01)
+    monkeypatch.setattr(settling, "_PAUSE", 0.01)
 
     async def test(house: House) -> None:
         uid = await house.run("sleep", "60")

@@ -1,6 +1,9 @@
 """What a program finds in its slot: names, addresses, files, environment (SPEC §3)."""
 
 import asyncio
+import os
+import resource
+import signal
 import socket
 from pathlib import Path
 
@@ -259,3 +262,26 @@ def test_allocations_are_known_until_they_are_released_also_after_a_restart(hous
         house.forget(uid)
 
     house(test)
+
+
+def test_programs_may_open_as_many_files_as_the_service_was_allowed_to(house: Run) -> None:
+    """The service takes all it can get, one handle per live replica; programs are not to notice."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = before
+
+    async def test(house: House) -> None:
+        await house.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+        await house.restart()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 1 << 16)
+        for zygote in (house.zygote(), 0):
+            uid = await house.run("sh", "-c", "ulimit -n")
+            assert (await house.exit(uid)).exit.exit_code == 0
+            assert house.texts(uid) == ["1000"]
+            if zygote:
+                os.kill(zygote, signal.SIGKILL)
+
+    try:
+        house(test)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from trainshed.core.capacity import QuotaKey
+from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.store.port import Commit, LiveJob, Operation
@@ -60,3 +62,19 @@ def step(live: LiveJob, state: JobState, *kinds: str, consumed: int = 0) -> Comm
 
 def operation(number: int, target: str = "x", parent: str = "projects/p/locations/l") -> Operation:
     return Operation(f"{parent}/operations/{number}", "delete_custom_job", target, T0, T0)
+
+
+def drill(kind: DrillKind = DrillKind.KILL, at_line: str = "") -> Drill:
+    return Drill(0, kind, ReplicaId(1, 0), T0, at_line=at_line)
+
+
+def drill_plan(
+    project_id: str = "p", name: str = "plan", kind: DrillKind = DrillKind.KILL
+) -> DrillPlan:
+    return DrillPlan(
+        project_id, name, (drill(kind, "^step 7$"), replace(drill(), after=30 * SECOND))
+    )
+
+
+def quota_key(project_id: str = "p", region: str = "us-central1", metric: str = "cpus") -> QuotaKey:
+    return QuotaKey(project_id, region, metric)

@@ -12,17 +12,23 @@ from tests.contract.store.store_samples import (
     SECOND,
     T0,
     cancel,
+    drill,
+    drill_plan,
     entry,
     in_state,
     make_job,
     operation,
+    quota_key,
     step,
 )
+from trainshed.core.capacity import UNLIMITED
 from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.lifecycle.drills import DrillKind
+from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.store.port import Commit, JobQuery, LiveJob, StaleCommit, Store
+from trainshed.store.port import Commit, JobQuery, LiveJob, NodeDrain, StaleCommit, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +72,9 @@ async def test_what_does_not_exist_is_not_found(store: Store) -> None:
         store.intake.request_cancel(nobody, cancel()),
         store.intake.replace_labels(nobody, (), "", T0),
         store.intake.delete_job(nobody, operation(1)),
+        store.intake.order_drill(nobody, drill()),
+        store.intake.delete_drill_plan("p", "nothing"),
+        store.reader.drill_plan("p", "nothing"),
     ):
         with pytest.raises(NotFound):
             await call
@@ -131,7 +140,81 @@ async def test_cancel_again_keeps_the_earlier_request(store: Store) -> None:
     job = await created(store, make_job(1))
     assert await store.intake.request_cancel(job.name, cancel(T0 + 1)) == job.uid
     assert await store.intake.request_cancel(job.name, cancel(T0 + 2)) == job.uid
-    assert [intent.cancel for intent in (await loaded(store, 1)).intents] == [cancel(T0 + 1)]
+    assert [intent.event for intent in (await loaded(store, 1)).intents] == [cancel(T0 + 1)]
+
+
+async def test_drills_wait_beside_a_cancel(store: Store) -> None:
+    """SPEC §8: every drill that was ordered is carried out; a cancel among them is still one."""
+    job = await created(store, make_job(1))
+    first, second = drill(DrillKind.KILL), drill(DrillKind.SEGV, "^step 3$")
+    assert await store.intake.order_drill(job.name, first) == job.uid
+    await store.intake.request_cancel(job.name, cancel(T0 + 1))
+    await store.intake.order_drill(job.name, second)
+    await store.intake.order_drill(job.name, second)
+    await store.intake.request_cancel(job.name, cancel(T0 + 2))
+    live = await loaded(store, 1)
+    assert [intent.event for intent in live.intents] == [
+        DrillOrdered(first),
+        cancel(T0 + 1),
+        DrillOrdered(second),
+        DrillOrdered(second),
+    ]
+    assert await store.ledger.load_live() == (live,)
+    epoch = await store.ledger.acquire("a")
+    await store.ledger.commit(epoch, step(live, JobState.RUNNING, consumed=live.intents[2].seq))
+    assert (await loaded(store, 1)).intents == live.intents[3:]
+
+
+async def test_a_drill_of_a_finished_job_is_refused(store: Store) -> None:
+    job = await created(store, make_job(1))
+    await finished(store, job)
+    with pytest.raises(FailedPrecondition):
+        await store.intake.order_drill(job.name, drill())
+
+
+async def test_drained_nodes_are_kept_until_they_are_undrained(store: Store) -> None:
+    await store.intake.drain_node(NodeDrain("b", T0, "new disk"))
+    await store.intake.drain_node(NodeDrain("a", T0 + 1))
+    await store.intake.drain_node(NodeDrain("b", T0 + 2))
+    await store.intake.drain_node(NodeDrain("a", T0 + 2, "new kernel"))
+    both = (NodeDrain("a", T0 + 1, "new kernel"), NodeDrain("b", T0, "new disk"))
+    assert await store.reader.drained_nodes() == both
+    for _ in range(2):
+        await store.intake.undrain_node("a")
+    assert await store.reader.drained_nodes() == both[1:]
+
+
+async def test_quotas_are_set_and_cleared(store: Store) -> None:
+    await store.intake.set_quota(quota_key(region="us-west1"), 2.5)
+    await store.intake.set_quota(quota_key(), 4)
+    await store.intake.set_quota(quota_key(metric="nvidia_t4_gpus"), UNLIMITED)
+    await store.intake.set_quota(quota_key("a"), 0)
+    await store.intake.set_quota(quota_key(), 8)
+    assert await store.reader.quotas() == (
+        (quota_key("a"), 0),
+        (quota_key(), 8),
+        (quota_key(metric="nvidia_t4_gpus"), UNLIMITED),
+        (quota_key(region="us-west1"), 2.5),
+    )
+    for _ in range(2):
+        await store.intake.clear_quota(quota_key())
+    assert quota_key() not in dict(await store.reader.quotas())
+
+
+async def test_drill_plans_belong_to_their_project(store: Store) -> None:
+    for plan in (drill_plan(name="b"), drill_plan(name="a"), drill_plan("other")):
+        await store.intake.put_drill_plan(plan)
+    changed = drill_plan(name="b", kind=DrillKind.OOM)
+    await store.intake.put_drill_plan(changed)
+    assert await store.reader.drill_plan("p", "b") == changed
+    assert await store.reader.drill_plans("p") == (drill_plan(name="a"), changed)
+    with pytest.raises(NotFound):
+        await store.intake.delete_drill_plan("p", "plan")
+    await store.intake.delete_drill_plan("p", "b")
+    with pytest.raises(NotFound):
+        await store.reader.drill_plan("p", "b")
+    assert await store.reader.drill_plans("p") == (drill_plan(name="a"),)
+    assert await store.reader.drill_plans("other") == (drill_plan("other"),)
 
 
 async def test_commits_move_the_job_and_tell_its_story(store: Store) -> None:
@@ -210,7 +293,7 @@ async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) 
     await store.intake.request_cancel(job.name, cancel())
     await store.ledger.commit(epoch, step(live, JobState.PREPARING))
     waiting = await loaded(store, 1)
-    assert [intent.cancel for intent in waiting.intents] == [cancel()]
+    assert [intent.event for intent in waiting.intents] == [cancel()]
     consumed = waiting.intents[-1].seq
     await store.ledger.commit(epoch, step(waiting, JobState.CANCELLING, consumed=consumed))
     assert (await loaded(store, 1)).intents == ()

@@ -14,8 +14,9 @@ from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.jobs import cancel_for_user, read_job_name
 from trainshed.api.masks import Mask
 from trainshed.api.paging import list_jobs, page_size
-from trainshed.api.submission import BucketUse, checked, store_job
+from trainshed.api.submission import BucketUse, checked, new_job, store_job
 from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 from trainshed.store.port import JobQuery, Operation
@@ -40,21 +41,25 @@ def check_create(call: Call, request: Any) -> tuple[ParsedCustomJob, dict[str, A
     return parsed, public
 
 
-async def create(call: Call, request: Any) -> Message:
+def new(call: Call, request: Any) -> Job:
+    """The job as `create` stores it. Raises InvalidRequest with all that is wrong."""
     parsed, public = check_create(call, request)
     parent = known_location(request.parent)
-    services = call.services
-    uid = services.new_uid()
-    job = await store_job(
-        services,
+    uid = call.services.new_uid()
+    return new_job(
+        call.services,
         uid,
         JobName(Api.VERTEX, parent.project_id, parent.location, str(uid)),
         display_name=parsed.display_name,
         spec=parsed.spec,
         labels=parsed.labels,
         public=public,
-        principal=call.principal.email,
     )
+
+
+async def create(call: Call, request: Any) -> Message:
+    job = new(call, request)
+    await store_job(call.services, job, call.principal.email)
     views.set_outputs(request.custom_job, job)
     return request.custom_job
 

@@ -9,12 +9,13 @@ from google.protobuf.message import Message
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.jobs import cancel_for_user, read_job_name
+from trainshed.api.jobs import cancel_for_user, queue_position, read_job_name
 from trainshed.api.ml_v1 import views
 from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.parents import ProjectName
-from trainshed.api.submission import BucketUse, checked, store_job
+from trainshed.api.submission import BucketUse, checked, new_job, store_job
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.request import Faults, Section
@@ -39,29 +40,33 @@ def check_create(call: Call, request: Any) -> tuple[ParsedMlJob, dict[str, Any]]
     return parsed, public
 
 
-async def create(call: Call, request: Any) -> Message:
+def new(call: Call, request: Any) -> Job:
+    """The job as `create` stores it. Raises InvalidRequest with all that is wrong."""
     parent = ProjectName.parse(request.parent)
     parsed, public = check_create(call, request)
-    services = call.services
-    name = JobName(Api.ML, parent.project_id, "", parsed.job_id)
-    await store_job(
-        services,
-        services.new_uid(),
-        name,
+    return new_job(
+        call.services,
+        call.services.new_uid(),
+        JobName(Api.ML, parent.project_id, "", parsed.job_id),
         display_name=parsed.job_id,
         spec=parsed.spec,
         labels=parsed.labels,
         public=public,
-        principal=call.principal.email,
     )
+
+
+async def create(call: Call, request: Any) -> Message:
+    made = new(call, request)
+    await store_job(call.services, made, call.principal.email)
     # Read again for the etag, which only the store can make.
-    job, etag = await services.reader.job(name)
+    job, etag = await call.services.reader.job(made.name)
     views.set_outputs(request.job, job, etag)
     return request.job
 
 
 async def get(call: Call, request: Any) -> Message:
-    return views.job(*await call.services.reader.job(_job_name(request.name)))
+    job, etag = await call.services.reader.job(_job_name(request.name))
+    return views.job(job, etag, queue_position(call.services.room, job))
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -76,7 +81,10 @@ async def list_(call: Call, request: Any) -> Message:
         question=(str(parent), request.filter),
     )
     return pool.message_class("google.cloud.ml.v1.ListJobsResponse")(
-        jobs=[views.job(job, etag) for job, etag in page.jobs], next_page_token=page.next_token
+        jobs=[
+            views.job(job, etag, queue_position(call.services.room, job)) for job, etag in page.jobs
+        ],
+        next_page_token=page.next_token,
     )
 
 
@@ -105,7 +113,8 @@ async def update(call: Call, request: Any) -> Message:
     services = call.services
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
-    return views.job(*await services.reader.job(name))
+    job, etag = await services.reader.job(name)
+    return views.job(job, etag, queue_position(services.room, job))
 
 
 HANDLERS: Final[Handlers] = {

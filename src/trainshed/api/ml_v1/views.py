@@ -25,15 +25,16 @@ STATES: Final[Mapping[str, JobState | None]] = {
 JOB: Final = "google.cloud.ml.v1.Job"
 
 
-def job(record: Job, etag: str) -> Message:
-    """The Job message of a stored job; `etag` as the store gives it."""
+def job(record: Job, etag: str, position: int = 0) -> Message:
+    """The Job message of a stored job; `etag` as the store gives it. `position`: its place in the queue, 0 = none."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
-    set_outputs(view, record, etag)
+    set_outputs(view, record, etag, position)
     return view
 
 
-def set_outputs(view: Any, record: Job, etag: str) -> None:
+def set_outputs(view: Any, record: Job, etag: str, position: int = 0) -> None:
     """Put the output fields, and the labels as they are now, into a Job with its input fields set."""
+    view.job_position = position
     view.state = _state_numbers()[record.state]
     view.etag = base64.b64decode(etag)
     set_micros(view.create_time, record.created)

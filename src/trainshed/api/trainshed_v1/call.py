@@ -1,22 +1,29 @@
-"""One call of a method of ours, whose request is a path and a query and whose answer is JSON or lines of it."""
+"""One call of a method of ours: a path, a query and perhaps a JSON body come in, JSON or lines of it go out."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainshed.access.principals import Principal
 from trainshed.api.services import Services
+from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.core.errors import InvalidRequest, Violation
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCall:
-    """`target`: the decoded job part of the path, "" where there is none. `query`: values by name."""
+    """`target`: the decoded part of the path that names a job, node or plan, "" where there is none. `query`: values
+    by name. `body`: the JSON object that came with it, empty if none did."""
 
     principal: Principal
     services: Services
     target: str
     query: Mapping[str, Sequence[str]]
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def fields(self) -> Fields:
+        """The body to be read field by field; `Fields.refuse` must follow."""
+        return Fields(self.body)
 
     def parameter(self, name: str) -> str:
         """The last value of a query parameter, "" if it was not given."""

@@ -2,11 +2,14 @@
 
 from typing import Any, Final
 
-from trainshed.api.jobs import cancel_for_user, read_job_name
+from trainshed.api.jobs import cancel_for_user, queue_position, read_job_name
 from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.parents import ProjectName
+from trainshed.api.services import Services
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.chronicle import chronicle
+from trainshed.api.trainshed_v1.chronicle_views import chronicle_view
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
@@ -57,15 +60,28 @@ async def list_(call: JsonCall) -> dict[str, Any]:
 async def describe(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/jobs/{job}`: the description."""
     job, etag = await find_job(call.services.reader, call.target)
-    timeline = await call.services.reader.timeline(job.uid)
-    return views.description(job, etag, timeline)
+    return await described(call.services, job, etag)
+
+
+async def described(services: Services, job: Job, etag: str) -> dict[str, Any]:
+    """The job's description, with what is true of its room now."""
+    timeline = await services.reader.timeline(job.uid)
+    if job.state.is_final:
+        return views.description(job, etag, timeline)
+    room = services.room
+    return views.description(job, etag, timeline, room.why(job.uid), queue_position(room, job))
 
 
 async def timeline(call: JsonCall) -> dict[str, Any]:
-    """`GET /trainshed/v1/jobs/{job}/timeline`: `{name, entries: [{at, kind, message, details}]}`."""
+    """`GET /trainshed/v1/jobs/{job}/timeline`: `{name, entries: [{at, kind, message, details}], attempts, counters}`; the last
+    two tell the same by attempts (`chronicle_views`)."""
     job, _ = await find_job(call.services.reader, call.target)
     entries = await call.services.reader.timeline(job.uid)
-    return {"name": str(job.name), "entries": [views.timeline_entry(entry) for entry in entries]}
+    return {
+        "name": str(job.name),
+        "entries": [views.timeline_entry(entry) for entry in entries],
+        **chronicle_view(chronicle(entries), job.name.api),
+    }
 
 
 async def cancel(call: JsonCall) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.jobs import find_job
+from trainshed.api.trainshed_v1.jobs import described, find_job
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId, log_task_name
@@ -57,6 +57,7 @@ async def _lines(
     follow: bool,
 ) -> AsyncGenerator[bytes]:
     services = call.services
+    silence = _Silence()
     for look in itertools.count():
         await _pause(look)
         seen = services.notices.count(job.uid)
@@ -66,16 +67,19 @@ async def _lines(
             job.uid, position, replicas=replicas, limit=_BATCH
         ):
             position = advanced(position, lines)
+            silence.end()
             yield b"".join(_line(views.log_line(job.name.api, line)) for line in lines)
         if over or not follow:
             return
-        if not await services.notices.wait_beyond(job.uid, seen, _KEEP_ALIVE):
+        if silence.is_long():
             yield b"\n"
+        await services.notices.wait_beyond(job.uid, seen, silence.left())
 
 
 async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
     services = call.services
-    sent = ""
+    sent: tuple[str, object] = ("", None)
+    silence = _Silence()
     for look in itertools.count():
         await _pause(look)
         seen = services.notices.count(uid)
@@ -83,14 +87,40 @@ async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
             job, etag = await services.reader.job_by_uid(uid)
         except NotFound:
             return
-        if etag != sent:
-            sent = etag
-            timeline = await services.reader.timeline(uid)
-            yield _line(views.description(job, etag, timeline))
+        # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
+        state = (etag, None if job.state.is_final else services.room.why(uid))
+        if state != sent:
+            sent = state
+            silence.end()
+            yield _line(await described(services, job, etag))
         if job.state.is_final:
             return
-        if not await services.notices.wait_beyond(uid, seen, _KEEP_ALIVE):
+        if silence.is_long():
             yield b"\n"
+        await services.notices.wait_beyond(uid, seen, silence.left())
+
+
+class _Silence:
+    """How long a stream has sent nothing: also one that is woken all the time by what it does not show."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+
+    def end(self) -> None:
+        """Something is sent."""
+        self._since = self._loop.time()
+
+    def is_long(self) -> bool:
+        """Whether a sign of life is due; the silence begins anew if so."""
+        if self.left() > 0:
+            return False
+        self.end()
+        return True
+
+    def left(self) -> float:
+        """Seconds until a sign of life is due."""
+        return self._since + _KEEP_ALIVE - self._loop.time()
 
 
 async def _pause(look: int) -> None:

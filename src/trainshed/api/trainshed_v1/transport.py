@@ -1,8 +1,12 @@
-"""HTTP for what is ours: `/trainshed/v1/...` to handlers, JSON and NDJSON back."""
+"""HTTP for what is ours: `/trainshed/v1/...` to handlers, JSON and NDJSON back.
+
+A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps with a verb (`nodes/node-1:drain`,
+`quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects, of at most `http.MAX_BODY` bytes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote
 
 from trainshed.access.permissions import authorize
@@ -14,18 +18,29 @@ from trainshed.api.http import (
     Send,
     header,
     raw_path,
+    read_body,
     send_error,
     send_json,
     send_lines,
     send_refusal,
 )
 from trainshed.api.services import Services
-from trainshed.api.trainshed_v1 import jobs, streams
+from trainshed.api.trainshed_v1 import (
+    drill_plans,
+    drills,
+    explain,
+    jobs,
+    nodes,
+    quotas,
+    resume,
+    streams,
+)
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
-from trainshed.wire.json import encode_text
-from trainshed.wire.status import StatusCode
+from trainshed.wire.json import decode_text, encode_text
+from trainshed.wire.status import StatusCode, Violation, WireError
 
 PREFIX: Final = "/trainshed/v1/"
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +54,29 @@ class Method:
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
+    ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
+    ("POST", "nodes/*:drain"): Method("trainshed.v1.Nodes.Drain", nodes.drain),
+    ("POST", "nodes/*:undrain"): Method("trainshed.v1.Nodes.Undrain", nodes.undrain),
+    ("GET", "quotas"): Method("trainshed.v1.Quotas.List", quotas.list_),
+    ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", quotas.set_),
+    ("POST", "quotas:clear"): Method("trainshed.v1.Quotas.Clear", quotas.clear),
+    ("GET", "drillPlans"): Method("trainshed.v1.DrillPlans.List", drill_plans.list_),
+    ("POST", "drillPlans"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put),
+    ("GET", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Get", drill_plans.get),
+    ("PUT", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put),
+    ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drill_plans.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
+    ("POST", "jobs:explain"): Method("trainshed.v1.Jobs.Explain", explain.explain),
     ("GET", "jobs/*"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/*/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
     ("POST", "jobs/*:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
+    ("POST", "jobs/*:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill),
+    ("GET", "jobs/*/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
+    ("GET", "jobs/*/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
     ("GET", "jobs/*/logs"): Method("trainshed.v1.Jobs.Logs", stream=streams.logs),
     ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=streams.watch),
 }
-"""By verb and shape of the path below the prefix; `*` is a job: an id, a uid, or an encoded full name."""
+"""By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id or uid."""
 
 
 class TrainshedTransport:
@@ -68,7 +98,8 @@ class TrainshedTransport:
             principal = self._authenticate(header(scope, b"authorization"))
             authorize(principal, method.name)
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            call = JsonCall(principal, self._services, target, query)
+            body = await _body(scope, receive)
+            call = JsonCall(principal, self._services, target, query, body)
             lines = await method.stream(call) if method.stream is not None else None
             answer = await method.answer(call) if method.answer is not None else {}
         except Exception as error:
@@ -80,12 +111,24 @@ class TrainshedTransport:
             await send_json(send, encode_text(answer))
 
 
+async def _body(scope: Scope, receive: Receive) -> dict[str, Any]:
+    """The JSON object that came; {} where none belongs. Raises WireError. Where none belongs nothing is received: a
+    stream listens there for the caller's leaving."""
+    if scope["method"] not in _WITH_BODY:
+        return {}
+    value = decode_text(await read_body(receive))
+    if not isinstance(value, dict):
+        text = "Invalid JSON payload received. The body must be an object: {...}."
+        raise WireError((Violation("", text),))
+    return cast(dict[str, Any], value)
+
+
 def _shape(path: str) -> tuple[str, str]:
-    """The shape of a path and the job that it names: `jobs/a%2Fb/logs` to (`jobs/*/logs`, `a/b`)."""
-    head, *rest = path.split("/")
-    if head != "jobs" or not rest:
+    """The shape of a path and the thing that it names: `jobs/a%2Fb/logs` to (`jobs/*/logs`, `a/b`)."""
+    collection, *rest = path.split("/")
+    if not rest:
         return path, ""
     target, colon, verb = rest[0].rpartition(":")
     if not colon:
         target, verb = verb, ""
-    return "/".join(("jobs", "*" + colon + verb, *rest[1:])), unquote(target)
+    return "/".join((collection, "*" + colon + verb, *rest[1:])), unquote(target)

@@ -4,10 +4,12 @@ Times are RFC 3339 texts in UTC, "" where the moment has not come.
 
 Job summary: `name, api, uid, project, jobId, displayName, state, createTime, startTime, endTime,
 updateTime, labels`, and `error {code, message}` once there is one.
-Job description: the summary; `attempt`; `rule`, the row of the failure table that decided the end ("" before);
-`waits`, what a job that is not running yet waits for (texts); `replicas`, each `{id, task, state,
-node, incarnation, startTime, exit}` with `exit` null or `{exitCode, signal, outOfMemory, startTime, endTime,
-logLines}`; `resource`, the public resource.
+Job description: the summary; `attempt` and its `phase`; `rule`, the row of the failure table that decided the end ("" before);
+`waiting`, why it has no room, null if it has (`room_views`); `waits`, the same, or what a job that is not running yet waits
+for, as texts; `failure`, the typed facts beside the public error, null or `{rule, cause, replica, task, status, reason,
+tail}`; `retries` so far, by rule; `replicas`, each `{id, task, state, node, incarnation, startTime, restarts, leaving,
+exit}` with `restarts` in this attempt by rule, `leaving` why it was asked to leave its node, and `exit` null or `{exitCode,
+signal, outOfMemory, startTime, endTime, logLines}`; `resource`, the public resource.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +18,18 @@ from typing import Any, Final
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.ml_v1 import views as ml
 from trainshed.api.timestamps import text_micros, text_nanos
+from trainshed.api.trainshed_v1.room_views import waiting_view
+from trainshed.core.capacity import Waiting
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, log_task_name
+from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.store.logs.lines import LogLine
 from trainshed.wire import json as wire_json
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
-    JobState.PREPARING: frozenset({"waiting", "admitted", "preparing", "launching"}),
+    JobState.PREPARING: frozenset({"waiting", "admitted", "attempt", "preparing", "launching"}),
 }
 """Kinds of timeline entries that say what a job in this state waits for."""
 
@@ -50,13 +54,24 @@ def summary(job: Job) -> dict[str, Any]:
     return view
 
 
-def description(job: Job, etag: str, timeline: Sequence[TimelineEntry]) -> dict[str, Any]:
+def description(
+    job: Job,
+    etag: str,
+    timeline: Sequence[TimelineEntry],
+    waiting: Waiting | None = None,
+    position: int = 0,
+) -> dict[str, Any]:
+    """`waiting` and `position`: what is said of the job's room now."""
     return summary(job) | {
         "attempt": job.attempt,
+        "phase": job.phase.value,
         "rule": job.outcome.rule if job.outcome else "",
-        "waits": _waits(job, timeline),
+        "waiting": waiting_view(waiting, position) if waiting else None,
+        "waits": _waits(job, timeline, waiting),
+        "failure": _failure(job),
+        "retries": dict(job.retries),
         "replicas": [_replica(job, replica) for replica in _replicas(job)],
-        "resource": _resource(job, etag),
+        "resource": _resource(job, etag, position),
     }
 
 
@@ -82,8 +97,10 @@ def log_line(api: Api, line: LogLine) -> dict[str, Any]:
     }
 
 
-def _resource(job: Job, etag: str) -> dict[str, Any]:
-    message = vertex.custom_job(job) if job.name.api is Api.VERTEX else ml.job(job, etag)
+def _resource(job: Job, etag: str, position: int) -> dict[str, Any]:
+    if job.name.api is Api.VERTEX:
+        return wire_json.to_public(vertex.custom_job(job))
+    message = ml.job(job, etag, position)
     return wire_json.to_public(message)
 
 
@@ -100,6 +117,8 @@ def _replica(job: Job, replica: Replica) -> dict[str, Any]:
         "node": replica.node,
         "incarnation": replica.incarnation,
         "startTime": text_micros(replica.started),
+        "restarts": dict(replica.restarts),
+        "leaving": replica.leaving,
         "exit": _exit(replica.exit) if replica.exit else None,
     }
 
@@ -115,7 +134,28 @@ def _exit(record: ExitRecord) -> dict[str, Any]:
     }
 
 
-def _waits(job: Job, timeline: Sequence[TimelineEntry]) -> list[str]:
-    """What the timeline last said about what a job that is not running yet waits for."""
+def _failure(job: Job) -> dict[str, Any] | None:
+    """The facts of the error that the job has, or will have when the last of it is down."""
+    decided = job.outcome
+    error = job.error or (decided.error if decided else None)
+    if decided is None or error is None:
+        return None
+    return {
+        "rule": decided.rule,
+        "cause": error.cause,
+        "replica": error.replica,
+        "task": log_task_name(job.name.api, ReplicaId.parse(error.replica))
+        if error.replica
+        else "",
+        "status": error.status,
+        "reason": error.reason,
+        "tail": error.tail,
+    }
+
+
+def _waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
+    """Why the job has no room, or what the timeline last said about what it waits for before it runs."""
+    if waiting is not None:
+        return [text for text in (waiting.message, waiting.hint) if text]
     kinds = _WAITING.get(job.state, frozenset())
     return [entry.message for entry in timeline if entry.kind in kinds][-1:]

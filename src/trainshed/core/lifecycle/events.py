@@ -4,15 +4,31 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class JobAdmitted:
-    """The scheduler gave the job room: `nodes` by replica."""
+    """The scheduler gave the job room: `nodes` by replica. `attempt`: the one that it is for, 0 = whichever is next."""
 
     nodes: tuple[tuple[ReplicaId, str], ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRefused:
+    """There is no node on which the gang, or a part of it, could ever run: a stock-out. `reason` says what is missing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The job has to give its room to another one. `by`: that job's name."""
+
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,24 @@ class PreparationFailed:
     attempt: int
     message: str
     by_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlaced:
+    """A replica that had lost its place has another one, on `node`."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A node takes no work any more: what is placed on it has to leave, for `reason`."""
+
+    node: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +112,62 @@ class CancelRequested:
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class DrillOrdered:
+    """A user ordered a drill; its number is given by the job."""
+
+    drill: Drill
+
+
+@dataclass(frozen=True, slots=True)
+class DrillTriggered:
+    """What the drill waits for has come."""
+
+    number: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrillLanded:
+    """The fault of a drill was handed to the replica, or there was nothing left to hit."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitNears:
+    """The job will meet its running limit in an hour."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDue:
+    """It is time to look whether the job writes checkpoints (SPEC §2, "Long jobs")."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLooked:
+    """The job's bucket was last written to at `written` (0 = never, -1 = it cannot be known)."""
+
+    at: int
+    written: int
+
+
 Event = (
     JobAdmitted
+    | CapacityRefused
+    | Preempted
+    | ReplicaPlaced
+    | NodeLeft
+    | DrillOrdered
+    | DrillTriggered
+    | DrillLanded
+    | LimitNears
+    | CheckpointDue
+    | CheckpointLooked
     | RuntimePrepared
     | PreparationFailed
     | ReplicaStarted
@@ -98,26 +186,52 @@ class PrepareRuntime:
 
 @dataclass(frozen=True, slots=True)
 class StartReplicas:
-    """Allocate the gang's slots and start every replica that has no process yet."""
+    """Allocate the gang's slots and start these (replica, incarnation)s, which have no process yet. Slots of earlier
+    attempts are given back first."""
 
     attempt: int
+    waiting: tuple[tuple[ReplicaId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Ask one replica to stop (SIGTERM, grace, SIGKILL); it reports its end."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopReplicas:
-    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end."""
+    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. Nothing of the attempt starts
+    afterwards, of these (replica, incarnation)s neither, of which nobody knows yet whether they have started."""
 
     attempt: int
+    waiting: tuple[tuple[ReplicaId, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InjectFault:
+    """Do to the replica what a drill orders, then report DrillLanded."""
+
+    number: int
+    kind: DrillKind
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlots:
-    """Give the gang's slots back. The job is over."""
+    """Give the slots of all attempts up to this one back; nothing of them lives."""
 
     attempt: int
 
 
-Instruction = PrepareRuntime | StartReplicas | StopReplicas | ReleaseSlots
+Instruction = (
+    PrepareRuntime | StartReplicas | StopReplica | StopReplicas | InjectFault | ReleaseSlots
+)
 
 
 @dataclass(frozen=True, slots=True)

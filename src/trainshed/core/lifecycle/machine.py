@@ -7,190 +7,245 @@ from the stored job alone, so after a crash they are found again by looking (doc
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from trainshed.core.failure import (
-    CANCELLED,
-    INTERNAL,
-    INTERNAL_ERROR_MESSAGE,
-    INVALID_ARGUMENT,
-    Effect,
-    Evidence,
-    judge,
-)
-from trainshed.core.lifecycle import story
+from trainshed.core.failure.evidence import Cause, cause_of_exit
+from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.lifecycle import drilling, reminders, story
+from trainshed.core.lifecycle.endings import all_up, decide, evidence, judged, settle
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
+    CapacityRefused,
+    CheckpointDue,
+    CheckpointLooked,
+    DrillLanded,
+    DrillOrdered,
+    DrillTriggered,
     Event,
-    Instruction,
     JobAdmitted,
+    LimitNears,
+    NodeLeft,
+    Preempted,
     PreparationFailed,
-    PrepareRuntime,
-    ReleaseSlots,
     ReplicaExited,
     ReplicaLost,
+    ReplicaPlaced,
     ReplicaStarted,
     RuntimePrepared,
-    StartReplicas,
-    StopReplicas,
-    TimelineEntry,
 )
 from trainshed.core.lifecycle.records import Job, JobError, Outcome, Replica
-from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.names import ReplicaId, public_replica_name
+from trainshed.core.lifecycle.states import (
+    AttemptState,
+    AttemptTrigger,
+    JobState,
+    JobTrigger,
+    ReplicaState,
+    ReplicaTrigger,
+)
+from trainshed.core.lifecycle.turn import FailurePolicy, Step, Turn
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What an event led to. An event that changes nothing gives the same job and no entries."""
-
-    job: Job
-    timeline: tuple[TimelineEntry, ...] = ()
+_POLICY = FailurePolicy()
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The job is cancelled for `cause` if it has not moved on by `at` (ns)."""
+    """What happens to the job at `at` (ns) if it has not moved on by then."""
 
-    cause: CancelCause
     at: int
+    event: Event
 
 
-def step(job: Job, event: Event, now: int) -> Step:
+def step(job: Job, event: Event, now: int, policy: FailurePolicy = _POLICY) -> Step:
     """Apply one event. Events of an earlier attempt or incarnation, and events that come again, are ignored:
-    whoever reports may report twice."""
+    whoever reports may report twice. Raises IllegalTransition for what can never be."""
     if job.state.is_final:
         return Step(job)
+    turn = Turn(job, now, policy)
+    _take(turn, event)
+    drilling.fire_due(turn)
+    return turn.step()
+
+
+def _take(turn: Turn, event: Event) -> None:
     match event:
         case JobAdmitted():
-            return _admitted(job, event, now)
+            _admitted(turn, event)
         case RuntimePrepared():
-            return _prepared(job, event, now)
+            if event.attempt == turn.job.attempt and turn.attempt_goes(AttemptTrigger.PREPARED):
+                turn.tell(story.launching(turn.now))
         case PreparationFailed():
-            return _preparation_failed(job, event, now)
-        case ReplicaStarted():
-            return _replica_started(job, event, now)
-        case ReplicaExited():
-            return _replica_exited(job, event, now)
-        case ReplicaLost():
-            return _replica_lost(job, event, now)
+            _preparation_failed(turn, event)
+        case CapacityRefused():
+            _capacity_refused(turn, event)
+        case Preempted():
+            _preempted(turn, event)
+        case NodeLeft():
+            _node_left(turn, event)
+        case ReplicaPlaced() | ReplicaStarted() | ReplicaExited() | ReplicaLost():
+            _take_of_replica(turn, event)
         case CancelRequested():
-            return _cancel_requested(job, event, now)
+            _cancel_requested(turn, event)
+        case DrillOrdered() | DrillTriggered() | DrillLanded():
+            drilling.take(turn, event)
+        case LimitNears() | CheckpointDue() | CheckpointLooked():
+            reminders.take(turn, event)
         case _:
             assert_never(event)
 
 
-def instructions(job: Job) -> tuple[Instruction, ...]:
-    """What is to be done now, for this state; doing it again harms nothing."""
-    if job.attempt == 0:
-        return ()
-    if job.state.is_final:
-        return (ReleaseSlots(job.attempt),)
-    if job.outcome is not None:
-        return (StopReplicas(job.attempt),)
-    if not job.launched:
-        return (PrepareRuntime(job.attempt),)
-    if any(replica.state is ReplicaState.WAITING for replica in job.replicas):
-        return (StartReplicas(job.attempt),)
-    return ()
+def _take_of_replica(
+    turn: Turn, event: ReplicaPlaced | ReplicaStarted | ReplicaExited | ReplicaLost
+) -> None:
+    replica = _current(turn.job, event)
+    if replica is None:
+        return
+    match event:
+        case ReplicaPlaced():
+            _replica_placed(turn, replica, event)
+        case ReplicaStarted():
+            up = turn.replica_goes(replica.id, ReplicaTrigger.STARTED, started=event.at)
+            if up is not None:
+                turn.tell(story.started(turn.job, up))
+                all_up(turn)
+        case ReplicaExited():
+            _replica_exited(turn, replica, event)
+        case ReplicaLost():
+            _replica_lost(turn, replica, event)
+        case _:
+            assert_never(event)
 
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
-    """The time limits that run now: maxWaitTime until the first RUNNING, then the running limit, counted
-    from the first RUNNING (SPEC §2)."""
+    """The moments that the passing of time brings: maxWaitTime until the first RUNNING, then the running limit, counted
+    from the first RUNNING (SPEC §2); reminders; drills that wait for a time."""
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
+    found = [*reminders.deadlines_of(job), *drilling.deadlines_of(job)]
     if job.started:
-        return (Deadline(CancelCause.TIMEOUT, job.started + scheduling.timeout),)
-    if scheduling.max_wait is not None:
-        return (Deadline(CancelCause.MAX_WAIT, job.created + scheduling.max_wait),)
-    return ()
+        end = job.started + scheduling.timeout
+        found.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
+    elif scheduling.max_wait is not None:
+        end = job.created + scheduling.max_wait
+        found.append((end, CancelRequested(CancelCause.MAX_WAIT, end)))
+    return tuple(Deadline(at, event) for at, event in found)
 
 
-def _admitted(job: Job, event: JobAdmitted, now: int) -> Step:
-    if job.state is not JobState.QUEUED or job.outcome is not None:
-        return Step(job)
+def _admitted(turn: Turn, event: JobAdmitted) -> None:
+    if event.attempt not in (0, turn.job.attempt + 1):
+        return  # decided before the job's last change was known
+    if not turn.attempt_goes(AttemptTrigger.ADMITTED):
+        return
     nodes = dict(event.nodes)
-    replicas = tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas())
-    admitted = replace(
-        job, state=JobState.PREPARING, attempt=job.attempt + 1, replicas=replicas, updated=now
+    job = turn.job
+    turn.job_goes(JobTrigger.ADMITTED)
+    turn.change(
+        attempt=job.attempt + 1,
+        not_before=0,
+        replicas=tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas()),
     )
-    return Step(admitted, (story.admitted(admitted, now),))
+    turn.tell(story.admitted(turn.job, turn.now))
 
 
-def _prepared(job: Job, event: RuntimePrepared, now: int) -> Step:
-    if event.attempt != job.attempt or job.launched or job.outcome is not None:
-        return Step(job)
-    return Step(
-        replace(job, launched=True, updated=now),
-        (story.launching(now),),
-    )
+def _preparation_failed(turn: Turn, event: PreparationFailed) -> None:
+    job = turn.job
+    if event.attempt != job.attempt or job.phase not in (
+        AttemptState.PREPARING,
+        AttemptState.STARTING,
+        AttemptState.RUNNING,
+    ):
+        return
+    if job.phase is not AttemptState.PREPARING and not any(
+        r.state is ReplicaState.WAITING for r in job.replicas
+    ):
+        return
+    cause = Cause.PACKAGE if event.by_user else Cause.SERVICE
+    judged(turn, evidence(turn, cause, text=event.message))
 
 
-def _preparation_failed(job: Job, event: PreparationFailed, now: int) -> Step:
-    if event.attempt != job.attempt or job.outcome is not None:
-        return Step(job)
-    if job.launched and not any(r.state is ReplicaState.WAITING for r in job.replicas):
-        return Step(job)
-    if event.by_user:
-        primary = public_replica_name(job.name.api, ReplicaId(0, 0))
-        error = JobError(
-            INVALID_ARGUMENT,
-            f"The replica {primary} exited with a non-zero status of 1. Termination reason: Error. \n"
-            f"{event.message}",
-        )
-        rule = "package_failed"
-    else:
-        error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE)
-        rule = "internal_error"
-    told = TimelineEntry(now, rule, event.message)
-    return _decide(job, Outcome(JobState.FAILED, rule, error, now), now, (told,))
+def _capacity_refused(turn: Turn, event: CapacityRefused) -> None:
+    job = turn.job
+    waits = job.phase is AttemptState.WAITING or any(not r.node for r in job.replicas)
+    if waits and job.phase is not AttemptState.STOPPING and turn.now >= job.not_before:
+        judged(turn, evidence(turn, Cause.STOCK_OUT, text=event.reason))
 
 
-def _replica_started(job: Job, event: ReplicaStarted, now: int) -> Step:
-    replica = _current(job, event)
-    if replica is None or replica.state is not ReplicaState.WAITING:
-        return Step(job)
-    up = replace(replica, state=ReplicaState.RUNNING, started=event.at)
-    return _running_if_complete(_with(job, up, now), now, (story.started(job, up),))
+def _preempted(turn: Turn, event: Preempted) -> None:
+    job = turn.job
+    if not job.has_room:
+        return
+    if job.phase is not AttemptState.STOPPING:
+        text = f"its room went to {event.by}"
+        judged(turn, evidence(turn, Cause.PREEMPTED, text=text))
+    elif job.retry is not None and job.retry.keeps_room:
+        # It is being shut down for another attempt anyway: that one has to ask for room again, and nothing is counted.
+        turn.change(retry=replace(job.retry, keeps_room=False))
 
 
-def _replica_exited(job: Job, event: ReplicaExited, now: int) -> Step:
-    replica = _current(job, event)
-    if replica is None or replica.state.is_over:
-        return Step(job)
+def _replica_placed(turn: Turn, replica: Replica, event: ReplicaPlaced) -> None:
+    if replica.node or replica.state is not ReplicaState.WAITING:
+        return
+    placed = turn.change_replica(replica.id, node=event.node)
+    turn.tell(story.placed(turn.job, placed, turn.now))
+
+
+def _node_left(turn: Turn, event: NodeLeft) -> None:
+    """Whatever is on the node has to go; what is over there keeps its record, and comes back elsewhere if at all."""
+    job = turn.job
+    if not job.has_room:
+        return
+    for replica in job.replicas:
+        if replica.node != event.node or replica.leaving:
+            continue
+        if job.phase is AttemptState.PREPARING:
+            turn.change_replica(replica.id, node="", avoid=event.node)
+            continue
+        turn.change_replica(replica.id, leaving=event.reason)
+        if turn.replica_goes(replica.id, ReplicaTrigger.ASKED_TO_LEAVE) is not None:
+            turn.tell(story.asked_to_leave(job, replica, event.reason, turn.now))
+
+
+def _replica_exited(turn: Turn, replica: Replica, event: ReplicaExited) -> None:
+    asked = replica.state is ReplicaState.STOPPING
     started = replica.started or event.exit.started
-    ended = replace(replica, state=ReplicaState.EXITED, started=started, exit=event.exit)
-    told = story.exited(job, ended, event.exit)
-    return _judged(_with(job, ended, now), ended, None, now, (told,))
+    ended = turn.replica_goes(replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit)
+    if ended is None:
+        return
+    turn.tell(*story.exited(turn.job, ended, event.exit))
+    cause = cause_of_exit(event.exit, leaving=asked)
+    text = replica.leaving if cause is Cause.LEFT else ""
+    judged(turn, evidence(turn, cause, ended, exit_record=event.exit, text=text), ended)
 
 
-def _replica_lost(job: Job, event: ReplicaLost, now: int) -> Step:
-    replica = _current(job, event)
-    if replica is None or replica.state.is_over:
-        return Step(job)
-    lost = replace(replica, state=ReplicaState.LOST)
-    told = story.lost(job, lost, event, now)
-    return _judged(_with(job, lost, now), lost, event, now, (told,))
+def _replica_lost(turn: Turn, replica: Replica, event: ReplicaLost) -> None:
+    asked = replica.state is ReplicaState.STOPPING
+    lost = turn.replica_goes(replica.id, ReplicaTrigger.LOST)
+    if lost is None:
+        return
+    turn.tell(story.lost(turn.job, lost, event, turn.now))
+    if asked:
+        cause, text = Cause.LEFT, replica.leaving
+    else:
+        cause, text = (Cause.SERVICE if event.by_service else Cause.LOST), event.cause
+    judged(turn, evidence(turn, cause, lost, text=text), lost)
 
 
-def _cancel_requested(job: Job, event: CancelRequested, now: int) -> Step:
+def _cancel_requested(turn: Turn, event: CancelRequested) -> None:
+    job = turn.job
     if job.outcome is not None and (
         job.outcome.state is not JobState.FAILED or _primary_exited_before(job, event.at)
     ):
-        return Step(job)
-    outcome = Outcome(
-        JobState.CANCELLED,
-        f"cancelled_{event.cause}",
-        JobError(CANCELLED, story.cancel_message(job, event.cause)),
-        event.at,
-    )
-    told = story.cancel_requested(job, event.cause, event.at)
-    cancelling = replace(job, state=JobState.CANCELLING)
-    return _decide(cancelling, outcome, now, (told,))
+        return
+    message = story.cancel_message(job, event.cause)
+    turn.job_goes(JobTrigger.CANCEL_ACCEPTED)
+    turn.tell(story.cancel_requested(job, event.cause, event.at))
+    error = JobError(CANCELLED, message, cause=Cause.CANCELLED.value)
+    decide(turn, Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
+    settle(turn)
 
 
-def _current(job: Job, event: ReplicaStarted | ReplicaExited | ReplicaLost) -> Replica | None:
+def _current(
+    job: Job, event: ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaPlaced
+) -> Replica | None:
     """The replica an event is about, unless the event is of another attempt or incarnation."""
     if event.attempt != job.attempt:
         return None
@@ -200,85 +255,5 @@ def _current(job: Job, event: ReplicaStarted | ReplicaExited | ReplicaLost) -> R
     return None
 
 
-def _with(job: Job, changed: Replica, now: int) -> Job:
-    replicas = tuple(changed if r.id == changed.id else r for r in job.replicas)
-    return replace(job, replicas=replicas, updated=now)
-
-
 def _primary_exited_before(job: Job, at: int) -> bool:
     return any(r.id.is_primary and r.exit is not None and r.exit.ended <= at for r in job.replicas)
-
-
-def _running_if_complete(job: Job, now: int, told: tuple[TimelineEntry, ...]) -> Step:
-    """RUNNING as soon as every replica is up (SPEC §2, "Parallel start")."""
-    waiting = any(r.state is ReplicaState.WAITING for r in job.replicas)
-    if waiting or job.outcome is not None or job.state is not JobState.PREPARING:
-        return Step(job, told)
-    started = max(r.started for r in job.replicas)
-    up = replace(job, state=JobState.RUNNING, started=job.started or started, updated=now)
-    return Step(up, (*told, story.running(up)))
-
-
-def _judged(
-    job: Job,
-    replica: Replica,
-    lost: ReplicaLost | None,
-    now: int,
-    told: tuple[TimelineEntry, ...],
-) -> Step:
-    """Let the failure table decide what a replica's end means, unless the end of the job is decided.
-
-    `lost`: how it was lost, None if it left a record."""
-    decided = job.outcome
-    if decided is not None and not (
-        decided.state is JobState.CANCELLED and _succeeded_before(replica, decided)
-    ):
-        return _finished_if_down(job, now, told)
-    program = job.spec.pool(replica.id.pool).program
-    verdict = judge(
-        Evidence(
-            job.name,
-            replica.id,
-            program.module is not None,
-            replica.exit,
-            lost.cause if lost else "",
-            lost is not None and lost.by_service,
-        )
-    )
-    match verdict.effect:
-        case Effect.REPLICA_DONE:
-            return _running_if_complete(job, now, told)
-        case Effect.JOB_SUCCEEDS:
-            at = replica.exit.ended if replica.exit else now
-            running = replace(job, started=job.started or at)
-            return _decide(running, Outcome(JobState.SUCCEEDED, verdict.rule, at=now), now, told)
-        case Effect.JOB_FAILS:
-            entry = story.verdict(verdict.rule, replica, now)
-            outcome = Outcome(JobState.FAILED, verdict.rule, verdict.error, now)
-            return _decide(job, outcome, now, (*told, entry))
-        case _:
-            assert_never(verdict.effect)
-
-
-def _succeeded_before(replica: Replica, cancelled: Outcome) -> bool:
-    """A primary that exited 0 before the cancel was accepted keeps its success (SPEC §2, "Cancel")."""
-    return (
-        replica.id.is_primary
-        and replica.exit is not None
-        and replica.exit.exit_code == 0
-        and replica.exit.ended <= cancelled.at
-    )
-
-
-def _decide(job: Job, outcome: Outcome, now: int, told: tuple[TimelineEntry, ...]) -> Step:
-    return _finished_if_down(replace(job, outcome=outcome, updated=now), now, told)
-
-
-def _finished_if_down(job: Job, now: int, told: tuple[TimelineEntry, ...]) -> Step:
-    """The final state, as soon as nothing of the job lives (SPEC §2, DESIGN §3.8)."""
-    outcome = job.outcome
-    assert outcome is not None
-    if job.launched and not all(r.state.is_over for r in job.replicas):
-        return Step(job, told)
-    ended = replace(job, state=outcome.state, error=outcome.error, ended=now, updated=now)
-    return Step(ended, (*told, story.over(outcome, now)))

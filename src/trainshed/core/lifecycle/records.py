@@ -5,7 +5,8 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 
 from dataclasses import dataclass
 
-from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.lifecycle.drills import Drill
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.specs.model import JobSpec
 
@@ -16,7 +17,9 @@ class ExitRecord:
 
     Exactly one of `exit_code` and `signal` is set. `oom`: the replica's memory limit was hit and the main
     process died of it. `log_lines`: lines written in all, so that readers know the log is whole.
-    `tail`: the last lines of the log, at most 2 kB, for the public error message.
+    `tail`: the last lines of the log, at most 2 kB, for the public error message. `child_oom`: how many other
+    processes of the replica the memory limit cost. `stopped`: it had been asked to stop before it ended.
+    `stalled`: the stall watchdog ended it.
     """
 
     exit_code: int | None
@@ -26,11 +29,23 @@ class ExitRecord:
     ended: int
     log_lines: int = 0
     tail: str = ""
+    child_oom: int = 0
+    stopped: bool = False
+    stalled: bool = False
+
+
+Counters = tuple[tuple[str, int], ...]
+"""How often something was done, by the name of the failure rule because of which it was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica of the current attempt. `incarnation` fences: at most one of them lives."""
+    """One replica of the current attempt. `incarnation` fences: at most one of them lives.
+
+    `node` "": it has no place, and waits for one. `leaving`: why it was asked to leave its node ("" = it was not).
+    `restarts`: in this attempt, by rule; `recent`: when the last ones were, for rules with a limit of rate.
+    `avoid`: the node that it had to leave, or that it was lost with.
+    """
 
     id: ReplicaId
     state: ReplicaState = ReplicaState.WAITING
@@ -38,14 +53,28 @@ class Replica:
     node: str = ""
     started: int = 0
     exit: ExitRecord | None = None
+    leaving: str = ""
+    restarts: Counters = ()
+    recent: tuple[int, ...] = ()
+    avoid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """The public error of a job: a google.rpc code and the public message (SPEC §2.1)."""
+    """The public error of a job: a google.rpc code and the public message (SPEC §2.1), with typed facts beside it.
+
+    `cause`: the word of `core.failure.evidence.Cause`. `replica`: whose end it was ("" = the whole attempt's).
+    `status`: its published exit status. `tail`: the last lines of its log. `reason`: what was wrong, in words, where
+    the public message does not say it.
+    """
 
     code: int
     message: str
+    cause: str = ""
+    replica: str = ""
+    status: int | None = None
+    tail: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +89,29 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt is given up for another one, because of `rule`, as decided at `at`.
+
+    `keeps_room`: the next one begins at once in the same places; else the job waits for room, from `not_before` on.
+    """
+
+    rule: str
+    at: int
+    keeps_room: bool = True
+    not_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job and its current attempt.
 
-    `attempt` counts from 1; 0 before the first admission. `launched`: replicas of this attempt may have
-    processes. `outcome` is set as soon as it is decided; the state follows when nothing of the job lives.
-    `public_json` is the created resource in public JSON (input fields only), from which views are made.
+    `attempt` counts from 1; 0 before the first admission. `phase` is where that attempt stands, WAITING while there
+    is none with room. `outcome` is set as soon as it is decided; the state follows when nothing of the job lives.
+    `retry` is set while the attempt is ended for the next one. `retries`: job retries so far, by rule.
+    `not_before`: it is not admitted earlier. `memory_factor`: what the out-of-memory escalation has made of
+    each replica's limit. `checkpoint`: when something was last seen written to its bucket, or a warning said
+    that nothing was. `public_json` is the created resource in public JSON (input fields only), from
+    which views are made.
     """
 
     uid: JobUid
@@ -80,7 +126,19 @@ class Job:
     started: int = 0
     ended: int = 0
     attempt: int = 0
-    launched: bool = False
+    phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()
     outcome: Outcome | None = None
     error: JobError | None = None
+    retry: Retry | None = None
+    retries: Counters = ()
+    not_before: int = 0
+    memory_factor: float = 1.0
+    drills: tuple[Drill, ...] = ()
+    checkpoint: int = 0
+    warned_of_limit: bool = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it holds places on nodes now."""
+        return self.phase not in (AttemptState.WAITING, AttemptState.OVER) and bool(self.replicas)

@@ -1,7 +1,11 @@
 """How a job's life is told: the timeline entries of each step, and the reasons of cancellations. Words only."""
 
+from collections.abc import Iterator
 from typing import assert_never
 
+from trainshed.core.failure.evidence import Evidence
+from trainshed.core.failure.rules import Effect, Verdict
+from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
 from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
 from trainshed.core.names import public_replica_name
@@ -9,8 +13,49 @@ from trainshed.core.names import public_replica_name
 
 def admitted(job: Job, now: int) -> TimelineEntry:
     noun = "replica" if len(job.replicas) == 1 else "replicas"
+    nodes = {str(replica.id): replica.node for replica in job.replicas}
     return TimelineEntry(
-        now, "admitted", f"Attempt {job.attempt}: {len(job.replicas)} {noun} placed."
+        now,
+        "admitted",
+        f"Attempt {job.attempt}: {len(job.replicas)} {noun} placed.",
+        {"attempt": job.attempt, "nodes": nodes},
+    )
+
+
+def again(job: Job, now: int) -> TimelineEntry:
+    return TimelineEntry(
+        now,
+        "attempt",
+        f"Attempt {job.attempt} begins in the same places.",
+        {"attempt": job.attempt},
+    )
+
+
+def waits_again(job: Job, now: int) -> TimelineEntry:
+    pause = max(0, job.not_before - now)
+    when = f" in {_seconds(pause)} seconds" if pause else ""
+    return TimelineEntry(
+        now, "waiting", f"The job asks for room again{when}.", {"not_before": job.not_before}
+    )
+
+
+def placed(job: Job, replica: Replica, now: int) -> TimelineEntry:
+    name = public_replica_name(job.name.api, replica.id)
+    return TimelineEntry(
+        now,
+        "replica_placed",
+        f"{name} goes on on {replica.node}, with an empty working directory.",
+        {**_which(job, replica), "node": replica.node},
+    )
+
+
+def asked_to_leave(job: Job, replica: Replica, reason: str, now: int) -> TimelineEntry:
+    name = public_replica_name(job.name.api, replica.id)
+    return TimelineEntry(
+        now,
+        "replica_asked_to_leave",
+        f"{name} is asked to leave {replica.node or 'its place'}: {reason}.",
+        {**_which(job, replica), "node": replica.node, "reason": reason},
     )
 
 
@@ -23,25 +68,38 @@ def started(job: Job, replica: Replica) -> TimelineEntry:
     return TimelineEntry(
         replica.started,
         "replica_started",
-        f"{public_replica_name(job.name.api, replica.id)} started{place}.",
-        _which(replica),
+        f"{public_replica_name(job.name.api, replica.id)} started{place}{_which_time(replica)}.",
+        {**_which(job, replica), "node": replica.node},
     )
 
 
-def running(job: Job) -> TimelineEntry:
-    return TimelineEntry(job.started, "running", "All replicas are running.")
+def running(job: Job, at: int) -> TimelineEntry:
+    return TimelineEntry(at, "running", "All replicas are running.", {"attempt": job.attempt})
 
 
-def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> TimelineEntry:
-    return TimelineEntry(
+def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
+    """An out-of-memory kill of a child alone is an entry of its own; the main process's end decides (SPEC §2.1)."""
+    name = public_replica_name(job.name.api, replica.id)
+    if exit_record.child_oom:
+        many = exit_record.child_oom
+        yield TimelineEntry(
+            exit_record.ended,
+            "child_out_of_memory",
+            f"The memory limit cost {name} {many} process{'es' if many > 1 else ''} beside its main one.",
+            {**_which(job, replica), "count": many},
+        )
+    yield TimelineEntry(
         exit_record.ended,
         "replica_exited",
-        f"{public_replica_name(job.name.api, replica.id)} {_how(exit_record)}.",
+        f"{name} {_how(exit_record)}.",
         {
-            **_which(replica),
+            **_which(job, replica),
             "exit_code": exit_record.exit_code,
             "signal": exit_record.signal,
             "oom": exit_record.oom,
+            "stopped": exit_record.stopped,
+            "stalled": exit_record.stalled,
+            "log_lines": exit_record.log_lines,
         },
     )
 
@@ -50,13 +108,92 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEn
     name = public_replica_name(job.name.api, replica.id)
     if event.by_service:
         message = f"The service could not run {name}: {event.cause}."
-        return TimelineEntry(now, "internal_error", message, _which(replica))
-    return TimelineEntry(now, "replica_lost", f"{name} was lost: {event.cause}.", _which(replica))
+        return TimelineEntry(now, "service_failed", message, _which(job, replica))
+    return TimelineEntry(
+        now, "replica_lost", f"{name} was lost: {event.cause}.", _which(job, replica)
+    )
 
 
-def verdict(rule: str, replica: Replica, now: int) -> TimelineEntry:
-    details = {"rule": rule, "replica": str(replica.id)}
-    return TimelineEntry(now, "verdict", f"Rule {rule}: the job fails.", details)
+def verdict(job: Job, found: Evidence, verdict: Verdict, now: int, drill: int) -> TimelineEntry:
+    """What the failure table says, by which row, on what evidence (issue of the row's name: SPEC §2.1)."""
+    details: dict[str, object] = {
+        "rule": verdict.rule.name,
+        "effect": verdict.effect.value,
+        "cause": found.cause.value,
+        "attempt": job.attempt,
+    }
+    if found.replica is not None:
+        details["replica"] = str(found.replica)
+    if found.exit is not None:
+        details |= {"exit_code": found.exit_code, "signal": found.signal, "status": found.status}
+    if found.text:
+        details["reason"] = found.text
+    if verdict.budget:
+        details |= {"count": verdict.count, "budget": verdict.budget}
+    if drill:
+        details["drill"] = drill
+    subject = found.public_name if found.replica else "the attempt"
+    reason = f" ({found.text})" if found.text else ""
+    spent = f" {verdict.spent};" if verdict.spent else ""
+    message = f"Rule {verdict.rule.name} for {subject}{reason}:{spent} {_follows(found, verdict)}."
+    return TimelineEntry(now, "verdict", message, details)
+
+
+def drill_ordered(job: Job, drill: Drill) -> TimelineEntry:
+    name = public_replica_name(job.name.api, drill.replica)
+    if drill.at_line:
+        when = f"at a line that matches {drill.at_line!r}"
+    elif drill.after:
+        when = f"after {_seconds(drill.after)} seconds"
+    else:
+        when = "as soon as it runs"
+    return TimelineEntry(
+        drill.ordered,
+        "drill_ordered",
+        f"Drill {drill.number}: {drill.kind} for {name}, {when}.",
+        {"drill": drill.number, "drill_kind": drill.kind.value, "replica": str(drill.replica)},
+    )
+
+
+def drill_fired(job: Job, drill: Drill) -> TimelineEntry:
+    name = public_replica_name(job.name.api, drill.replica)
+    return TimelineEntry(
+        drill.fired,
+        "drill_fired",
+        f"Drill {drill.number}: {drill.kind} is done to {name}.",
+        {
+            "drill": drill.number,
+            "drill_kind": drill.kind.value,
+            "replica": str(drill.replica),
+            "attempt": drill.attempt,
+            "incarnation": drill.incarnation,
+        },
+    )
+
+
+def limit_nears(job: Job, now: int) -> TimelineEntry:
+    end = job.started + job.spec.scheduling.timeout
+    return TimelineEntry(
+        now,
+        "limit_nears",
+        f"The job meets its maximum running time in {_seconds(max(0, end - now) // 60)} minutes and is cancelled then.",
+        {"cancelled_at": end},
+    )
+
+
+def no_checkpoint(job: Job, now: int, hours: int) -> TimelineEntry:
+    where = job.spec.job_dir or job.spec.base_output_directory
+    return TimelineEntry(
+        now,
+        "no_checkpoint",
+        f"Nothing was written to {where} for {hours} hours: a failure now would cost all that work.",
+        {"uri": where},
+    )
+
+
+def refused_event(name: str, message: str, now: int) -> TimelineEntry:
+    """The service met a state of the job that it does not understand, and gave the attempt up."""
+    return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 
 def cancel_requested(job: Job, cause: CancelCause, at: int) -> TimelineEntry:
@@ -88,13 +225,51 @@ def cancel_message(job: Job, cause: CancelCause) -> str:
             assert_never(cause)
 
 
-def _which(replica: Replica) -> dict[str, object]:
-    return {"replica": str(replica.id), "incarnation": replica.incarnation}
+def _which(job: Job, replica: Replica) -> dict[str, object]:
+    return {
+        "attempt": job.attempt,
+        "replica": str(replica.id),
+        "incarnation": replica.incarnation,
+    }
+
+
+def _which_time(replica: Replica) -> str:
+    return (
+        f" again, for the {_ordinal(replica.incarnation)} time" if replica.incarnation > 1 else ""
+    )
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
+def _follows(found: Evidence, verdict: Verdict) -> str:
+    """What a verdict does, in words."""
+    which = f"{verdict.count} of {verdict.budget}"
+    match verdict.effect:
+        case Effect.REPLICA_RESTARTS:
+            return f"the replica is restarted ({which})"
+        case Effect.JOB_RETRIES:
+            wait = f" after {_seconds(verdict.back_off)} seconds" if verdict.back_off else ""
+            return f"the job is retried{wait} ({which})"
+        case Effect.REPLICA_DONE:
+            return "the replica is done" if found.exit_code == 0 else "the job goes on without it"
+        case Effect.JOB_SUCCEEDS:
+            return "the job succeeds"
+        case Effect.JOB_FAILS:
+            return "the job fails"
+        case Effect.JOB_CANCELLED:
+            return "the job is cancelled"
+        case _:
+            assert_never(verdict.effect)
 
 
 def _how(exit_record: ExitRecord) -> str:
     if exit_record.oom:
         return "ran out of memory"
+    if exit_record.stalled:
+        return "was ended because it made no progress"
     if exit_record.signal is not None:
         return f"was ended by signal {exit_record.signal}"
     return f"exited with status {exit_record.exit_code}"

@@ -47,6 +47,7 @@ class Host:
 
     `level`: sandbox level (`protocol.LEVEL_*`). `memory_base`, `cpu_base`: control group directories ("" = none).
     `memory_bytes`: what all replicas share. `identity`: tells this service from others on the machine.
+    `gpus`: it has some, so that each replica is told which are its own.
     """
 
     level: str
@@ -54,6 +55,7 @@ class Host:
     cpu_base: str
     memory_bytes: int
     identity: str
+    gpus: bool = False
 
     @property
     def namespaced(self) -> bool:
@@ -85,7 +87,8 @@ def launch_document(
         environ=_ambient(ambient)
         | storage
         | dict(plan.environ)
-        | _slot_environment(plan, slot, host, directory / protocol.FILES),
+        | _slot_environment(plan, slot, host, directory / protocol.FILES)
+        | _device_environment(slot, host),
         logs=str(logs),
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
@@ -103,6 +106,8 @@ def launch_document(
         read_only=outermost([*read_only, *map(Path, _read_only(plan, host))]),
         storage_socket=storage_socket,
         storage_port=storage_port,
+        stall_after=plan.stall_after / 1e9,
+        memory_polling=not host.memory_base,
     )
 
 
@@ -159,6 +164,16 @@ def _slot_environment(plan: LaunchPlan, slot: Slot, host: Host, files: Path) -> 
         metrics = files / program.HYPERTUNE / "output.metrics"
         environ["CLOUD_ML_HP_METRIC_FILE"] = str(metrics)
     return environ
+
+
+def _device_environment(slot: Slot, host: Host) -> dict[str, str]:
+    """Which GPUs a program sees: the replica's own, none where it has none (SPEC §2, Capacity modes; §3)."""
+    if slot.devices is None and not host.gpus:
+        return {}
+    seen = slot.devices or ""
+    environ = {"CUDA_VISIBLE_DEVICES": seen, "NVIDIA_VISIBLE_DEVICES": seen}
+    # Ours are numbered so; CUDA's own order would begin with the fastest.
+    return environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if seen else environ
 
 
 def outermost(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -1,19 +1,23 @@
 """The local engine: the port over slots of this machine. Owns no truth: all of it is in the slots' files."""
 
 import asyncio
-import logging
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import findings, machine
+from trainshed.engines.local import handles, machine
+from trainshed.engines.local.devices import Devices, NvmlDevices
 from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
-from trainshed.engines.local.layout import Layout, choose_slot
+from trainshed.engines.local.gangs import Gangs
+from trainshed.engines.local.layout import Layout
+from trainshed.engines.local.leases import Leases
+from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.settling import Settler
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.survey import survey
 from trainshed.engines.local.sweeper import Sweeper
@@ -22,17 +26,12 @@ from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
     EngineUnavailable,
-    LaunchRejected,
+    Fault,
     Node,
     Slot,
     SlotRequest,
 )
 from trainshed.replica import cgroups, journal, protocol
-
-log = logging.getLogger(__name__)
-
-_PAUSE = 1.0
-"""Seconds before a slot whose files cannot be read or written now is looked into again."""
 
 
 class LocalEngine:
@@ -40,9 +39,11 @@ class LocalEngine:
     here on and starts new ones when it dies (None: starts the first as well). `storage_socket`: the bucket process's
     Unix socket, None = replicas get no storage endpoint. `hidden`: directories that programs must not see, besides
     slots and logs; `read_only`: directories they may only read, shown even inside hidden ones (runtimes).
-    `nodes`: as how many virtual nodes the machine is offered.
-    `ambient`: the service's own environment (`documents` says what of it is passed on). `level`: the sandbox level to
-    use, a `protocol.LEVEL_*`; "" = the strongest that works here."""
+    `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`, `node_memory_bytes`, `node_accelerators`:
+    what each of them is declared to have, 0 or () = its share of the machine.
+    `devices`: where GPUs are learned of, None = from the driver. `lease`: seconds after which a shim that does not
+    answer is killed and its replica lost. `ambient`: the service's own environment (`documents` says what of it is
+    passed on). `level`: the sandbox level to use, a `protocol.LEVEL_*`; "" = the strongest that works here."""
 
     def __init__(
         self,
@@ -53,27 +54,40 @@ class LocalEngine:
         hidden: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
         nodes: int = 1,
+        node_vcpus: float = 0,
+        node_memory_bytes: int = 0,
+        node_accelerators: tuple[tuple[str, int], ...] = (),
+        devices: Devices | None = None,
+        lease: float = 30.0,
         ambient: Mapping[str, str] | None = None,
         level: str = "",
     ) -> None:
+        self._identity = machine.identity(data)
         self._layout = Layout(data.resolve())
         self._spawner = Spawner(zygote)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
+        self._settler = Settler(self._request, self._spawner.renew)
+        self._nodes = Nodes(self._emit)
+        self._gangs = Gangs(
+            self._layout, self._nodes, self._identity, self._emit, self._settler.later
+        )
+        self._lease = lease
+        self._leases = Leases(lease, self._gangs.seats, self._give_up)
         self._storage_socket = str(storage_socket.resolve()) if storage_socket else ""
         self._hidden = outermost(
             [self._layout.slots, self._layout.logs, *(path.resolve() for path in hidden)]
         )
         self._read_only = tuple(path.resolve() for path in read_only)
         self._ambient = dict(os.environ if ambient is None else ambient)
-        self._nodes = nodes
+        self._devices = devices or NvmlDevices(self._ambient)
+        self._node_count = nodes
+        self._declared = machine.Declared(node_vcpus, node_memory_bytes, node_accelerators)
         self._level = level
-        self._identity = machine.identity(data)
         self._host: Host | None = None
-        self._node: Node | None = None
-        self._seats: dict[tuple[JobUid, int], dict[ReplicaId, Seat]] = {}
+        self._limits: handles.Limits | None = None
+        self._capacity: tuple[Node, ...] = ()
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --- the port ---
@@ -82,117 +96,125 @@ class LocalEngine:
         """Known after `start`."""
         host = self._known_host()
         return Capabilities(
-            enforced_memory=bool(host.memory_base),
-            oom_verdict=bool(host.memory_base),
+            enforced_memory=True,
+            oom_verdict=True,
             process_namespace=host.namespaced,
             stable_hostname=host.namespaced,
             addresses="loopback" if host.namespaced else "literal",
             durable=True,
+            memory_limit="kernel" if host.memory_base else "polling",
         )
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
-        await self._spawner.ready()
+        self._limits = handles.take_what_there_is()
+        await self._spawner.ready(self._limits)
         level = self._level or await self._spawner.probe(self._layout.probe)
-        memory_base, cpu_base = await asyncio.to_thread(cgroups.find_bases)
-        self._node = machine.node(memory_base)
-        self._host = Host(level, memory_base, cpu_base, self._node.memory_bytes, self._identity)
+        await self._look_round(level)
         for found in await asyncio.to_thread(survey, self._layout):
-            gang = self._seat_gang(found.job_uid, found.attempt, found.slots)
-            for replica, (incarnation, finding) in found.states.items():
+            gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
+            for replica, state in found.replicas.items():
                 seat = gang[replica]
-                seat.begin(incarnation)
-                if finding is not None:
-                    seat.settle(finding)
-                else:
-                    self._settle_later(seat)
+                seat.begin(state.incarnation)
+                seat.answers = state.answers
+                seat.settle(state.incarnation, state.finding)
+        self._leases.watch()
         await self._spawner.stock(level)
         self._sweeper.later()
 
     async def close(self) -> None:
         self._closed = True
-        for gang in self._seats.values():
-            for seat in gang.values():
-                seat.let_go()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._leases.close()
+        for seat in self._gangs.seats():
+            seat.let_go()
+        await self._settler.close()
         await self._sweeper.close()
         await self._spawner.close()
+        if self._limits is not None:
+            handles.give_back(self._limits)
+            self._limits = None
         self._wake.set()
 
     async def capacity(self) -> tuple[Node, ...]:
-        if self._node is None:
-            raise EngineUnavailable("the local engine has not been started yet")
-        return machine.split(self._node, self._nodes)
+        self._known_host()
+        return self._capacity
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        if gang := self._seats.get((job_uid, attempt)):
-            return tuple(seat.slot for seat in gang.values())
-        slots: list[Slot] = []
-        for request in requests:
-            if not machine.is_node(request.node):
-                raise LaunchRejected(
-                    f"there is no node {request.node!r}; this engine's are called local, or local-0 and so on"
-                )
-            slots.append(self._choose_slot(job_uid, request, slots))
-        try:
-            self._layout.write(job_uid, attempt, tuple(slots))
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the slots of job {job_uid} cannot be written down ({error}); make room and try again"
-            ) from error
-        self._seat_gang(job_uid, attempt, tuple(slots))
-        return tuple(slots)
+        self._known_host()
+        return self._gangs.allocate(job_uid, attempt, requests)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
-        return tuple(self._seats)
+        return self._gangs.names()
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         self._sweeper.wait()
-        fresh: list[Seat] = []
-        for plan in plans:
-            seat = self._seats.get((plan.job_uid, plan.attempt), {}).get(plan.replica)
-            if seat is None:
-                raise LaunchRejected(
-                    f"{plan.replica} of job {plan.job_uid}, attempt {plan.attempt}, has no slot; allocate first"
-                )
+        places = [
+            (self._gangs.seat(plan.job_uid, plan.attempt, plan.replica), plan) for plan in plans
+        ]
+        # All or none: what could start now would only wait for the others.
+        self._nodes.require(
+            seat.slot.node for seat, plan in places if plan.incarnation > seat.incarnation
+        )
+        fresh: list[tuple[Seat, int, protocol.Message]] = []
+        for seat, plan in places:
             if plan.incarnation == seat.incarnation:
                 seat.report_again()
             elif plan.incarnation < seat.incarnation:
                 self._report_older(seat, plan.incarnation)
-            elif self._layout.is_stopped(plan.job_uid, plan.attempt):
+            elif self._may_not_start(seat, plan.incarnation):
                 seat.begin(plan.incarnation)
                 seat.lose(protocol.NEVER_STARTED)
             else:
-                seat.begin(plan.incarnation, self._document(seat, plan))
-                fresh.append(seat)
-        for seat in fresh:
+                fresh.append((seat, plan.incarnation, self._document(seat, plan)))
+        for seat, incarnation, document in fresh:
+            seat.begin(incarnation, document)
+        self._leases.watch()
+        for seat, _, _ in fresh:
             try:
                 await self._request(seat)
             except (EngineUnavailable, OSError):
                 # The others are started all the same; this one is tried again, and given up, by itself.
-                self._settle_later(seat)
+                self._settler.later(seat)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
-        for seat in self._seats.get((job_uid, attempt), {}).values():
+        for seat in self._gangs.of(job_uid, attempt).values():
             if seat.incarnation == 0:
                 seat.begin(1)
                 seat.lose(protocol.NEVER_STARTED)
             else:
                 seat.stop(grace)
 
+    async def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        seat = self._gangs.seat(job_uid, attempt, replica)
+        if incarnation > seat.incarnation or seat.may_begin:
+            # First of all: a shim that is about to begin takes the lock first and then looks for this.
+            await self._forbid(seat, incarnation)
+        if incarnation < seat.incarnation:
+            self._report_older(seat, incarnation)
+        elif incarnation == seat.incarnation:
+            seat.stop(grace)
+        else:
+            seat.report(incarnation, protocol.lost(protocol.NEVER_STARTED))
+
+    async def inject(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        fault: Fault,
+    ) -> None:
+        seat = self._gangs.of(job_uid, attempt).get(replica)
+        if seat is not None and seat.incarnation == incarnation:
+            seat.inject(fault)
+
     async def release(self, job_uid: JobUid, attempt: int) -> None:
-        gang = self._seats.get((job_uid, attempt), {})
-        if live := [str(replica) for replica, seat in gang.items() if seat.is_live]:
-            raise EngineUnavailable(
-                f"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for their end"
-            )
-        self._seats.pop((job_uid, attempt), None)
-        self._layout.discard(job_uid, attempt)
+        self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
@@ -202,6 +224,18 @@ class LocalEngine:
             self._wake.clear()
             await self._wake.wait()
 
+    # --- for tests and demonstrations ---
+
+    async def partition(self, node: str) -> None:
+        """Have the shims of a node answer no more while its programs run on, as behind a cut cable."""
+        self._nodes.cut_off(
+            node, [seat for seat in self._gangs.seats() if seat.is_live and seat.slot.node == node]
+        )
+
+    async def heal(self, node: str) -> None:
+        """End a `partition`: what is left of the shims answers again."""
+        self._nodes.rejoin(node)
+
     # --- inside ---
 
     def _known_host(self) -> Host:
@@ -209,37 +243,41 @@ class LocalEngine:
             raise EngineUnavailable("the local engine has not been started yet")
         return self._host
 
+    async def _look_round(self, level: str) -> None:
+        """Find out what this machine has."""
+        memory_base, cpu_base = await asyncio.to_thread(cgroups.find_bases)
+        devices = await asyncio.to_thread(self._devices.find)
+        whole = machine.node(memory_base)
+        shares = machine.share(devices, self._node_count)
+        host = Host(level, memory_base, cpu_base, whole.memory_bytes, self._identity, bool(devices))
+        self._capacity = machine.split(whole, shares, self._declared)
+        self._nodes.begin(shares)
+        self._gangs.begin(shares, named=host.namespaced)
+        self._host = host
+
     def _emit(self, event: EngineEvent) -> None:
         self._events.append(event)
         self._wake.set()
 
-    def _seat_gang(
-        self, job_uid: JobUid, attempt: int, slots: tuple[Slot, ...]
-    ) -> dict[ReplicaId, Seat]:
-        directory = self._layout.attempt(job_uid, attempt)
-        gang = {
-            slot.replica: Seat(
-                job_uid=job_uid,
-                attempt=attempt,
-                slot=slot,
-                directory=directory / str(slot.replica),
-                emit=self._emit,
-                unclear=self._settle_later,
-            )
-            for slot in slots
-        }
-        self._seats[job_uid, attempt] = gang
-        return gang
+    def _give_up(self, late: Sequence[Seat], quiet: Sequence[Seat], live: Sequence[Seat]) -> None:
+        """The leases of `late` are over (`Leases`)."""
+        for seat in self._nodes.silent(late, quiet, live):
+            self._settler.expel(seat, self._lease, self._nodes.cleared)
 
-    def _choose_slot(self, job_uid: JobUid, request: SlotRequest, chosen: Sequence[Slot]) -> Slot:
-        seated = (seat.slot for gang in self._seats.values() for seat in gang.values())
-        host = self._known_host()
-        return choose_slot(
-            self._identity, job_uid, request, [*seated, *chosen], named=host.namespaced
-        )
+    def _may_not_start(self, seat: Seat, incarnation: int) -> bool:
+        stopped = self._layout.is_stopped(seat.job_uid, seat.attempt)
+        return stopped or self._layout.is_forbidden(seat.directory, incarnation)
+
+    async def _forbid(self, seat: Seat, incarnation: int) -> None:
+        try:
+            await asyncio.to_thread(self._layout.forbid, seat.directory, incarnation)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the stop of {seat.slot.replica} cannot be written down ({error}); make room and try again"
+            ) from error
 
     def _document(self, seat: Seat, plan: LaunchPlan) -> protocol.Message:
-        gang = self._seats[plan.job_uid, plan.attempt].values()
+        gang = self._gangs.of(plan.job_uid, plan.attempt).values()
         text = hosts_text([seat.slot for seat in gang], plan.hosts)
         try:
             hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
@@ -275,41 +313,8 @@ class LocalEngine:
 
     def _report_older(self, seat: Seat, incarnation: int) -> None:
         record = journal.Entries(str(seat.directory)).record(incarnation)
+        if record is None and self._layout.is_forbidden(seat.directory, incarnation):
+            record = protocol.lost(protocol.NEVER_STARTED)
         seat.report(
             incarnation, record or protocol.lost(f"superseded by incarnation {seat.incarnation}")
         )
-
-    def _settle_later(self, seat: Seat) -> None:
-        """A seat has no link and no end: find out which, in a task."""
-        self._spawn(self._settle(seat, seat.incarnation))
-
-    async def _settle(self, seat: Seat, incarnation: int) -> None:
-        pause = 0.001
-        while not self._closed and seat.incarnation == incarnation and seat.is_live:
-            try:
-                finding = await asyncio.to_thread(findings.look, seat.directory, incarnation)
-            except OSError as error:
-                # A full disk, say: the end cannot be written down yet, and so must not be told.
-                log.warning("%s cannot be looked into: %s; once more in a second", seat.slot, error)
-                await asyncio.sleep(_PAUSE)
-                continue
-            match finding:
-                case findings.Changing():
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, 0.1)
-                case findings.NeverStarted() if seat.plan and seat.retries_left > 0:
-                    # The request died with the zygote before a shim began: it may be made again.
-                    seat.retries_left -= 1
-                    try:
-                        await self._request(seat)
-                    except (EngineUnavailable, OSError) as error:
-                        seat.lose(str(error), by_service=True)
-                    return
-                case _:
-                    seat.settle(finding)
-                    return
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -1,11 +1,15 @@
 """What a slot's files say about an incarnation, whoever wrote them and whatever was killed since. Blocks."""
 
+import errno
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.engines.local.link import connect
 from trainshed.replica import fence, journal, protocol
+
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""Why a connection cannot be had that says nothing about the shim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,21 @@ Finding = Over | Alive | Changing | NeverStarted
 
 def look(slot: Path, incarnation: int) -> Finding:
     """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
-    loss recorded, so that the answer stays the same for ever."""
-    if record := journal.Entries(str(slot)).record(incarnation):
+    loss recorded, so that the answer stays the same for ever. Raises OSError: this cannot be found out now."""
+    return stand(slot, journal.Entries(str(slot)), incarnation)
+
+
+def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
+    """`look`, by somebody who has just read the slot's journal."""
+    if record := entries.record(incarnation):
         return Over(record)
     lock = journal.try_lock(str(slot))
     if lock < 0:
         try:
             return Alive(connect(slot))
-        except OSError:
+        except OSError as error:
+            if error.errno in _OURS:
+                raise
             return Changing()
     try:
         # Its holder may have written the record between the two looks.
@@ -60,8 +71,3 @@ def look(slot: Path, incarnation: int) -> Finding:
         return Over(record)
     finally:
         journal.release(lock)
-
-
-def latest(slot: Path) -> int:
-    """The highest incarnation that was ever started in a slot; 0 if none was."""
-    return journal.Entries(str(slot)).latest

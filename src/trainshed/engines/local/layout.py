@@ -1,29 +1,19 @@
-"""Where slots lie on disk, and which address each has. Everything here can be found again after a restart.
+"""Where slots lie on disk. Everything here can be found again after a restart.
 
 `<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots; beside it one directory per replica
 (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 
-import hashlib
+import contextlib
 import json
 import os
 import uuid
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Slot, SlotRequest
-from trainshed.replica import durable, protocol, system
-
-PROGRAM_PORT = 2222
-"""The port that every replica may bind on its own address (facts §3.2)."""
-
-_FIRST_ADDRESS = 127 << 24 | 64 << 16
-_ADDRESSES = 1 << 22
-"""127.64.0.0/10: loopback addresses that nothing else on a machine uses."""
-
-_FIRST_PORT = 20000
-_PORT_PAIRS = 10000
+from trainshed.engines.port import Slot
+from trainshed.replica import durable, protocol
 
 
 class Layout:
@@ -43,12 +33,15 @@ class Layout:
         return self.slots / str(job_uid) / str(attempt)
 
     def attempts(self) -> Iterator[tuple[JobUid, int]]:
-        """Every attempt that has a directory, in no order."""
+        """Every attempt that has a directory, in no order. Jobs that have none any more lose theirs."""
         for job in os.scandir(self.slots):
             if job.name.isdigit():
-                for attempt in os.scandir(job.path):
-                    if attempt.name.isdigit():
-                        yield JobUid(int(job.name)), int(attempt.name)
+                attempts = [entry.name for entry in os.scandir(job.path) if entry.name.isdigit()]
+                if not attempts:
+                    with contextlib.suppress(OSError):
+                        Path(job.path).rmdir()
+                for attempt in attempts:
+                    yield JobUid(int(job.name)), int(attempt)
 
     def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
         """The gang's slots as they were given out; () if none were."""
@@ -70,6 +63,7 @@ class Layout:
                 "host": slot.host,
                 "address": slot.address,
                 "port": slot.port,
+                "devices": slot.devices,
             }
             for slot in slots
         }
@@ -88,10 +82,23 @@ class Layout:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
     def mark_stopped(self, job_uid: JobUid, attempt: int) -> None:
-        """Record durably that nothing of the attempt may start any more. Blocks for a disk write."""
-        directory = self.attempt(job_uid, attempt)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        durable.write(str(directory / protocol.STOPPED), "")
+        """Record durably that nothing of the attempt may start any more; nothing if it has been given back. Blocks
+        for a disk write."""
+        with contextlib.suppress(FileNotFoundError):
+            durable.write(str(self.attempt(job_uid, attempt) / protocol.STOPPED), "")
+
+    def is_forbidden(self, slot: Path, incarnation: int) -> bool:
+        return (slot / protocol.stopped_mark(incarnation)).exists()
+
+    def forbid(self, slot: Path, incarnation: int) -> None:
+        """Record durably that one incarnation of the replica in `slot` may not start any more; nothing changes for it
+        if it has. Blocks for a disk write. Raises OSError."""
+        durable.write(str(slot / protocol.stopped_mark(incarnation)), "")
+
+    def discard_files(self, slot: Path) -> None:
+        """Take away what the programs of a replica left; its journal and its logs stay. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            (slot / protocol.FILES).rename(self.trash / uuid.uuid4().hex)
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
         """Take an attempt's directory out of sight at once; what is in `trash` is deleted later."""
@@ -101,47 +108,3 @@ class Layout:
             directory.parent.rmdir()
         except OSError:
             return  # Gone already, or another attempt of the job is still there.
-
-
-def choose_slot(
-    identity: str, job_uid: JobUid, request: SlotRequest, taken: Sequence[Slot], *, named: bool
-) -> Slot:
-    """A slot beside those that are taken. `named`: its hostname can be resolved by its peers."""
-    if system.LINUX:
-        used = {slot.address for slot in taken}
-        address, port = choose_address(identity, job_uid, request.replica, used), PROGRAM_PORT
-    else:
-        ports = {slot.port for slot in taken}
-        address, port = "127.0.0.1", choose_port(identity, job_uid, request.replica, ports)
-    host = request.hostname if named else address
-    return Slot(request.replica, request.node, request.hostname, host, address, port)
-
-
-def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
-    """A replica's own loopback address: the same for the same replica as long as it is free.
-
-    `identity`: what tells this service from another on the machine. `used`: addresses of live slots.
-    """
-    start = _digest(identity, job_uid, replica) % _ADDRESSES
-    for step in range(_ADDRESSES):
-        number = _FIRST_ADDRESS + (start + step) % _ADDRESSES
-        address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
-        # Addresses that end in 0 or 255 look like networks to some programs.
-        if number & 255 not in (0, 255) and address not in used:
-            return address
-    raise RuntimeError("all of 127.64.0.0/10 is in use; release slots")
-
-
-def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
-    """Where all replicas share one address: a port of its own, the next one being its storage endpoint's."""
-    start = _digest(identity, job_uid, replica) % _PORT_PAIRS
-    for step in range(_PORT_PAIRS):
-        port = _FIRST_PORT + 2 * ((start + step) % _PORT_PAIRS)
-        if port not in used:
-            return port
-    raise RuntimeError("all ports from 20000 to 39999 are in use; release slots")
-
-
-def _digest(identity: str, job_uid: JobUid, replica: ReplicaId) -> int:
-    text = f"{identity}|{job_uid}|{replica}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

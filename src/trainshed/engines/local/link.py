@@ -1,11 +1,13 @@
 """The service's end of one shim's socket: messages in, orders out, on the event loop, without a task each."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from trainshed.engines.port import Fault
 from trainshed.replica import protocol
 
 _LONGEST_ADDRESS = 90
@@ -45,10 +47,20 @@ class Link:
 
     def stop(self, grace: int) -> None:
         """Ask for SIGTERM now and SIGKILL after `grace` ns. Nobody listening: the broken link says so."""
-        try:
-            self._socket.send(protocol.encode({"o": "stop", "grace": grace}))
-        except OSError:
-            return
+        self._order({"o": "stop", "grace": grace})
+
+    def ping(self, number: int) -> None:
+        """Ask for a sign of life: the shim's loop answers `pong` at once."""
+        self._order({"o": "ping", "n": number})
+
+    def inject(self, fault: Fault) -> None:
+        """Have the shim do a fault to its replica."""
+        self._order({"o": "fault", "kind": fault.value})
+
+    def _order(self, message: protocol.Message) -> None:
+        # A shim that reads nothing for so long that this does not fit is about to lose its lease.
+        with contextlib.suppress(OSError):
+            self._socket.send(protocol.encode(message))
 
     def close(self) -> None:
         """Let go; the shim goes on."""
@@ -58,8 +70,10 @@ class Link:
 
 
 def connect(slot: Path) -> socket.socket:
-    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there."""
+    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not block."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # A shim that accepts nothing any more must not make its caller wait.
+    connection.setblocking(False)
     address = str(slot / protocol.SOCKET)
     handle = -1
     try:

@@ -1,14 +1,28 @@
-"""What this machine offers: processors, memory, GPUs, control groups."""
+"""What this machine offers: processors, memory, control groups, and how all of it is shared out over virtual nodes."""
 
 import hashlib
 import os
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainshed.engines.local.devices import Device, totals
 from trainshed.engines.port import Node
 from trainshed.replica import cgroups
 
-_NODE_NAME = re.compile(r"local(-\d+)?")
+NAME = "local"
+
+_NODE_NAME = re.compile(rf"{NAME}(-\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What each virtual node is said to have, whatever the machine has: for strict mode and demonstrations. 0 or ():
+    its share of the machine."""
+
+    vcpus: float = 0
+    memory_bytes: int = 0
+    accelerators: tuple[tuple[str, int], ...] = ()
 
 
 def identity(data: Path) -> str:
@@ -21,23 +35,9 @@ def is_node(name: str) -> bool:
     return _NODE_NAME.fullmatch(name) is not None
 
 
-def split(whole: Node, count: int) -> tuple[Node, ...]:
-    """The machine as `count` virtual nodes, each with an equal share of it; a GPU is on one of them."""
-    if count == 1:
-        return (whole,)
-    return tuple(
-        Node(
-            f"{whole.name}-{index}",
-            whole.vcpus / count,
-            whole.memory_bytes // count,
-            whole.gpus // count + (index < whole.gpus % count),
-        )
-        for index in range(count)
-    )
-
-
 def node(memory_base: str) -> Node:
-    """The machine as one node. `memory_base`: the control group whose limit, if any, is the memory there is."""
+    """The machine as one node, but for its GPUs. `memory_base`: the control group whose limit, if any, is the memory
+    there is."""
     if hasattr(os, "sched_getaffinity"):
         vcpus = len(os.sched_getaffinity(0))
     else:
@@ -45,6 +45,28 @@ def node(memory_base: str) -> Node:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if limit := cgroups.memory_limit(memory_base):
         memory = min(memory, limit)
-    devices = Path("/dev")
-    gpus = sum(1 for entry in devices.iterdir() if re.fullmatch(r"nvidia\d+", entry.name))
-    return Node("local", vcpus, memory, gpus)
+    return Node(NAME, vcpus, memory)
+
+
+def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ...]]:
+    """Which GPUs are on which of `count` virtual nodes: each is on one of them."""
+    if count == 1:
+        return {NAME: devices}
+    return {f"{NAME}-{index}": devices[index::count] for index in range(count)}
+
+
+def split(
+    whole: Node, shares: dict[str, tuple[Device, ...]], declared: Declared
+) -> tuple[Node, ...]:
+    """The machine as virtual nodes, each with an equal share of it or with what it is declared to have."""
+    count = len(shares)
+    return tuple(
+        replace(
+            whole,
+            name=name,
+            vcpus=declared.vcpus or whole.vcpus / count,
+            memory_bytes=declared.memory_bytes or whole.memory_bytes // count,
+            accelerators=declared.accelerators or totals(devices),
+        )
+        for name, devices in shares.items()
+    )

@@ -10,6 +10,7 @@ from trainshed.engines.local import findings
 from trainshed.engines.local.link import Link
 from trainshed.engines.port import (
     EngineEvent,
+    Fault,
     LinesWritten,
     Slot,
     SlotExited,
@@ -24,7 +25,9 @@ _RETRIES = 3
 class Seat:
     """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
 
-    `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one did. `unclear` is called when the link breaks before the end is known.
+    `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one did.
+    `answers`: its shim is of a version that answers to pings. `unclear` is called when the link breaks before the end
+    is known.
     """
 
     def __init__(
@@ -44,17 +47,30 @@ class Seat:
         self.incarnation = 0
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
+        self.answers = True
         self._emit = emit
         self._unclear = unclear
         self._link: Link | None = None
         self._started = 0
         self._record: protocol.Message | None = None
         self._grace: int | None = None
+        self._fault: Fault | None = None
+        self._heard_of = False
+        self._silent = 0
 
     @property
     def is_live(self) -> bool:
         """A program of it runs, or may run."""
         return self.incarnation > 0 and self._record is None
+
+    def awaits(self, incarnation: int) -> bool:
+        """Whether the end of that incarnation is what is not known yet."""
+        return self.is_live and self.incarnation == incarnation
+
+    @property
+    def may_begin(self) -> bool:
+        """It is live, but no shim has told this service that the program was started."""
+        return self.is_live and not self._started
 
     def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
         """Another incarnation is to be, by `plan` (a `LaunchDocument`), or was started."""
@@ -62,14 +78,34 @@ class Seat:
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
+        self.answers = True
         self._started = 0
         self._record = None
+        self._grace = None
+        self._fault = None
+        self._heard_of = True  # It has all the time of a first lease.
+        self._silent = 0
 
     def attach(self, connection: socket.socket) -> None:
-        """Listen to the shim at the other end."""
+        """Listen to the shim at the other end, and say what it has not been told yet."""
+        self.let_go()
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
             self._link.stop(self._grace)
+        if self._fault is not None:
+            self._link.inject(self._fault)
+
+    def ask(self) -> int:
+        """Have the shim give a sign of life; returns how many times it was asked in vain since it gave the last one."""
+        self._silent = 0 if self._heard_of or not self.answers else self._silent + 1
+        self._heard_of = False
+        if self._link is not None and self.answers:
+            self._link.ping(self._silent)
+        return self._silent
+
+    def excuse(self) -> None:
+        """It could not be asked, for reasons of our own: that counts as an answer."""
+        self._heard_of = True
 
     def let_go(self) -> None:
         if self._link is not None:
@@ -84,11 +120,22 @@ class Seat:
         elif self._link is not None:
             self._link.stop(grace)
 
+    def inject(self, fault: Fault) -> None:
+        """Have the shim do a fault; nothing if it is over."""
+        if self._link is not None:
+            self._link.inject(fault)
+        elif self.is_live:
+            self._fault = fault
+
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(protocol.lost(cause, by_service=by_service))
 
-    def settle(self, finding: findings.Finding) -> None:
-        """Take over what the slot's files say."""
+    def settle(self, incarnation: int, finding: findings.Finding) -> None:
+        """Take over what the slot's files said of an incarnation; nothing if it is not the live one any more."""
+        if isinstance(finding, findings.Alive) and not self.awaits(incarnation):
+            finding.connection.close()
+        if not self.awaits(incarnation):
+            return
         match finding:
             case findings.Over(record):
                 self._end(record)
@@ -110,7 +157,7 @@ class Seat:
         """Emit the end that an attempt record tells of."""
         replica = self.slot.replica
         if "lost" in record:
-            # A shim of an earlier version says nothing of it.
+            # A shim of an earlier version does not say whose fault it was.
             by_service = record.get("by_service", False)
             self._emit(
                 SlotLost(
@@ -126,6 +173,9 @@ class Seat:
             record["ended"],
             record["log_lines"],
             record["tail"],
+            record.get("child_oom", 0),
+            record.get("stopped", False),
+            record.get("stalled", False),
         )
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
@@ -137,7 +187,10 @@ class Seat:
     def _heard(self, link: Link, message: protocol.Message) -> None:
         if link is not self._link or self._record is not None:
             return
+        self._heard_of = True
         match message["e"]:
+            case "pong":
+                pass  # It lives; no more is meant by it.
             case "started":
                 self._started = message["at"]
                 self._emit_started(self.incarnation, self._started)
@@ -170,6 +223,8 @@ class Seat:
                 self._unclear(self)
 
     def _end(self, record: protocol.Message) -> None:
+        if self._record is not None:
+            return  # Found out twice.
         self._record = record
         self.let_go()
         self.report(self.incarnation, record)

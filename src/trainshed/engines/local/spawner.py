@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import handles, zygotes
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica import protocol
 
@@ -23,6 +23,7 @@ class Spawner:
 
     def __init__(self, handle: zygotes.ZygoteHandle | None) -> None:
         self._handle = handle
+        self._limits: handles.Limits | None = None
         self._level = ""
         self._lock = asyncio.Lock()
 
@@ -43,10 +44,19 @@ class Spawner:
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
         )
 
-    async def ready(self) -> None:
-        """Have a zygote, so that the first launch does not wait for one."""
+    async def ready(self, limits: handles.Limits) -> None:
+        """Have a zygote, so that the first launch does not wait for one. `limits`: of file handles, for programs."""
+        self._limits = limits
+        if self._handle is not None:
+            handles.impose(self._handle.pid, limits)
         if self._handle is None:
             await self._replace(None)
+
+    async def renew(self) -> None:
+        """Kill the zygote, which does not do what it is asked to, and start another."""
+        if (handle := self._handle) is not None:
+            handle.kill()
+            await self._replace(handle)
 
     async def probe(self, directory: Path) -> str:
         """The strongest sandbox level that this machine allows (`protocol.LEVEL_*`)."""
@@ -92,6 +102,8 @@ class Spawner:
                 if dead is not None:
                     await asyncio.to_thread(dead.close)
                 self._handle = await asyncio.to_thread(zygotes.start)
+                if self._limits is not None:
+                    handles.impose(self._handle.pid, self._limits)
                 if self._level:
                     self._ask_for_stock(self._handle)
             return self._handle

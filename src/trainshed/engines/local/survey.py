@@ -1,22 +1,33 @@
 """What an engine finds on disk when it starts: every gang that was given slots, and how each replica stands."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import Slot
+from trainshed.replica import journal
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReplica:
+    """The latest incarnation that was started, and how it stands. `answers`: its shim is of a version that answers to
+    pings."""
+
+    incarnation: int
+    finding: findings.Finding
+    answers: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FoundGang:
-    """`states`: of each replica that was ever started, its latest incarnation and how that stands (None: it is
-    changing just now, look again)."""
+    """`replicas`: those of which any incarnation was ever started."""
 
     job_uid: JobUid
     attempt: int
     slots: tuple[Slot, ...]
-    states: dict[ReplicaId, tuple[int, findings.Finding | None]]
+    replicas: dict[ReplicaId, FoundReplica]
 
 
 def survey(layout: Layout) -> list[FoundGang]:
@@ -24,13 +35,24 @@ def survey(layout: Layout) -> list[FoundGang]:
     found: list[FoundGang] = []
     for job_uid, attempt in layout.attempts():
         slots = layout.read(job_uid, attempt)
+        if not slots:
+            layout.discard(job_uid, attempt)  # none were given out, so nothing ever ran there
+            continue
         directory = layout.attempt(job_uid, attempt)
-        states: dict[ReplicaId, tuple[int, findings.Finding | None]] = {}
+        replicas: dict[ReplicaId, FoundReplica] = {}
         for slot in slots:
             place = directory / str(slot.replica)
-            if incarnation := findings.latest(place):
-                finding = findings.look(place, incarnation)
-                settled = not isinstance(finding, findings.Changing)
-                states[slot.replica] = (incarnation, finding if settled else None)
-        found.append(FoundGang(job_uid, attempt, slots, states))
+            entries = journal.Entries(str(place))
+            if incarnation := entries.latest:
+                finding = _stand(place, entries, incarnation)
+                _, shim_since = entries.shim
+                replicas[slot.replica] = FoundReplica(incarnation, finding, shim_since > 0)
+        found.append(FoundGang(job_uid, attempt, slots, replicas))
     return found
+
+
+def _stand(place: Path, entries: journal.Entries, incarnation: int) -> findings.Finding:
+    try:
+        return findings.stand(place, entries, incarnation)
+    except OSError:
+        return findings.Changing()  # To be looked at again, by somebody who has time to wait.

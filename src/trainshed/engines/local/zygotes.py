@@ -1,6 +1,8 @@
 """Starting a zygote and talking to it (`trainshed.replica.zygote` is its own side)."""
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,11 @@ class ZygoteHandle:
     def request(self, message: protocol.Message, handle: int) -> None:
         """Hand over one request and a copy of `handle`. Raises OSError: the zygote is dead, nothing was started."""
         handover.send(self.connection, protocol.encode(message), handle)
+
+    def kill(self) -> None:
+        """End it at once, whatever it does. Shims go on; requests that it has not read are lost."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let it end and reap it. Shims go on."""

@@ -30,6 +30,13 @@ def open_reader(database: Path) -> sqlite3.Connection:
     return connection
 
 
+def open_memory() -> sqlite3.Connection:
+    """A new database in memory, to read and to write, for as long as the connection is open."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = MEMORY")
+    return connection
+
+
 def _open(database: Path) -> sqlite3.Connection:
     # Each connection is used by one thread at a time, which need not be the one that opened it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)

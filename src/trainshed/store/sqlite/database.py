@@ -18,8 +18,8 @@ from trainshed.store.sqlite.writer import Writer
 DATABASE_FILE = "trainshed.db"
 LOCK_FILE = "trainshed.lock"
 
-_OLDEST_SQLITE = (3, 37, 0)
-"""STRICT tables."""
+_OLDEST_SQLITE = (3, 38, 0)
+"""STRICT tables, and JSON functions in every build."""
 
 
 class SqliteStore:

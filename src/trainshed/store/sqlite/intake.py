@@ -3,21 +3,36 @@
 import sqlite3
 from collections.abc import Sequence
 
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.drills import Drill, DrillPlan
+from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
-from trainshed.store.codec import decode_job, encode_cancel, encode_job, encode_labels
-from trainshed.store.port import Operation
-from trainshed.store.sqlite.rows import append_timeline, etag, name_parameters
-from trainshed.store.sqlite.writer import Writer
+from trainshed.store.codec import (
+    decode_job,
+    encode_cancel,
+    encode_drill,
+    encode_drills,
+    encode_job,
+    encode_labels,
+)
+from trainshed.store.port import NodeDrain, Operation
+from trainshed.store.sqlite.execution import Writing
+from trainshed.store.sqlite.rows import (
+    Parameters,
+    append_timeline,
+    etag,
+    name_parameters,
+    quota_parameters,
+)
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "intake.sql")
 
 
 class SqliteIntake:
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writing) -> None:
         self._writer = writer
 
     async def create_job(self, job: Job, timeline: Sequence[TimelineEntry]) -> None:
@@ -39,21 +54,27 @@ class SqliteIntake:
                 raise Unavailable("two jobs were given one number; send the request again")
             append_timeline(connection, _SQL["append_timeline"], job.uid, timeline)
 
-        await self._writer.run(work)
+        await self._writer.run("create_job", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
         intent = encode_cancel(cancel)
 
         def work(connection: sqlite3.Connection) -> JobUid:
-            uid, state, is_live, _ = _existing(connection, name)
-            if not is_live:
-                raise FailedPrecondition(
-                    f"{name} is already over ({state}); there is nothing to cancel"
-                )
-            connection.execute(_SQL["append_intent"], {"uid": uid, "intent": intent})
+            uid = _live(connection, name, "there is nothing to cancel")
+            connection.execute(_SQL["append_cancel"], {"uid": uid, "intent": intent})
             return uid
 
-        return await self._writer.run(work)
+        return await self._writer.run("request_cancel", work)
+
+    async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
+        intent = encode_drill(DrillOrdered(drill))
+
+        def work(connection: sqlite3.Connection) -> JobUid:
+            uid = _live(connection, name, "order the drill for a job that runs or waits")
+            connection.execute(_SQL["append_drill"], {"uid": uid, "intent": intent})
+            return uid
+
+        return await self._writer.run("order_drill", work)
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
@@ -72,7 +93,7 @@ class SqliteIntake:
             ).fetchall()
             return decode_job(*row)
 
-        return await self._writer.run(work)
+        return await self._writer.run("replace_labels", work)
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         finished = {
@@ -95,7 +116,46 @@ class SqliteIntake:
                 raise Unavailable("two operations were given one name; send the request again")
             return uid
 
-        return await self._writer.run(work)
+        return await self._writer.run("delete_job", work)
+
+    async def drain_node(self, drain: NodeDrain) -> None:
+        await self._execute(
+            "drain_node", {"node": drain.node, "since": drain.since, "reason": drain.reason}
+        )
+
+    async def undrain_node(self, node: str) -> None:
+        await self._execute("undrain_node", {"node": node})
+
+    async def set_quota(self, key: QuotaKey, limit: float) -> None:
+        await self._execute("set_quota", quota_parameters(key) | {"ceiling": limit})
+
+    async def clear_quota(self, key: QuotaKey) -> None:
+        await self._execute("clear_quota", quota_parameters(key))
+
+    async def put_drill_plan(self, plan: DrillPlan) -> None:
+        parameters = {"project_id": plan.project_id, "name": plan.name}
+        await self._execute("put_drill_plan", parameters | {"drills": encode_drills(plan.drills)})
+
+    async def delete_drill_plan(self, project_id: str, name: str) -> None:
+        if not await self._execute("delete_drill_plan", {"project_id": project_id, "name": name}):
+            raise NotFound(
+                f"the drill plan {name!r} of project {project_id!r} does not exist; nothing was deleted"
+            )
+
+    async def _execute(self, statement: str, parameters: Parameters) -> int:
+        """Execute one statement, named as the method; how many rows it changed."""
+        return await self._writer.run(
+            statement,
+            lambda connection: connection.execute(_SQL[statement], parameters).rowcount,
+        )
+
+
+def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
+    """The job's uid. Raises NotFound, FailedPrecondition (already over)."""
+    uid, state, is_live, _ = _existing(connection, name)
+    if not is_live:
+        raise FailedPrecondition(f"{name} is already over ({state}); {advice}")
+    return uid
 
 
 def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, str, bool, str]:

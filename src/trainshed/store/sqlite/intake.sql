@@ -21,10 +21,13 @@ FROM job_names JOIN jobs ON jobs.uid = job_names.uid
 WHERE job_names.api = :api AND job_names.project_id = :project_id
   AND job_names.location = :location AND job_names.job_id = :job_id;
 
--- name: append_intent
-INSERT INTO intents (job_uid, intent)
-SELECT :uid, :intent
-WHERE NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid);
+-- name: append_cancel
+INSERT INTO intents (job_uid, kind, intent)
+SELECT :uid, 'cancel', :intent
+WHERE NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND kind = 'cancel');
+
+-- name: append_drill
+INSERT INTO intents (job_uid, kind, intent) VALUES (:uid, 'drill', :intent);
 
 -- name: replace_labels
 UPDATE jobs
@@ -45,3 +48,25 @@ DELETE FROM timeline WHERE job_uid = :uid;
 
 -- name: delete_intents
 DELETE FROM intents WHERE job_uid = :uid;
+
+-- name: drain_node
+INSERT INTO drained_nodes (node, since, reason) VALUES (:node, :since, :reason)
+ON CONFLICT (node) DO UPDATE SET reason = excluded.reason WHERE excluded.reason <> '';
+
+-- name: undrain_node
+DELETE FROM drained_nodes WHERE node = :node;
+
+-- name: set_quota
+INSERT INTO quotas (project_id, region, metric, ceiling)
+VALUES (:project_id, :region, :metric, :ceiling)
+ON CONFLICT (project_id, region, metric) DO UPDATE SET ceiling = excluded.ceiling;
+
+-- name: clear_quota
+DELETE FROM quotas WHERE project_id = :project_id AND region = :region AND metric = :metric;
+
+-- name: put_drill_plan
+INSERT INTO drill_plans (project_id, name, drills) VALUES (:project_id, :name, :drills)
+ON CONFLICT (project_id, name) DO UPDATE SET drills = excluded.drills;
+
+-- name: delete_drill_plan
+DELETE FROM drill_plans WHERE project_id = :project_id AND name = :name;

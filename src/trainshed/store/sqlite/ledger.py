@@ -4,18 +4,17 @@ import sqlite3
 
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.store.codec import decode_cancel, decode_job, encode_job
+from trainshed.store.codec import decode_job, encode_job
 from trainshed.store.port import Commit, Intent, LiveJob, StaleCommit
-from trainshed.store.sqlite.rows import append_timeline
-from trainshed.store.sqlite.snapshots import Snapshots
-from trainshed.store.sqlite.writer import Writer
+from trainshed.store.sqlite.execution import Reading, Writing
+from trainshed.store.sqlite.rows import append_timeline, intent
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "ledger.sql")
 
 
 class SqliteLedger:
-    def __init__(self, writer: Writer, snapshots: Snapshots) -> None:
+    def __init__(self, writer: Writing, snapshots: Reading) -> None:
         self._writer = writer
         self._snapshots = snapshots
 
@@ -25,7 +24,7 @@ class SqliteLedger:
             ((epoch,),) = connection.execute(_SQL["acquire"], {"owner": owner}).fetchall()
             return epoch
 
-        return await self._writer.run(work)
+        return await self._writer.run("acquire", work)
 
     async def load(self, uid: JobUid) -> LiveJob | None:
         def read(connection: sqlite3.Connection) -> LiveJob | None:
@@ -33,20 +32,16 @@ class SqliteLedger:
             if row is None:
                 return None
             record, labels, labels_updated, generation = row
-            intents = connection.execute(_SQL["load_intents"], {"uid": uid}).fetchall()
-            return LiveJob(
-                decode_job(record, labels, labels_updated),
-                generation,
-                tuple(Intent(seq, decode_cancel(intent)) for seq, intent in intents),
-            )
+            intents = tuple(map(intent, connection.execute(_SQL["load_intents"], {"uid": uid})))
+            return LiveJob(decode_job(record, labels, labels_updated), generation, intents)
 
         return self._snapshots.here(read)
 
     async def load_live(self) -> tuple[LiveJob, ...]:
         def read(connection: sqlite3.Connection) -> tuple[LiveJob, ...]:
             intents: dict[int, list[Intent]] = {}
-            for uid, seq, intent in connection.execute(_SQL["load_all_intents"]):
-                intents.setdefault(uid, []).append(Intent(seq, decode_cancel(intent)))
+            for uid, *row in connection.execute(_SQL["load_all_intents"]):
+                intents.setdefault(uid, []).append(intent(row))
             return tuple(
                 LiveJob(
                     decode_job(record, labels, labels_updated),
@@ -83,7 +78,7 @@ class SqliteLedger:
             append_timeline(connection, _SQL["append_timeline"], job.uid, commit.timeline)
             return rows[0][0]
 
-        return await self._writer.run(work)
+        return await self._writer.run("commit", work)
 
 
 def _why_stale(connection: sqlite3.Connection, epoch: int, commit: Commit) -> str:

@@ -31,7 +31,7 @@ FROM jobs
 WHERE uid = :uid AND is_live = 1;
 
 -- name: load_intents
-SELECT seq, intent FROM intents WHERE job_uid = :uid ORDER BY seq;
+SELECT seq, kind, intent FROM intents WHERE job_uid = :uid ORDER BY seq;
 
 -- name: load_live
 SELECT uid, record, labels, labels_updated, generation
@@ -40,4 +40,4 @@ WHERE is_live = 1
 ORDER BY uid;
 
 -- name: load_all_intents
-SELECT job_uid, seq, intent FROM intents ORDER BY seq;
+SELECT job_uid, seq, kind, intent FROM intents ORDER BY seq;

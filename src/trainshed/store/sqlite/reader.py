@@ -1,28 +1,37 @@
 """What everyone reads (`store.port.Reader`), on SQLite."""
 
 import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.store.port import JobQuery, Operation
+from trainshed.store.port import JobQuery, NodeDrain, Operation
+from trainshed.store.sqlite.execution import Reading
 from trainshed.store.sqlite.rows import (
     Parameters,
+    drill_plan,
     name_parameters,
+    node_drain,
     operation,
+    quota,
     timeline_entry,
     viewed_job,
 )
-from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "reader.sql")
 _ABOVE_ALL_UIDS = 2**63 - 1
 
+T = TypeVar("T")
+
 
 class SqliteReader:
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Reading) -> None:
         self._snapshots = snapshots
 
     async def job(self, name: JobName) -> tuple[Job, str]:
@@ -43,10 +52,7 @@ class SqliteReader:
         return await self._snapshots.aside(read)
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
-        def read(connection: sqlite3.Connection) -> tuple[TimelineEntry, ...]:
-            return tuple(map(timeline_entry, connection.execute(_SQL["timeline"], {"uid": uid})))
-
-        return self._snapshots.here(read)
+        return self._all("timeline", {"uid": uid}, timeline_entry)
 
     async def operation(self, name: str) -> Operation:
         row = self._snapshots.here(
@@ -69,6 +75,33 @@ class SqliteReader:
             return tuple(map(operation, connection.execute(_SQL["operations"], parameters)))
 
         return await self._snapshots.aside(read)
+
+    async def drained_nodes(self) -> tuple[NodeDrain, ...]:
+        return self._all("drained_nodes", {}, node_drain)
+
+    async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
+        return self._all("quotas", {}, quota)
+
+    async def drill_plan(self, project_id: str, name: str) -> DrillPlan:
+        found = self._all("drill_plan", {"project_id": project_id, "name": name}, drill_plan)
+        if not found:
+            raise NotFound(
+                f"the drill plan {name!r} of project {project_id!r} does not exist; store it first"
+            )
+        return found[0]
+
+    async def drill_plans(self, project_id: str) -> tuple[DrillPlan, ...]:
+        return self._all("drill_plans", {"project_id": project_id}, drill_plan)
+
+    def _all(
+        self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]
+    ) -> tuple[T, ...]:
+        """Of statements whose rows are few: read in the event loop's thread."""
+
+        def read(connection: sqlite3.Connection) -> tuple[T, ...]:
+            return tuple(map(made, connection.execute(_SQL[statement], parameters)))
+
+        return self._snapshots.here(read)
 
     def _one_job(self, statement: str, parameters: Parameters, what: str) -> tuple[Job, str]:
         row = self._snapshots.here(

@@ -48,3 +48,15 @@ SELECT name, kind, target, created, updated
 FROM operations
 WHERE name > :after AND name < :before
 ORDER BY name LIMIT :limit;
+
+-- name: drained_nodes
+SELECT node, since, reason FROM drained_nodes ORDER BY node;
+
+-- name: quotas
+SELECT project_id, region, metric, ceiling FROM quotas ORDER BY project_id, region, metric;
+
+-- name: drill_plan
+SELECT project_id, name, drills FROM drill_plans WHERE project_id = :project_id AND name = :name;
+
+-- name: drill_plans
+SELECT project_id, name, drills FROM drill_plans WHERE project_id = :project_id ORDER BY name;

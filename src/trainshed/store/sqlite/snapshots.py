@@ -60,7 +60,12 @@ def _on_snapshot(connection: sqlite3.Connection, read: Callable[[sqlite3.Connect
         finally:
             connection.execute("COMMIT")
     except sqlite3.OperationalError as error:
-        raise Unavailable(
-            f"the job store could not read: {error}. Check the disk that holds the data directory, then "
-            "send the request again"
-        ) from error
+        raise unreadable(error) from error
+
+
+def unreadable(error: sqlite3.OperationalError) -> Unavailable:
+    """What a caller is told of a read that the database did not take part in."""
+    return Unavailable(
+        f"the job store could not read: {error}. Check the disk that holds the data directory, then "
+        "send the request again"
+    )

@@ -25,6 +25,7 @@ _MOST_IN_ONE_COMMIT = 512
 class _Command:
     """`outcome` is what the caller will be told: (result, None) or (None, error)."""
 
+    what: str
     work: Callable[[sqlite3.Connection], Any]
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
@@ -41,18 +42,17 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Execute `work` in the next transaction; returns when it is durable.
+    async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Execute `work` in the next transaction; returns when it is durable (`sqlite.execution.Writing`).
 
-        What `work` raises is raised here, and nothing of it is stored. Raises Unavailable if the database
-        fails. A caller that is cancelled meanwhile may or may not find its write done.
+        A caller that is cancelled meanwhile may or may not find its write done.
         """
         if self._closed:
             raise Unavailable(
                 "the job store is closed because the service is stopping; try again later"
             )
         loop = asyncio.get_running_loop()
-        command = _Command(work, loop, loop.create_future())
+        command = _Command(what, work, loop, loop.create_future())
         self._queue.put(command)
         return await command.future
 
@@ -101,7 +101,7 @@ class Writer:
                 if not self._connection.in_transaction:
                     raise
                 execute("ROLLBACK TO command")
-                command.outcome = (None, _public(error))
+                command.outcome = (None, public(command.what, error))
             execute("RELEASE command")
         execute("COMMIT")
 
@@ -111,14 +111,15 @@ class Writer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         for command in batch:
-            command.outcome = (None, _public(error))
+            command.outcome = (None, public(command.what, error))
 
 
-def _public(error: Exception) -> Exception:
+def public(what: str, error: Exception) -> Exception:
+    """What the caller of the door's method `what` is told."""
     if not isinstance(error, sqlite3.OperationalError):
         return error
     unavailable = Unavailable(
-        f"the job store could not write: {error}. Nothing was stored; check the free space and the health "
+        f"the job store could not write ({what}): {error}. Nothing was stored; check the free space and the health "
         "of the disk that holds the data directory, then send the request again"
     )
     unavailable.__cause__ = error

@@ -63,7 +63,12 @@ def _play(cluster: Cluster, options: argparse.Namespace, say: Say) -> int:
     if cluster.role is Role.PRIMARY:
         checkpoints = Checkpoints(open_folder(checkpoint_uri))
         say(f"checkpoints go to {checkpoint_uri}, the model to {model_uri}")
-        schedule = Schedule(options.checkpoint_epochs, options.join_seconds, options.epoch_seconds)
+        schedule = Schedule(
+            options.checkpoint_epochs,
+            options.join_seconds,
+            options.epoch_seconds,
+            resume=not options.planted_bug,
+        )
         primary = Primary(settings, schedule, checkpoints, say)
         return _lead(primary, cluster, model_uri, options.target_accuracy, say)
     if cluster.role is Role.WORKER:
@@ -141,6 +146,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="how long to wait for the other replicas",
     )
     add("--poll-seconds", type=float, default=0.5, help="how often the evaluator looks")
+    add(
+        "--planted-bug",
+        action="store_true",
+        help="begin anew after a restart, whatever checkpoint there is: a bug for a drill to find",
+    )
     add("--target-accuracy", type=float, default=0.9, help="with less, the job is a failure")
     return parser.parse_args(arguments)
 

@@ -1,0 +1,245 @@
+"""What the store's calls cost beside a long history: 1,000,000 finished jobs stored against 1,000, each with 10,000
+queued ones.
+
+Both stores are open at once and are called in turn, so that a slow moment of the machine hits both. Run:
+python -m bench.control_plane [--finished N] [--directory WHERE]; takes minutes and about 5 GB of disk.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.history import LOCATIONS, PROJECTS, T0, fill, job_of, name_of
+from bench.measures import Row
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.names import Api, JobUid
+from trainshed.store.port import Commit, JobQuery, LiveJob, Store
+from trainshed.store.registry import open_store
+from trainshed.store.sqlite.database import DATABASE_FILE
+
+FINISHED = (1_000, 1_000_000)
+QUEUED = 10_000
+LIMIT = 1.5
+"""Issue 3, point 11: each call's p50 and p99 beside the long history, at most, over those beside the short one."""
+
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Milliseconds of one call with the short and with the long history: (p50, p99) of each."""
+
+    short: tuple[float, float]
+    long: tuple[float, float]
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """Of p50 and of p99: long over short."""
+        return self.long[0] / self.short[0], self.long[1] / self.short[1]
+
+    @property
+    def held(self) -> bool:
+        return max(self.ratios) <= LIMIT
+
+
+@dataclass(slots=True)
+class _Side:
+    """A store with its jobs: numbers 1 to `finished` are over, the next `QUEUED` wait."""
+
+    store: Store
+    finished: int
+    queued: int
+    epoch: int
+    next_uid: int
+    draws: random.Random
+    spans: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    def a_finished(self) -> int:
+        return self.draws.randint(1, self.finished)
+
+    async def a_queued(self) -> LiveJob:
+        live = await self.store.ledger.load(
+            JobUid(self.finished + self.draws.randint(1, self.queued))
+        )
+        assert live is not None
+        return live
+
+
+def measure(
+    directory: Path, finished: tuple[int, int] = FINISHED, queued: int = QUEUED, rounds: int = 3_000
+) -> dict[str, Comparison]:
+    """Fill two stores below `directory` and compare every call. `rounds`: of the writes; `CALLS` says how
+    often the others are made. The files are read once before, so that no time of the disk is in a read."""
+    for count in finished:
+        fill(directory / str(count), count, queued)
+        _read_once(directory / str(count) / DATABASE_FILE)
+    return asyncio.run(_measure(directory, finished, queued, rounds))
+
+
+def _read_once(file: Path) -> None:
+    with file.open("rb", buffering=0) as content:
+        while content.read(1 << 20):
+            pass
+
+
+async def _measure(
+    directory: Path, finished: tuple[int, int], queued: int, rounds: int
+) -> dict[str, Comparison]:
+    sides: list[_Side] = []
+    for count in finished:
+        store = open_store("sqlite", directory / str(count))
+        epoch = await store.ledger.acquire("bench")
+        sides.append(_Side(store, count, queued, epoch, count + queued + 1, random.Random(count)))
+    try:
+        # Caches get warm; what this finds does not count.
+        for what, (call, share) in CALLS.items():
+            await _call_in_turn(sides, what, call, max(5, int(rounds * share / 10)))
+        for side in sides:
+            side.spans.clear()
+        for what, (call, share) in CALLS.items():
+            await _call_in_turn(sides, what, call, max(5, int(rounds * share)))
+    finally:
+        for side in sides:
+            side.store.close()
+    short, long = sides
+    return {
+        what: Comparison(_percentiles(short.spans[what]), _percentiles(long.spans[what]))
+        for what in CALLS
+    }
+
+
+async def _call_in_turn(
+    sides: list[_Side], what: str, call: Callable[[_Side], Awaitable[float]], rounds: int
+) -> None:
+    for number in range(rounds):
+        for side in sides if number % 2 else reversed(sides):
+            side.spans.setdefault(what, []).append(await call(side))
+
+
+async def _create(side: _Side) -> float:
+    job = job_of(side.next_uid, is_over=False)
+    side.next_uid += 1
+    return await _timed(side.store.intake.create_job(job, _entries("created")))
+
+
+async def _get(side: _Side) -> float:
+    return await _timed(side.store.reader.job(name_of(side.a_finished())))
+
+
+async def _step(side: _Side) -> float:
+    live = await side.a_queued()
+    commit = Commit(live.job, live.generation, tuple(_entries("waiting")))
+    return await _timed(side.store.ledger.commit(side.epoch, commit))
+
+
+async def _load(side: _Side) -> float:
+    uid = JobUid(side.finished + side.draws.randint(1, side.queued))
+    return await _timed(side.store.ledger.load(uid))
+
+
+async def _load_live(side: _Side) -> float:
+    return await _timed(side.store.ledger.load_live())
+
+
+def _page(
+    *, project: bool, location: bool, in_the_middle: bool
+) -> Callable[[_Side], Awaitable[float]]:
+    async def call(side: _Side) -> float:
+        query = JobQuery(
+            side.draws.choice(PROJECTS) if project else "",
+            Api.VERTEX if location else None,
+            side.draws.choice(LOCATIONS) if location else None,
+            # Finished jobs in both stores, and enough of them for a whole page.
+            after=side.draws.randint(side.finished // 2, side.finished) if in_the_middle else 0,
+            limit=_PAGE,
+        )
+        return await _timed(side.store.reader.jobs(query))
+
+    return call
+
+
+CALLS: dict[str, tuple[Callable[[_Side], Awaitable[float]], float]] = {
+    "create": (_create, 1.0),
+    "commit of a step": (_step, 1.0),
+    "get of a finished job": (_get, 5.0),
+    "load of a queued job": (_load, 5.0),
+    "first page, all projects": (_page(project=False, location=False, in_the_middle=False), 0.3),
+    "first page of a project": (_page(project=True, location=False, in_the_middle=False), 0.3),
+    "first page of a location": (_page(project=True, location=True, in_the_middle=False), 0.3),
+    "later page of a project": (_page(project=True, location=False, in_the_middle=True), 0.3),
+    "later page of a location": (_page(project=True, location=True, in_the_middle=True), 0.3),
+    "load of all live jobs": (_load_live, 0.01),
+}
+"""Per row its call, and how often it is made per round."""
+
+
+async def _timed(call: Awaitable[Any]) -> float:
+    begun = time.perf_counter()
+    await call
+    return (time.perf_counter() - begun) * 1e3
+
+
+def _percentiles(spans: list[float]) -> tuple[float, float]:
+    """(p50, p99); of fewer than a hundred calls p90 stands for the latter."""
+    percent = statistics.quantiles(spans, n=100, method="inclusive")
+    return statistics.median(spans), percent[98] if len(spans) >= 100 else percent[89]
+
+
+def _entries(kind: str) -> list[TimelineEntry]:
+    return [TimelineEntry(T0, kind, f"What there is to say when a job is {kind}.")]
+
+
+def rows(compared: dict[str, Comparison]) -> list[Row]:
+    """Two rows of the report per call. The column of the floor holds the time beside the short history."""
+    made: list[Row] = []
+    for what, each in compared.items():
+        for word, short, long, ratio in zip(
+            ("p50", "p99"), each.short, each.long, each.ratios, strict=True
+        ):
+            made.append(
+                Row(
+                    f"{what}, {word}",
+                    f"{long:.3f} ms",
+                    f"{short:.3f} ms",
+                    ratio,
+                    f"≤ {LIMIT}×",
+                    ratio <= LIMIT,
+                )
+            )
+    return made
+
+
+def report(compared: dict[str, Comparison]) -> str:
+    lines = [
+        f"{'ms':26} {'p50':>9} {'beside':>9} {'ratio':>6}   {'p99':>9} {'beside':>9} {'ratio':>6}"
+    ]
+    for what, each in compared.items():
+        middle, late = each.ratios
+        lines.append(
+            f"{what:26} {each.short[0]:9.3f} {each.long[0]:9.3f} {middle:6.2f}   "
+            f"{each.short[1]:9.3f} {each.long[1]:9.3f} {late:6.2f}{'' if each.held else '  MISSED'}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.control_plane", description=__doc__)
+    parser.add_argument("--finished", type=int, default=FINISHED[1])
+    parser.add_argument("--rounds", type=int, default=3_000)
+    parser.add_argument("--directory", type=Path, default=None, help="where there is room")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-", dir=options.directory) as temporary:
+        compared = measure(Path(temporary), (FINISHED[0], options.finished), rounds=options.rounds)
+    print(report(compared))
+    return 0 if all(each.held for each in compared.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,117 @@
+"""Databases with a long history, as the service would have left them, made in a minute: all rows of a kind from one job."""
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.store.codec import encode_details, encode_job, encode_labels
+from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.sqlite.rows import name_parameters
+from trainshed.store.sqlite.schema import migrate
+from trainshed.store.statements import load_statements
+
+PROJECTS = ("research", "production")
+LOCATIONS = ("us-central1", "europe-west4")
+T0 = 1_763_612_345_000_000_000
+_TELL = """
+    WITH story (seq, kind) AS (
+        VALUES (1, 'created'), (2, 'admitted'), (3, 'launching'), (4, 'running'), (5, 'exited'),
+               (6, 'succeeded')
+    )
+    INSERT INTO timeline (job_uid, seq, at, kind, message, details)
+    SELECT uid, seq, created, kind, 'The job is ' || kind || ', says a line.', ?
+    FROM jobs CROSS JOIN story
+    WHERE is_live = 0 OR seq = 1
+"""
+_INTAKE = load_statements("trainshed.store.sqlite", "intake.sql")
+
+
+def fill(directory: Path, finished: int, queued: int) -> None:
+    """A database with so many jobs, as the service would have left it."""
+    directory.mkdir(parents=True)
+    connection = sqlite3.connect(directory / DATABASE_FILE, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    migrate(connection)
+    connection.execute("BEGIN")
+    for first in range(1, finished + queued + 1, 10_000):
+        last = min(first + 9_999, finished + queued)
+        rows = [_row(uid, uid <= finished) for uid in range(first, last + 1)]
+        connection.executemany(_INTAKE["reserve_name"], rows)
+        connection.executemany(_INTAKE["insert_job"], rows)
+    connection.execute(_TELL, (encode_details({}),))
+    connection.execute("COMMIT")
+    connection.close()
+
+
+def name_of(uid: int) -> JobName:
+    """Names spread over projects and locations by their number."""
+    project = PROJECTS[uid % len(PROJECTS)]
+    location = LOCATIONS[uid // len(PROJECTS) % len(LOCATIONS)]
+    return JobName(Api.VERTEX, project, location, str(uid))
+
+
+def job_of(uid: int, *, is_over: bool) -> Job:
+    """The job with this number, waiting or over."""
+    example = _OVER if is_over else _WAITS
+    at = T0 + uid * 10**9
+    return replace(example, uid=JobUid(uid), name=name_of(uid), created=at, updated=at)
+
+
+def _row(uid: int, is_over: bool) -> dict[str, Any]:
+    job = job_of(uid, is_over=is_over)
+    return name_parameters(job.name) | {
+        "uid": uid,
+        "state": job.state.value,
+        "is_live": int(not is_over),
+        "created": job.created,
+        "labels": _LABELS,
+        "record": encode_job(job),
+    }
+
+
+def _examples() -> tuple[Job, Job]:
+    """A job of a chief and a worker as it waits, and as it is over."""
+    program = Program(
+        RuntimeChoice("python", "", "3.11"),
+        package_uris=("gs://bucket/trainer-0.1.tar.gz",),
+        module="trainer.task",
+        args=("--steps", "1000", "--rate", "0.01"),
+    )
+    machine = Machine("n1-standard-4", 4.0, 16 << 30, 12 << 30)
+    pools = (WorkerPool(0, 1, machine, program), WorkerPool(1, 1, machine, program))
+    waits = Job(
+        uid=JobUid(0),
+        name=name_of(0),
+        display_name="training of the week",
+        spec=JobSpec(Api.VERTEX, LOCATIONS[0], pools, Scheduling(), "x" * 500),
+        public_json="y" * 500,
+        created=T0,
+        updated=T0,
+        labels=(("team", "vision"),),
+    )
+    end = ExitRecord(0, None, False, T0, T0, 1000)
+    over = replace(
+        waits,
+        state=JobState.SUCCEEDED,
+        phase=AttemptState.OVER,
+        attempt=1,
+        started=T0,
+        ended=T0,
+        outcome=Outcome(JobState.SUCCEEDED, "primary_succeeded", at=T0),
+        replicas=tuple(
+            Replica(replica, ReplicaState.EXITED, node="node", started=T0, exit=end)
+            for replica in (ReplicaId(0, 0), ReplicaId(1, 0))
+        ),
+    )
+    return waits, over
+
+
+_WAITS, _OVER = _examples()
+_LABELS = encode_labels(_WAITS.labels)

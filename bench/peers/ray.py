@@ -1,0 +1,196 @@
+"""Ray on this machine: one head that sees nothing but a loopback of its own, everything in a temporary directory.
+
+Ray listens on every address it finds, so it runs in a network namespace that has only a loopback; a process namespace
+takes every one of its processes down with it. Its environment is built once, in build/peers/ray.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from math import isnan, nan
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.running import ROOT
+
+from bench import measures
+from bench.measures import Row, median
+from bench.peers import programs
+from bench.peers.programs import Unavailable
+
+REQUIREMENT = "ray[default]==2.60.0"
+VERSION = REQUIREMENT.rpartition("=")[2]
+ENVIRONMENT = ROOT / "build" / "peers" / "ray"
+DRIVER = Path(__file__).with_name("ray_driver.py")
+FORGIVEN = 3
+"""Restarts at the start that do not count: they take the workers that Ray starts ahead of any need."""
+
+
+class Head:
+    """A running head, spoken to over the pipes of its driver."""
+
+    def __init__(self, driver: subprocess.Popen[bytes], log: Path) -> None:
+        self._driver = driver
+        self._log = log
+
+    def answer(self) -> dict[str, Any]:
+        assert self._driver.stdout is not None
+        ready, _, _ = select.select([self._driver.stdout], [], [], 3 * programs.PATIENCE)
+        if ready and (line := self._driver.stdout.readline()):
+            return json.loads(line)
+        raise Unavailable(f"its driver says nothing; its log ends: {self._log.read_text()[-500:]}")
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self._driver.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a dead driver says nothing, which is reported
+            self._driver.stdin.write(f"{command}\n".encode())
+            self._driver.stdin.flush()
+        return self.answer()
+
+
+def measure(rounds: int, jobs: int) -> list[Row]:
+    """The rows of Ray; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row takes.
+
+    Ray's own jobs take a second or more each, so a tenth of that number is measured.
+    """
+    try:
+        python = environment()
+        with head(python, jobs=False) as ray:
+            rows = [restart(ray, rounds), tasks(ray, jobs)]
+        with head(python, jobs=True) as ray:
+            return [*rows, ray_jobs(ray, max(6, jobs // 10))]
+    except Unavailable as reason:
+        programs.say(f"the rows of Ray are SKIPPED: {reason}")
+        return []
+
+
+def restart(ray: Head, rounds: int) -> Row:
+    """From the exit of an actor's process to the first statement of the actor's next incarnation.
+
+    Only restarts in a process started for them count: a head's first one, and few others, find a worker that waits.
+    """
+
+    def again() -> float:
+        answer = ray.ask("restart")
+        return nan if answer["reused"] else answer["ms"]
+
+    for _ in range(FORGIVEN):
+        again()
+    bare, ours = measures.interleaved(rounds, measures.bare_first_line, again)
+    fresh = [value for value in ours if not isnan(value)]
+    if not fresh:
+        raise Unavailable("every restart found a worker that was there before.")
+    return Row(
+        f"Ray {VERSION}: killed actor → first statement of its next life, p50 of {len(fresh)}",
+        f"{median(fresh):.1f} ms",
+        f"{median(bare):.1f} ms",
+        median(fresh) / median(bare),
+    )
+
+
+def tasks(ray: Head, count: int) -> Row:
+    ray.ask(f"tasks {count // 4}")
+    return rate(ray, f"tasks that start an interpreter, per second ({count})", f"tasks {count}")
+
+
+def ray_jobs(ray: Head, count: int) -> Row:
+    ray.ask("jobs 1")
+    return rate(ray, f"jobs end to end per second ({count})", f"jobs {count}", repeats=1)
+
+
+def rate(ray: Head, name: str, command: str, repeats: int = 3) -> Row:
+    bare, ours = measures.interleaved(
+        repeats, lambda: measures.bare_per_second(40), lambda: ray.ask(command)["rate"]
+    )
+    return Row(
+        f"Ray {VERSION}: {name}",
+        f"{median(ours):.1f}/s",
+        f"{median(bare):.1f}/s",
+        median(ours) / median(bare),
+    )
+
+
+def environment() -> Path:
+    """The interpreter of an environment with Ray in it. Raises Unavailable where it cannot be built."""
+    python = ENVIRONMENT / "bin" / "python"
+    stamp = ENVIRONMENT / "installed"
+    if stamp.exists() and stamp.read_text() == REQUIREMENT:
+        return python
+    programs.say(f"installing {REQUIREMENT} ...")
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
+    for command in (
+        [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(ENVIRONMENT)],
+        [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--compile-bytecode",
+            "--python",
+            str(python),
+            REQUIREMENT,
+        ],
+    ):
+        try:
+            subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        except subprocess.CalledProcessError as failure:
+            raise Unavailable(f"it could not be installed: {failure.stderr[-500:]}") from failure
+        except (OSError, subprocess.TimeoutExpired) as failure:
+            raise Unavailable(f"it could not be installed: {failure}") from failure
+    stamp.write_text(REQUIREMENT)
+    return python
+
+
+@contextlib.contextmanager
+def head(python: Path, *, jobs: bool) -> Generator[Head]:
+    """A head of as many CPUs as the machine has; with Ray's dashboard only for `jobs`, which need it."""
+    if shutil.which("unshare") is None:
+        raise Unavailable("it needs `unshare` to be kept on a loopback of its own.")
+    with tempfile.TemporaryDirectory(prefix="ray-") as name:
+        directory = Path(name)
+        log = directory / "driver.log"
+        with log.open("wb") as errors:
+            driver = subprocess.Popen(
+                [*namespaces(), "sh", "-c", '"$@"; exit $?', "sh",
+                 str(python), "-P", str(DRIVER), name, sys.executable, "jobs" if jobs else "tasks"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=directory,
+                env=variables(directory),
+            )  # fmt: skip
+        try:
+            ray = Head(driver, log)
+            ray.answer()
+            yield ray
+        finally:
+            with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                driver.communicate(timeout=programs.PATIENCE)
+            programs.end(driver)
+
+
+def namespaces() -> list[str]:
+    """The shell that runs in them is the first process, and collects the orphans; all die with it."""
+    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *own, "--net", "--pid", "--mount-proc", "--fork", "--kill-child", "--"]
+
+
+def variables(directory: Path) -> dict[str, str]:
+    """An environment in which Ray reports to nobody and leaves nothing in the user's home."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RAY_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    return {
+        **kept,
+        "HOME": str(directory),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+    }

@@ -1,0 +1,245 @@
+"""Slurm on this machine: one node, a configuration of our own, on loopback, everything in a temporary directory.
+
+Set up in its favour: no accounting, no control groups, a scheduler that looks at the queue at once, 16 CPUs declared
+where the machine has fewer. Needs Debian's packages, and installs them where it may.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import measures
+from bench.measures import Row, median
+from bench.peers import programs
+from bench.peers.programs import Unavailable
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+COMMANDS = ("slurmctld", "slurmd", "srun", "munged")
+CPUS = 16
+FORGIVEN = 2
+ARRAY = "trivial"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster. `directory` holds all of its state; `completed` has a line per finished job."""
+
+    directory: Path
+    environment: dict[str, str]
+    version: str
+
+    @property
+    def completed(self) -> Path:
+        return self.directory / "completed"
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=programs.PATIENCE,
+            check=check,
+        )
+
+
+def measure(rounds: int, jobs: int) -> list[Row]:
+    """The rows of Slurm; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row takes."""
+    try:
+        with cluster() as slurm:
+            return [restart(slurm, rounds), throughput(slurm, jobs)]
+    except (Unavailable, TimeoutError, subprocess.SubprocessError) as reason:
+        programs.say(f"the rows of Slurm are SKIPPED: {reason}")
+        return []
+
+
+def restart(slurm: Cluster, rounds: int) -> Row:
+    """From the exit of a step's program to the first statement of its replacement, in an allocation that is kept."""
+    said = slurm.run("salloc", "--no-shell", "--ntasks=1", "--job-name=held").stderr
+    allocation = next(word for word in said.split() if word.isdigit())
+    stamp = slurm.directory / "exit"
+
+    def step(program: str, status: int) -> str:
+        done = slurm.run(
+            "srun", "--overlap", f"--jobid={allocation}", "--ntasks=1", sys.executable, "-c", program,
+            check=False,
+        )  # fmt: skip
+        if done.returncode != status:
+            raise Unavailable(f"a step ended with {done.returncode}, not {status}: {done.stderr}")
+        return done.stdout
+
+    def again() -> float:
+        step(programs.dying(stamp), 137)
+        first = int(step(measures.STAMP, 0))
+        return (first - int(stamp.read_text())) / 1e6
+
+    bare, ours = (
+        values[FORGIVEN:]
+        for values in measures.interleaved(rounds + FORGIVEN, measures.bare_first_line, again)
+    )
+    slurm.run("scancel", allocation)
+    return Row(
+        f"Slurm {slurm.version}: killed step → first line of its replacement, p50 of {rounds}",
+        f"{median(ours):.1f} ms",
+        f"{median(bare):.1f} ms",
+        median(ours) / median(bare),
+    )
+
+
+def throughput(slurm: Cluster, jobs: int) -> Row:
+    """Trivial jobs end to end: an array submitted by one sbatch, until the last one is recorded as complete."""
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(3):
+        bare.append(measures.bare_per_second(jobs // 3))
+        before = completed(slurm)
+        begun = time.perf_counter()
+        slurm.run(
+            "sbatch", f"--array=0-{jobs - 1}", f"--job-name={ARRAY}", "--output=/dev/null",
+            f"--wrap={sys.executable} -c pass",
+        )  # fmt: skip
+        programs.until(
+            "the end of a job array of Slurm",
+            lambda goal=before + jobs: completed(slurm) >= goal,
+            pause=0.005,
+        )
+        ours.append(jobs / (time.perf_counter() - begun))
+    return Row(
+        f"Slurm {slurm.version}: trivial jobs end to end per second ({jobs} in an array)",
+        f"{median(ours):.1f}/s",
+        f"{median(bare):.1f}/s",
+        median(ours) / median(bare),
+    )
+
+
+def completed(slurm: Cluster) -> int:
+    """Jobs of the arrays that were recorded as complete; raises if one of them failed."""
+    if not slurm.completed.exists():
+        return 0
+    lines = [line for line in slurm.completed.read_text().splitlines() if f"Name={ARRAY} " in line]
+    if failed := [line for line in lines if "JobState=COMPLETED" not in line]:
+        raise Unavailable(f"a trivial job of Slurm failed: {failed[0]}")
+    return len(lines)
+
+
+@contextlib.contextmanager
+def cluster() -> Generator[Cluster]:
+    """A cluster of one node, idle. Raises Unavailable where Slurm cannot be had."""
+    if not all(Path(found(command)).exists() for command in COMMANDS):
+        programs.install(PACKAGES)
+    said = subprocess.run([found("slurmctld"), "-V"], capture_output=True, text=True, check=True)
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainshed-slurm-"))
+        directory = Path(name)
+        directory.chmod(0o711)  # munge wants its socket to be reachable for every user
+        for part in ("state", "spool"):
+            (directory / part).mkdir()
+        configuration = directory / "slurm.conf"
+        configuration.write_text(settings(directory, *programs.free_ports(2)))
+        slurm = Cluster(
+            directory,
+            {**os.environ, "SLURM_CONF": str(configuration)},
+            said.stdout.split()[-1],
+        )
+        daemon(stack, slurm, munge(directory))
+        programs.until("munge's socket", (directory / "munge.socket").exists, pause=0.01)
+        daemon(stack, slurm, ["slurmctld", "-D", "-c", "-f", str(configuration)])
+        daemon(stack, slurm, ["slurmd", "-D", "-f", str(configuration)])
+        try:
+            programs.until("an idle node of Slurm", lambda: "idle" in nodes(slurm))
+        except TimeoutError as reason:
+            last = (directory / "slurmctld.log").read_text()[-500:]
+            raise Unavailable(f"{reason}; slurmctld said: {last}") from reason
+        stack.callback(empty, slurm)
+        yield slurm
+
+
+def found(command: str) -> str:
+    """Where a command is; daemons lie where only root's PATH leads."""
+    return shutil.which(command) or f"/usr/sbin/{command}"
+
+
+def nodes(slurm: Cluster) -> str:
+    return slurm.run("sinfo", "--noheader", "--format=%t", check=False).stdout
+
+
+def empty(slurm: Cluster) -> None:
+    """End all jobs, so that no step outlives the daemons."""
+    slurm.run("scancel", "--partition=main", check=False)
+    programs.until("the end of Slurm's jobs", lambda: not slurm.run("squeue", "--noheader").stdout)
+
+
+def daemon(stack: contextlib.ExitStack, slurm: Cluster, command: list[str]) -> None:
+    """Start a daemon in the foreground, as a child that ends with `stack`."""
+    with (slurm.directory / f"{command[0]}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [found(command[0]), *command[1:]],
+            env=slurm.environment,
+            cwd=slurm.directory,
+            stdout=log,
+            stderr=log,
+        )
+    stack.callback(programs.end, process)
+
+
+def munge(directory: Path) -> list[str]:
+    """The command of a munged of our own, with a key that lives as long as the cluster."""
+    key = directory / "munge.key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(1024))
+    return [
+        "munged",
+        "--foreground",
+        f"--key-file={key}",
+        f"--socket={directory}/munge.socket",
+        f"--pid-file={directory}/munged.pid",
+        f"--seed-file={directory}/munge.seed",
+        f"--log-file={directory}/munge.log",
+    ]
+
+
+def settings(directory: Path, controller: int, node: int) -> str:
+    """slurm.conf; of the scheduler's settings tried on two cores, these gave the most jobs per second."""
+    host = socket.gethostname().partition(".")[0]
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"""\
+ClusterName=peers
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket
+CryptoType=crypto/munge
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={directory}/completed
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=1000,\
+bf_interval=1,bf_min_age_reserve=600,default_queue_depth=20
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+NodeName={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=1000 State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""

@@ -1,0 +1,182 @@
+"""From a replica's death to the first statement of its next incarnation, against a bare interpreter of the same run.
+
+`python -m bench.restarts` starts a service of its own and prints two things: a worker that is killed and restarted in
+place while the others' processes go on, and a job that is retried whole because its primary exited with 139.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.running import Service, container_job, running
+
+from bench import measures
+from bench.measures import Connection, Row, median
+
+REPLICAS = 3
+FORGIVEN = 2
+"""Rounds at the start whose times do not count: caches and imports get warm."""
+
+IN_PLACE, WHOLE_JOB = 2.5, 5.0
+"""Bounds on the ratio to a bare interpreter's start."""
+
+STEADY = 0.3
+"""Seconds that a program runs before it dies, so that the start of its gang is over."""
+
+BIRTH = """\
+import time; now = time.time_ns()
+import os, pathlib, signal
+rank = int(os.environ["RANK"])
+print("first", rank, now, flush=True)
+
+def last():
+    time.sleep({steady})
+    print("exit", rank, time.time_ns(), flush=True)
+
+marker = pathlib.Path({marker!r})
+if rank == {rank} and not marker.exists():
+    marker.touch()
+    {death}
+signal.pause()
+"""
+"""Every replica says when it began; one of them dies once, which a file that outlives it remembers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the replicas of a job said: who, and when (ns since the epoch)."""
+
+    firsts: tuple[tuple[int, int], ...]
+    exit: tuple[int, int]
+
+    def after(self) -> dict[int, float]:
+        """Milliseconds from the exit to the first statement of each incarnation after it, by rank."""
+        return {rank: (at - self.exit[1]) / 1e6 for rank, at in self.firsts if at > self.exit[1]}
+
+
+def measure(rounds: int) -> list[Row]:
+    """The rows, from a service of their own with a warm runtime."""
+    with (
+        tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
+        running(Path(directory, "restarts")) as service,
+    ):
+        return rows(service, rounds)
+
+
+def rows(service: Service, rounds: int) -> list[Row]:
+    """The rows, from a service that runs already."""
+    connection = Connection(service)
+    own = measures.runtime_interpreter(connection)
+    gangs: list[float] = []
+
+    def retried() -> float:
+        primary, gang = retry(service)
+        gangs.append(gang)
+        return primary
+
+    bare, bare_own, in_place, whole = (
+        values[FORGIVEN:]
+        for values in measures.interleaved(
+            rounds + FORGIVEN,
+            measures.bare_first_line,
+            lambda: measures.bare_first_line(own),
+            lambda: restart(service),
+            retried,
+        )
+    )
+    against = "against the job's own interpreter, p50"
+    return [
+        row("worker killed → first line of its next incarnation, p50", in_place, bare, IN_PLACE),
+        row(f"worker killed → first line, {against}", in_place, bare_own),
+        row("primary exits 139 → first line in the retried job, p50", whole, bare, WHOLE_JOB),
+        row(f"primary exits 139 → first line, {against}", whole, bare_own),
+        row(f"primary exits 139 → all {REPLICAS} replicas started, p50", gangs[FORGIVEN:], bare),
+    ]
+
+
+def row(name: str, values: list[float], floor: list[float], target: float | None = None) -> Row:
+    ratio = median(values) / median(floor)
+    return Row(
+        name,
+        f"{median(values):.1f} ms",
+        f"{median(floor):.1f} ms",
+        ratio,
+        "" if target is None else f"≤ {target:g}×",
+        None if target is None else ratio <= target,
+    )
+
+
+def restart(service: Service) -> float:
+    """Kill a worker once. Milliseconds to its next first statement; raises if another replica was touched."""
+    script = BIRTH.format(
+        steady=STEADY,
+        marker="died-once",  # in the working directory, which a restarted replica finds again
+        rank=1,
+        death="last(); os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    said = run(service, script, REPLICAS + 1)
+    after = said.after()
+    if set(after) != {1}:
+        raise RuntimeError(f"one worker was killed, and these ranks began anew: {sorted(after)}")
+    return after[1]
+
+
+def retry(service: Service) -> tuple[float, float]:
+    """End the primary with 139 once. Milliseconds to the primary's next first statement, and to the last replica's."""
+    script = BIRTH.format(
+        steady=STEADY,
+        marker=f"/gcs/trainshed/died-{uuid.uuid4().hex}",
+        rank=0,
+        death="last(); os._exit(139)",
+    )
+    after = run(service, script, 2 * REPLICAS).after()
+    if len(after) != REPLICAS:
+        raise RuntimeError(f"the job was retried, and only these ranks began: {sorted(after)}")
+    return after[0], max(after.values())
+
+
+def run(service: Service, script: str, births: int) -> Said:
+    """Run a gang until that many first statements were said, and cancel it."""
+    connection, control = Connection(service), Connection(service)
+    job = connection.submit(container_job(script, pools=(1, REPLICAS - 1)))
+    firsts: list[tuple[int, int]] = []
+    exits: list[tuple[int, int]] = []
+    kinds: dict[str, Callable[[tuple[int, int]], None]] = {
+        "first": firsts.append,
+        "exit": exits.append,
+    }
+    for message in connection.messages(job):
+        kind, *numbers = message.split()
+        if kind not in kinds or len(numbers) != 2:
+            continue
+        kinds[kind]((int(numbers[0]), int(numbers[1])))
+        if len(firsts) == births:
+            control.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
+    if len(firsts) != births or len(exits) != 1:
+        view = control.call("GET", f"/trainshed/v1/jobs/{job}")
+        raise RuntimeError(
+            f"{len(firsts)} of {births} first statements, {len(exits)} exits; "
+            f"the job is {view['state']}: {view.get('error')}"
+        )
+    return Said(tuple(firsts), exits[0])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.restarts", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15, help="rounds that count")
+    load = os.getloadavg()[0]
+    found = measure(parser.parse_args().rounds)
+    print(f"load {load:.1f} before the run")
+    for one in found:
+        held = "" if one.held is None else ("held" if one.held else "MISSED")
+        print(f"{one.name}: {one.value}, bare {one.floor}: {one.ratio:.2f}× {one.target} {held}")
+    return 1 if any(one.held is False for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

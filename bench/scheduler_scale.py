@@ -1,0 +1,131 @@
+"""How long one scheduling decision takes on a kept snapshot: 10,000 nodes, 100,000 queued jobs.
+
+Run it by itself: `python -m bench.scheduler_scale`. Seconds of wall time, the building of the snapshot apart.
+"""
+
+import random
+import time
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.model import (
+    Admit,
+    Demand,
+    Gang,
+    NodeRoom,
+    Plan,
+    Policy,
+    Preempt,
+    Standing,
+)
+from trainshed.scheduler.planning import plan
+from trainshed.scheduler.snapshot import Snapshot
+
+NODES = 10_000
+JOBS = 100_000
+SHAPES = 300
+PROJECTS = 50
+GIB = 2**30
+SECOND = 10**9
+HOUR = 3600 * SECOND
+NOW = 1_000_000 * HOUR
+DEVICES = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100")
+
+
+def nodes(count: int = NODES) -> list[NodeRoom]:
+    """One in four has devices; three sizes of the others."""
+    rooms: list[NodeRoom] = []
+    for at in range(count):
+        cpus = (16, 32, 64, 96)[at % 4]
+        devices = ((DEVICES[at // 4 % 3], 8),) if at % 4 == 3 else ()
+        rooms.append(NodeRoom(f"node-{at:05}", cpus, cpus * 4 * GIB, devices))
+    return rooms
+
+
+def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[ReplicaId, Demand], ...]]:
+    """Mostly small gangs, some of many replicas, some of two sorts."""
+    found: list[tuple[tuple[ReplicaId, Demand], ...]] = []
+    for _ in range(count):
+        cpus = draw.choice((2, 4, 8, 8, 16, 16, 32, 64))
+        devices = draw.choice((0, 0, 0, 1, 2, 4, 8))
+        memory = cpus * draw.choice((2, 4)) * GIB
+        kind = Demand(cpus, memory, draw.choice(DEVICES) if devices else "", devices)
+        workers = draw.choice((0, 0, 1, 3, 7, 15, 63))
+        replicas = [(ReplicaId(0, 0), kind), *((ReplicaId(1, i), kind) for i in range(workers))]
+        if draw.random() < 0.2:
+            replicas += [(ReplicaId(2, i), Demand(4, 15 * GIB)) for i in range(3)]
+        found.append(tuple(replicas))
+    return found
+
+
+def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Demand], ...]]) -> Gang:
+    replicas = draw.choice(forms)
+    project = f"project-{draw.randrange(PROJECTS):02}"
+    return Gang(
+        uid=JobUid(uid),
+        name=f"projects/{project}/locations/us-central1/customJobs/{uid}",
+        project_id=project,
+        region="us-central1",
+        priority=draw.choice((0, 0, 0, 0, 10)),
+        created=NOW - HOUR + uid,
+        replicas=replicas,
+        quota=(("cpus_n1_e2", sum(demand.vcpus for _, demand in replicas)),),
+        spot=draw.random() < 0.1,
+        longest=draw.choice((HOUR, 24 * HOUR, 7 * 24 * HOUR)),
+    )
+
+
+def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
+    """What a controller would tell the snapshot after a plan."""
+    for decision in made.decisions:
+        if isinstance(decision, Admit):
+            whole = snapshot.entries[decision.uid].gang
+            until = now + whole.longest
+            snapshot.put(Standing(whole, places=decision.nodes, until=until))
+        elif isinstance(decision, Preempt):
+            snapshot.remove(decision.uid)
+
+
+def measure(nodes_count: int = NODES, jobs: int = JOBS) -> dict[str, float]:
+    """`build`: seconds until the snapshot is there. `first`: the first decision, which fills the nodes; `admitted`:
+    how many jobs it starts. `full`: a decision when nothing fits. `impatient`: the same when everyone has waited too
+    long. `freed`: after one job in a hundred has ended. `change`: one change, in microseconds."""
+    draw = random.Random(7)
+    forms = shapes(draw)
+    snapshot = Snapshot()
+    gangs = [gang(draw, uid, forms) for uid in range(1, jobs + 1)]
+    rooms = nodes(nodes_count)
+    found: dict[str, float] = {}
+
+    begun = time.perf_counter()
+    snapshot.set_policy(Policy(strict=True))
+    snapshot.set_nodes(rooms)
+    for item in gangs:
+        snapshot.put(Standing(item, waiting_since=NOW))
+    found["build"] = time.perf_counter() - begun
+
+    made, found["first"] = timed(snapshot, NOW)
+    found["admitted"] = len(made.decisions)
+    begun = time.perf_counter()
+    apply(snapshot, made, NOW)
+    found["change"] = (time.perf_counter() - begun) / max(1, len(made.decisions)) * 1e6
+    made, found["settling"] = timed(snapshot, NOW + SECOND)
+    apply(snapshot, made, NOW)
+    _, found["full"] = timed(snapshot, NOW + 2 * SECOND)
+    _, found["impatient"] = timed(snapshot, NOW + HOUR)
+    running = [uid for uid, entry in snapshot.entries.items() if entry.has_room]
+    for uid in running[::100]:
+        snapshot.remove(uid)
+    made, found["freed"] = timed(snapshot, NOW + 3 * SECOND)
+    found["freed_admitted"] = len(made.decisions)
+    return found
+
+
+def timed(snapshot: Snapshot, now: int) -> tuple[Plan, float]:
+    begun = time.perf_counter()
+    made = plan(snapshot, now)
+    return made, time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    for name, value in measure().items():
+        print(f"{name:16} {value:10.3f}")

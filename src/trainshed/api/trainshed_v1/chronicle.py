@@ -1,0 +1,181 @@
+"""A job's story by attempts, replicas and incarnations, worked out from its timeline. Pure.
+
+Reads the entries' details (`core.lifecycle.story`), never their texts. What an entry does not say stays unknown: a story that
+an older service began is told as far as it goes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainshed.core.failure.rules import Effect
+from trainshed.core.lifecycle.events import TimelineEntry
+
+_JOB_OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
+_DECIDES_ATTEMPT: Final = frozenset(
+    {Effect.JOB_RETRIES, Effect.JOB_FAILS, Effect.JOB_CANCELLED, Effect.JOB_SUCCEEDS}
+)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the failure table decided at `at` (ns). `count` of `budget`: which restart or retry this one is, 0 where none
+    is counted. `reason`: the cause in words, "" if the record says it. `drill`: its number, if a drill was the cause."""
+
+    at: int
+    rule: str
+    effect: str
+    cause: str
+    count: int
+    budget: int
+    reason: str
+    drill: int
+    message: str
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """One life of a replica. `exit`: its attempt record's facts, None for one that lives or was lost; `lost`: how, in
+    words; `leaving`: why it was asked to leave its node. Times in ns, 0 = not come or not known."""
+
+    number: int
+    node: str = ""
+    started: int = 0
+    ended: int = 0
+    exit: Mapping[str, Any] | None = None
+    lost: str = ""
+    leaving: str = ""
+    verdict: Verdict | None = None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt; number 0 holds what was decided before the first one had room. `verdicts`: of the attempt as a whole.
+    `rule`: why it ended, "" while it has not."""
+
+    number: int
+    started: int = 0
+    ended: int = 0
+    rule: str = ""
+    replicas: dict[str, list[Incarnation]] = field(default_factory=dict[str, list[Incarnation]])
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+
+    def incarnation(self, replica: str, number: int) -> Incarnation:
+        """The incarnation of that number, which is made if nothing was said of it yet."""
+        lives = self.replicas.setdefault(replica, [])
+        for life in lives:
+            if life.number == number:
+                return life
+        lives.append(Incarnation(number, node=lives[-1].node if lives else ""))
+        return lives[-1]
+
+
+@dataclass(slots=True)
+class Chronicle:
+    """The attempts in their order, and how often what was done by which rule: job retries, replica restarts."""
+
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    retries: dict[str, int] = field(default_factory=dict[str, int])
+    restarts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def attempt(self, number: int) -> Attempt:
+        """The attempt of that number, which is made if nothing was said of it yet."""
+        for attempt in self.attempts:
+            if attempt.number == number:
+                return attempt
+        self.attempts.append(Attempt(number))
+        return self.attempts[-1]
+
+
+def chronicle(entries: Iterable[TimelineEntry]) -> Chronicle:
+    """The story by attempts. `entries` in the order in which they were written."""
+    told = Chronicle()
+    for entry in entries:
+        match entry.kind:
+            case "admitted" | "attempt":
+                _begins(told, entry)
+            case "waiting" if "not_before" in entry.details:
+                # Given up for one that has to find room; the other waiting entries say why there is none.
+                _ends(told, entry.at)
+            case kind if kind in _JOB_OVER:
+                _ends(told, entry.at, str(entry.details.get("rule", "")))
+            case "verdict":
+                _judged(told, entry)
+            case _ if "replica" in entry.details and "incarnation" in entry.details:
+                _lives(told, entry)
+            case _:
+                pass
+    return told
+
+
+def _begins(told: Chronicle, entry: TimelineEntry) -> None:
+    number = int(entry.details.get("attempt", len(told.attempts) + 1))
+    before = told.attempts[-1] if told.attempts else None
+    _ends(told, entry.at)
+    attempt = told.attempt(number)
+    attempt.started = entry.at
+    nodes: Mapping[str, str] = entry.details.get("nodes", {})
+    if entry.kind == "attempt" and before is not None:
+        nodes = {
+            # Who had to leave is given another place, and an entry tells which.
+            replica: "" if lives[-1].leaving else lives[-1].node
+            for replica, lives in before.replicas.items()
+            if lives
+        }
+    for replica, node in nodes.items():
+        attempt.incarnation(replica, 1).node = node
+
+
+def _ends(told: Chronicle, at: int, rule: str = "") -> None:
+    """The attempt that has not ended has."""
+    if told.attempts and not told.attempts[-1].ended and told.attempts[-1].number:
+        attempt = told.attempts[-1]
+        attempt.ended = at
+        attempt.rule = rule or attempt.rule
+
+
+def _judged(told: Chronicle, entry: TimelineEntry) -> None:
+    details = entry.details
+    verdict = Verdict(
+        entry.at,
+        str(details.get("rule", "")),
+        str(details.get("effect", "")),
+        str(details.get("cause", "")),
+        int(details.get("count", 0)),
+        int(details.get("budget", 0)),
+        str(details.get("reason", "")),
+        int(details.get("drill", 0)),
+        entry.message,
+    )
+    attempt = told.attempt(int(details.get("attempt", 0)))
+    lives = attempt.replicas.get(str(details.get("replica", "")))
+    if lives:
+        lives[-1].verdict = verdict
+    else:
+        attempt.verdicts.append(verdict)
+    if verdict.effect in _DECIDES_ATTEMPT:
+        attempt.rule = verdict.rule
+    counters = {Effect.JOB_RETRIES: told.retries, Effect.REPLICA_RESTARTS: told.restarts}
+    for effect, counter in counters.items():
+        if verdict.effect == effect:
+            counter[verdict.rule] = counter.get(verdict.rule, 0) + 1
+
+
+def _lives(told: Chronicle, entry: TimelineEntry) -> None:
+    details = entry.details
+    attempt = told.attempt(int(details.get("attempt", 1)))
+    life = attempt.incarnation(str(details["replica"]), int(details["incarnation"]))
+    life.node = str(details.get("node", "")) or life.node
+    match entry.kind:
+        case "replica_started":
+            life.started = entry.at
+        case "replica_asked_to_leave":
+            life.leaving = str(details.get("reason", ""))
+        case "replica_exited":
+            life.ended = entry.at
+            life.exit = details
+        case "replica_lost" | "service_failed":
+            life.ended = entry.at
+            life.lost = entry.message
+        case _:
+            pass

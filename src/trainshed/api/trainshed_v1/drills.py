@@ -1,0 +1,175 @@
+"""Drills of a job: order one, list them (SPEC §8).
+
+A drill: `number, kind, replica, task, state, atLine, after, orderTime, fireTime, attempt, incarnation`. `state`: "ordered"
+(not yet written into the job), "armed", "fired" (being injected) or "done"; `attempt` and `incarnation`: what it hit, 0 before.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any, Final
+
+from trainshed.api.services import Services
+from trainshed.api.timestamps import text_micros
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.fields import Fields, near
+from trainshed.api.trainshed_v1.jobs import find_job
+from trainshed.core.errors import FailedPrecondition
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
+
+MOST_DRILLS: Final = 100
+"""Of one job or plan."""
+_LONGEST_PATTERN: Final = 1000
+_LONGEST_AFTER: Final = 30 * 24 * 3600
+_NAMED: Final = 10
+"""So many replicas are named to whoever asks for one that is not there."""
+_PATIENCE: Final = 5.0
+"""Seconds to wait for the controller to take a drill up and number it."""
+_SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?", re.ASCII)
+_ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
+_BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
+
+
+async def drill(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/jobs/{job}:drill {kind, replica, atLine, after}`: the drill.
+
+    `kind`: one of `DrillKind`. `replica`: `workerpool1-0`, `worker 0` or `worker-replica-0`; the primary if it is left out.
+    `atLine`: a regular expression; the drill waits for a line of that replica that matches. `after`: seconds that the
+    replica has to run, as a number or `"30s"`. Without both it comes at once. Raises FailedPrecondition if the job is over.
+    """
+    services = call.services
+    job, _ = await find_job(services.reader, call.target)
+    fields = call.fields()
+    ordered = read_drill(fields, services.now())
+    if ordered.replica not in job.spec.replicas():
+        known = ", ".join(log_task_name(job.name.api, r) for r in job.spec.replicas()[:_NAMED])
+        fields.fault("replica", f"{job.name} has no replica {ordered.replica}; it has: {known}.")
+    fields.refuse()
+    if len(job.drills) >= MOST_DRILLS:
+        raise FailedPrecondition(
+            f"{job.name} has had {len(job.drills)} drills, and that is all that a job may have;"
+            " drill another job."
+        )
+    before = len(job.drills)
+    uid = await services.intake.order_drill(job.name, ordered)
+    services.wake(uid)
+    return drill_view(await _numbered(services, uid, ordered, before), job.name.api)
+
+
+async def list_(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/jobs/{job}/drills`: `{name, drills: [drill]}`, in the order in which they were ordered."""
+    job, _ = await find_job(call.services.reader, call.target)
+    return {
+        "name": str(job.name),
+        "drills": [drill_view(each, job.name.api) for each in job.drills],
+    }
+
+
+def read_drill(fields: Fields, now: int) -> Drill:
+    """The drill that a JSON object orders; what is wrong is noted in `fields`."""
+    kind = fields.choice("kind", tuple(DrillKind))
+    replica = _replica(fields)
+    at_line = fields.text("atLine")
+    if fault := pattern_fault(at_line):
+        fields.fault("atLine", fault)
+    after = _after(fields)
+    if at_line and after:
+        fields.fault("after", "A drill waits for a line (atLine) or for a time (after), not both.")
+    return Drill(0, DrillKind(kind or DrillKind.KILL), replica, now, at_line, after)
+
+
+def pattern_fault(pattern: str) -> str:
+    """What is wrong with a regular expression, "" if nothing is."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return f"It has {len(pattern)} characters; at most {_LONGEST_PATTERN}."
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"{pattern!r} is no regular expression: {error}. Put \\ before signs that are meant literally."
+    return ""
+
+
+def drill_view(drill: Drill, api: Api) -> dict[str, Any]:
+    return {
+        "number": drill.number,
+        **order_view(drill),
+        "task": log_task_name(api, drill.replica),
+        "state": _state(drill),
+        "orderTime": text_micros(drill.ordered),
+        "fireTime": text_micros(drill.fired),
+        "attempt": drill.attempt,
+        "incarnation": drill.incarnation,
+    }
+
+
+def order_view(drill: Drill) -> dict[str, Any]:
+    """What `read_drill` reads, of a drill."""
+    return {
+        "kind": drill.kind.value,
+        "replica": str(drill.replica),
+        "atLine": drill.at_line,
+        "after": f"{drill.after / 10**9:g}s" if drill.after else "",
+    }
+
+
+def _state(drill: Drill) -> str:
+    if not drill.number:
+        return "ordered"
+    if drill.is_armed:
+        return "armed"
+    return "done" if drill.done else "fired"
+
+
+def _replica(fields: Fields) -> ReplicaId:
+    text = fields.text("replica").strip()
+    if not text:
+        return ReplicaId(0, 0)
+    try:
+        return ReplicaId.parse(text)
+    except ValueError:
+        if match := _BY_ROLE.fullmatch(text.lower()):
+            return ReplicaId(_ROLES[match[1]], int(match[2] or 0))
+    advice = near(text, ("workerpool0-0", "workerpool1-0", "worker 0", "worker-replica-0"))
+    fields.fault(
+        "replica", f"{text!r} is no replica's name; such are workerpool1-0, worker 0.{advice}"
+    )
+    return ReplicaId(0, 0)
+
+
+def _after(fields: Fields) -> int:
+    """Nanoseconds."""
+    given = fields.raw("after")
+    if given is None or given == "":
+        return 0
+    seconds = -1.0
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        seconds = float(given)
+    elif isinstance(given, str) and (match := _SECONDS.fullmatch(given)):
+        seconds = float(match[1])
+    if not 0 <= seconds <= _LONGEST_AFTER:
+        fields.fault(
+            "after", f'It must be seconds, as a number or like "30s", at most {_LONGEST_AFTER}.'
+        )
+        return 0
+    return round(seconds * 10**9)
+
+
+async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int) -> Drill:
+    """The drill as the controller has taken it up; without a number if that takes long."""
+    while True:
+        seen = services.notices.count(uid)
+        job, _ = await services.reader.job_by_uid(uid)
+        if found := _same(job, ordered, before):
+            return found
+        if not await services.notices.wait_beyond(uid, seen, _PATIENCE):
+            return ordered
+
+
+def _same(job: Job, ordered: Drill, before: int) -> Drill | None:
+    """The job's drill that is the ordered one, beyond the first `before`."""
+    for drill in job.drills[before:]:
+        bare = replace(drill, number=0, fired=0, attempt=0, incarnation=0, done=False)
+        if bare == ordered:
+            return drill
+    return None

@@ -1,0 +1,156 @@
+"""The JSON body of a request of ours, read field by field: everything wrong with it is told at once.
+
+Owns types, required fields and unknown fields; knows no rule about any field. Paths are in the names of the
+JSON: `drills[0].atLine`.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+_LARGEST = 10.0**15
+"""Numbers up to here are whole numbers without loss."""
+_NAMED = 3
+"""So many near misses are named."""
+
+
+class Fields:
+    """One JSON object. Each reader returns a value of its type in any case and notes what is wrong; then `refuse`."""
+
+    def __init__(
+        self, values: Mapping[str, Any], path: str = "", faults: list[Violation] | None = None
+    ) -> None:
+        """`path`: where the object stands in the body, "" at the top; `faults`: of the whole body."""
+        self._values = values
+        self._path = path
+        self._faults: list[Violation] = [] if faults is None else faults
+        self._asked: dict[str, None] = {}
+        self._below: list[Fields] = []
+
+    def at(self, name: str) -> str:
+        """The path of a field."""
+        return f"{self._path}.{name}" if self._path else name
+
+    def has(self, name: str) -> bool:
+        """Whether the field was given, and is not null."""
+        self._asked[name] = None
+        return self._values.get(name) is not None
+
+    def fault(self, name: str, description: str) -> None:
+        """Note that a field is wrong; "" means the object itself."""
+        self._faults.append(Violation(self.at(name) if name else self._path, description))
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        """A text; "" if it was not given."""
+        value = self._value(name, str, "a text", required=required)
+        if required and value == "":
+            self.fault(name, "It must not be empty.")
+        return value or ""
+
+    def choice(self, name: str, choices: Sequence[str], *, default: str = "") -> str:
+        """One of `choices`; `default` if it was not given, required if there is none."""
+        value = self._value(name, str, f"one of {', '.join(choices)}", required=not default)
+        if value is None:
+            return default
+        if value not in choices:
+            self.fault(
+                name, f"{value!r} is not one of: {', '.join(choices)}.{near(value, choices)}"
+            )
+            return default
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A boolean; False if it was not given."""
+        return self._value(name, bool, "true or false") or False
+
+    def number(
+        self, name: str, *, least: float = 0, most: float = _LARGEST, required: bool = False
+    ) -> float:
+        """A number between `least` and `most`; `least` if it was not given."""
+        value: float | None = self._value(name, (int, float), "a number", required=required)
+        if value is None:
+            return least
+        if not least <= value <= most:
+            text = f"It must be at least {least:g} and at most {most:g}, not {str(value)[:40]}."
+            self.fault(name, text)
+            return least
+        return value
+
+    def raw(self, name: str) -> Any:
+        """The value as it is; None if it was not given."""
+        self._asked[name] = None
+        return self._values.get(name)
+
+    def mapping(self, name: str, *, required: bool = False) -> Mapping[str, Any]:
+        """An object as it is, for others to check; empty if it was not given."""
+        return self._value(name, dict, "an object", required=required) or {}
+
+    def objects(self, name: str) -> Iterator["Fields"]:
+        """The objects of a list, each checked as a part of this one; none if it was not given."""
+        given: Sequence[Any] = self._value(name, list, "a list of objects") or ()
+        for index, item in enumerate(given):
+            if isinstance(item, dict):
+                path = f"{self.at(name)}[{index}]"
+                part = Fields(cast(dict[str, Any], item), path, self._faults)
+                self._below.append(part)
+                yield part
+            else:
+                self.fault(f"{name}[{index}]", f"It must be an object, not {_kind(item)}.")
+
+    def refuse(self) -> None:
+        """Raise InvalidRequest with all that was noted, and with every field that nobody asked for."""
+        self._note_unknown()
+        if self._faults:
+            raise InvalidRequest(tuple(dict.fromkeys(self._faults)))
+
+    def _note_unknown(self) -> None:
+        for name in self._values:
+            if name not in self._asked:
+                known = tuple(self._asked)
+                text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
+                self.fault(name, text + near(name, known))
+        for part in self._below:
+            part._note_unknown()
+
+    def _value(
+        self, name: str, kind: type | tuple[type, ...], what: str, *, required: bool = False
+    ) -> Any:
+        """The value if it is there and of its kind; a boolean is no number."""
+        self._asked[name] = None
+        value = self._values.get(name)
+        if value is None:
+            if required:
+                self.fault(name, f"It must be given: {what}.")
+            return None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.fault(name, f"It must be {what}, not {_kind(value)}.")
+            return None
+        return value
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """` Did you mean …?` with what begins so or is spelled alike, in either case; "" if nothing is."""
+    names = {name.lower(): name for name in known}
+    asked = word.lower()
+    longer = [name for name in names if asked and name.startswith(asked)]
+    close = difflib.get_close_matches(asked, list(names), n=_NAMED)
+    found = list(dict.fromkeys([*longer, *close]))[:_NAMED]
+    return f" Did you mean {' or '.join(names[name] for name in found)}?" if found else ""
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

@@ -1,0 +1,83 @@
+"""Nodes and their maintenance: list, drain, undrain (SPEC §2.1, last paragraph).
+
+A node: `name, condition, cause, vcpus, usedVcpus, memoryBytes, usedMemoryBytes`, `accelerators` of `{type, count,
+used}`, `replicas` of `{job, replica}`: what runs there, also what was asked to leave and has not left yet.
+"""
+
+from typing import Any
+
+from trainshed.api.services import RoomView
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.fields import near
+from trainshed.core.capacity import NodeStatus
+from trainshed.core.errors import NotFound
+from trainshed.store.port import NodeDrain
+
+_LONGEST_REASON = 500
+
+
+async def list_(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/nodes`: `{nodes: [node]}`."""
+    return {"nodes": [node_view(node) for node in call.services.room.nodes()]}
+
+
+async def drain(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/nodes/{node}:drain {reason}`: the node, which takes no more work and which what runs there
+    is asked to leave. Once more is fine. Raises NotFound with the nodes that there are."""
+    services = call.services
+    fields = call.fields()
+    reason = fields.text("reason")
+    if len(reason) > _LONGEST_REASON:
+        fields.fault("reason", f"It has {len(reason)} characters; at most {_LONGEST_REASON}.")
+    fields.refuse()
+    _known(services.room, call.target)
+    await services.intake.drain_node(NodeDrain(call.target, services.now(), reason))
+    await services.room.capacity_changed()
+    return _view_of(services.room, call.target)
+
+
+async def undrain(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/nodes/{node}:undrain`: the node, which takes work again. One that is not drained is fine, and
+    so is one that is drained and gone. Raises NotFound with the nodes that there are."""
+    services = call.services
+    call.fields().refuse()
+    if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
+        _known(services.room, call.target)
+    await services.intake.undrain_node(call.target)
+    await services.room.capacity_changed()
+    return _view_of(services.room, call.target)
+
+
+def node_view(node: NodeStatus) -> dict[str, Any]:
+    used = dict(node.used_accelerators)
+    return {
+        "name": node.name,
+        "condition": node.condition.value,
+        "cause": node.cause,
+        "vcpus": node.vcpus,
+        "usedVcpus": node.used_vcpus,
+        "memoryBytes": node.memory_bytes,
+        "usedMemoryBytes": node.used_memory_bytes,
+        "accelerators": [
+            {"type": kind, "count": count, "used": used.get(kind, 0)}
+            for kind, count in node.accelerators
+        ],
+        "replicas": [_replica(text) for text in node.replicas],
+    }
+
+
+def _replica(text: str) -> dict[str, str]:
+    job, _, replica = text.rpartition(" ")
+    return {"job": job, "replica": replica}
+
+
+def _known(room: RoomView, name: str) -> None:
+    names = [node.name for node in room.nodes()]
+    if name not in names:
+        there = f"the nodes are: {', '.join(names)}" if names else "there is no node now"
+        raise NotFound(f"There is no node {name!r}; {there}.{near(name, names)}")
+
+
+def _view_of(room: RoomView, name: str) -> dict[str, Any]:
+    """The node as it is now; only its name if it is not there any more."""
+    return next((node_view(node) for node in room.nodes() if node.name == name), {"name": name})

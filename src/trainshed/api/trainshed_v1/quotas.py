@@ -1,0 +1,122 @@
+"""Quotas of a project in a region: see, set, clear (SPEC §2).
+
+A quota: `metric`, `limit` (a number, or "unlimited"), `used` (by jobs that have room), `waiting` (asked for by jobs that
+wait), `source`: "set" by an operator, "public" (the public default) or "none". Without `project` and `region` the service's
+own are meant.
+"""
+
+from typing import Any, Final
+
+from trainshed.api.parents import ProjectName
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.fields import Fields, near
+from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaStatus
+from trainshed.core.catalog import quotas as catalog
+from trainshed.core.catalog.regions import regions
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.names import Api
+
+UNLIMITED_WORD: Final = "unlimited"
+_LARGEST: Final = 10**12
+
+
+async def list_(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: `{project, region, quotas: [quota]}`, by metric: each that
+    has a limit or is used; with `all` those of every metric that jobs may use."""
+    fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
+    project, region = _place(call, fields)
+    fields.refuse()
+    found = {each.key.metric: each for each in call.services.room.quotas(project, region)}
+    if call.flag("all"):
+        keys = (QuotaKey(project, region, metric) for metric in catalog.metrics())
+        found = {key.metric: _without_limit(key) for key in keys} | found
+    return {
+        "project": project,
+        "region": region,
+        "quotas": [quota_view(found[metric]) for metric in sorted(found)],
+    }
+
+
+async def set_(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/quotas:set {project, region, metric, limit}`: the quota. `limit`: a number of at least 0, or
+    "unlimited". A job that was admitted under another limit keeps its room."""
+    services, fields = call.services, call.fields()
+    key = _key(call, fields)
+    limit = _limit(fields)
+    fields.refuse()
+    await services.intake.set_quota(key, limit)
+    await services.room.capacity_changed()
+    return _view_of(call, key)
+
+
+async def clear(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/quotas:clear {project, region, metric}`: the quota with its default again. One that is not
+    set is fine."""
+    services, fields = call.services, call.fields()
+    key = _key(call, fields)
+    fields.refuse()
+    await services.intake.clear_quota(key)
+    await services.room.capacity_changed()
+    return _view_of(call, key)
+
+
+def quota_view(quota: QuotaStatus) -> dict[str, Any]:
+    return {
+        "metric": quota.key.metric,
+        "limit": UNLIMITED_WORD if quota.limit == UNLIMITED else quota.limit,
+        "used": quota.used,
+        "waiting": quota.waiting,
+        "source": quota.source,
+    }
+
+
+def _without_limit(key: QuotaKey) -> QuotaStatus:
+    """A quota of which the room has nothing to say."""
+    return QuotaStatus(key, UNLIMITED, 0, 0, "none")
+
+
+def _view_of(call: JsonCall, key: QuotaKey) -> dict[str, Any]:
+    """The quota as it is now."""
+    found = call.services.room.quotas(key.project_id, key.region)
+    quota = next((each for each in found if each.key == key), _without_limit(key))
+    return {"project": key.project_id, "region": key.region, **quota_view(quota)}
+
+
+def _key(call: JsonCall, fields: Fields) -> QuotaKey:
+    project, region = _place(call, fields)
+    metric = fields.text("metric", required=True)
+    known = catalog.metrics()
+    if metric and metric not in known:
+        advice = near(metric, known) or " Those that have a limit: trainshed quotas list --all"
+        fields.fault("metric", f"{metric!r} is not a metric that jobs use.{advice}")
+    return QuotaKey(project, region, metric)
+
+
+def _place(call: JsonCall, fields: Fields) -> tuple[str, str]:
+    """Project and region, the service's own where none is given."""
+    settings = call.services.settings
+    project = fields.text("project") or settings.project
+    region = fields.text("region") or settings.region
+    if not project:
+        fields.fault("project", "Which project's quotas? Give its id.")
+    else:
+        try:
+            ProjectName.parse(f"projects/{project}", field="project")
+        except InvalidRequest:
+            fields.fault("project", f"{project!r} is not a project id.")
+    known = tuple(sorted({region for api in Api for region in regions(api)}))
+    if not region:
+        fields.fault("region", "Which region's quotas? Give its name, such as us-central1.")
+    elif region not in known:
+        advice = near(region, known) or f" The regions are: {', '.join(known)}."
+        fields.fault("region", f"{region!r} is not a region in which jobs run.{advice}")
+    return project, region
+
+
+def _limit(fields: Fields) -> float:
+    if fields.raw("limit") == UNLIMITED_WORD:
+        return UNLIMITED
+    if isinstance(fields.raw("limit"), str):
+        fields.fault("limit", f'It must be a number of at least 0, or "{UNLIMITED_WORD}".')
+        return 0
+    return fields.number("limit", most=_LARGEST, required=True)

@@ -1,0 +1,227 @@
+"""The resume report: reads a job's log and its bucket's accesses around each drill, and lets `core.resume` judge.
+
+Report: `name`, `result`: PASS (all resumed), FAIL (one started over) or UNKNOWN; `drills`, each `{drill, outcome, why, lost,
+unit, advice, verdict, downSeconds, silentSeconds, restart, steps, checkpoints}`. `outcome`: "resumed", "started_over",
+"unknown", or "" for a drill that has not fired. `lost`: steps done again, null if not known, counted in `unit`. `verdict`: null or
+`{at, rule, effect, count, budget, message}`. `downSeconds`: from the end of what was hit to the next incarnation's start,
+`silentSeconds`: to its first line; null if there is none. `restart`: null or `{at, attempt, incarnation}`. `steps`:
+`{replica, first, before, after}`, each null or `{number, at}`. `checkpoints`: `{written, writtenCount, read, unknown}`: files
+`{uri, at, bytes}` that were written before, newest first, and those of them that were read after; `unknown`: why these are
+not known, "" if they are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Set
+from typing import Any, Final
+
+from trainshed.api.services import Services
+from trainshed.api.timestamps import text_micros
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.drills import drill_view, pattern_fault
+from trainshed.api.trainshed_v1.jobs import find_job
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.drills import Drill
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.resume.hits import Hit, hits
+from trainshed.core.resume.report import Finding, Progress, find, result
+from trainshed.core.resume.steps import Series, Step, learned, series_by
+from trainshed.core.resume.traffic import FileSeen, Traffic, folders, prefixes, traffic
+from trainshed.store.logs.lines import LogCursor, LogLine
+from trainshed.store.logs.severity import Stream
+
+_PAGE: Final = 2000
+_PAGES: Final = 25
+"""So far a log is searched for a line with a step: 50,000 lines from each end."""
+_SHOWN: Final = 20
+"""Checkpoint files that are listed."""
+
+
+async def report(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: the report. `stepPattern`: the lines that match tell
+    the steps; the first group, or the whole match, is the number."""
+    job, _ = await find_job(call.services.reader, call.target)
+    own = _own_series(call.parameter("stepPattern"))
+    entries = await call.services.reader.timeline(job.uid)
+    hit = hits(job, entries)
+    seen = await asyncio.to_thread(_traffic, call.services, job) if hit else Traffic()
+    findings = tuple([await _finding(call.services, job, each, seen, own) for each in hit])
+    by_number = {finding.hit.drill.number: finding for finding in findings}
+    return {
+        "name": str(job.name),
+        "result": result(findings).value,
+        "drills": [_view(job, drill, by_number.get(drill.number)) for drill in job.drills],
+    }
+
+
+def _own_series(pattern: str) -> Series | None:
+    if not pattern:
+        return None
+    if fault := pattern_fault(pattern):
+        raise InvalidRequest((Violation("stepPattern", fault),))
+    return series_by(pattern)
+
+
+def _traffic(services: Services, job: Job) -> Traffic:
+    history = services.history
+    if history is None:
+        return Traffic(unseen="this service keeps no record of accesses")
+    try:
+        accesses, since = history.accesses(prefixes(job), job.created)
+        files = max((history.last_written(uri) for uri in folders(job)), default=0)
+    except OSError as failure:
+        return Traffic(unseen=f"the buckets' access log cannot be read: {failure.strerror}")
+    return traffic(job, accesses, since, files)
+
+
+async def _finding(
+    services: Services, job: Job, hit: Hit, seen: Traffic, own: Series | None
+) -> Finding:
+    log = _Log(services, job)
+    progress = await _progress(log, job, hit, own)
+    first_line = 0
+    if hit.restarted:
+        lines = log.forwards({hit.drill.replica}, hit.restarted, hit.until)
+        first_line = await _first(line.at async for line in lines) or 0
+    return find(hit, progress, seen, first_line, over=job.state.is_final)
+
+
+async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Progress:
+    """The steps as the replica that was hit tells them, else the primary, else any replica."""
+    primary = ReplicaId(0, 0)
+    fault = hit.restarted or hit.ended + 1
+    for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({primary}), None)):
+        last = await log.last(replicas, fault, _PAGE)
+        series = own or learned(last)
+        before = next((step for line in last if series and (step := series.step(line))), None)
+        if series is None or before is None:
+            continue
+        first = await _first_step(series, log.forwards(replicas, 0, fault))
+        after = None
+        if hit.restarted:
+            after = await _first_step(series, log.forwards(replicas, hit.restarted, hit.until))
+        told = [
+            step.number for line in last if line.at >= hit.began and (step := series.step(line))
+        ]
+        source = _source(job.name.api, replicas)
+        # Of several replicas each has a count of its own.
+        ascending = not source or told == sorted(told, reverse=True)
+        return Progress(source, series.word, first, before, after, ascending)
+    return Progress()
+
+
+def _source(api: Api, replicas: Set[ReplicaId] | None) -> str:
+    return "" if replicas is None else ", ".join(log_task_name(api, each) for each in replicas)
+
+
+async def _first_step(series: Series, lines: AsyncIterator[LogLine]) -> Step | None:
+    async for line in lines:
+        if step := series.step(line):
+            return step
+    return None
+
+
+async def _first(moments: AsyncIterator[int]) -> int | None:
+    async for moment in moments:
+        return moment
+    return None
+
+
+class _Log:
+    """What the programs of a job wrote, in bounded pieces; the service's own lines are left out."""
+
+    def __init__(self, services: Services, job: Job) -> None:
+        self._logs = services.logs
+        self._job = job
+
+    async def last(self, replicas: Set[ReplicaId] | None, end: int, limit: int) -> list[LogLine]:
+        """The last lines before `end`, the newest first."""
+        page = await self._logs.page(
+            self._job.uid, replicas=replicas, end=end, limit=limit, descending=True
+        )
+        return [line for line in page.lines if line.stream is not Stream.BANNER]
+
+    async def forwards(
+        self, replicas: Set[ReplicaId] | None, start: int, end: int
+    ) -> AsyncIterator[LogLine]:
+        """Lines from `start` on and before `end` (0 = no end), as far as a log is searched."""
+        after: LogCursor | None = None
+        for number in range(_PAGES):
+            page = await self._logs.page(
+                self._job.uid,
+                replicas=replicas,
+                start=start,
+                end=end or None,
+                after=after,
+                # Most often the first lines hold what is looked for.
+                limit=_PAGE if number else 100,
+            )
+            for line in page.lines:
+                if line.stream is not Stream.BANNER:
+                    yield line
+            if page.next is None:
+                return
+            after = page.next
+
+
+def _view(job: Job, drill: Drill, finding: Finding | None) -> dict[str, Any]:
+    view: dict[str, Any] = {"drill": drill_view(drill, job.name.api)}
+    if finding is None:
+        waits = "it has not fired yet"
+        if job.state.is_final:
+            waits = "it never fired: the job was over before" + (
+                f" a line matched {drill.at_line!r}" if drill.at_line else " its time came"
+            )
+        return view | {"outcome": "", "why": waits, "advice": waits + "."}
+    hit, progress = finding.hit, finding.progress
+    ruling = hit.ruling
+    return view | {
+        "outcome": finding.outcome.value,
+        "why": finding.why,
+        "lost": finding.lost,
+        "unit": progress.word,
+        "advice": finding.advice,
+        "verdict": {
+            "at": text_micros(ruling.at),
+            "rule": ruling.rule,
+            "effect": ruling.effect,
+            "count": ruling.count,
+            "budget": ruling.budget,
+            "message": ruling.message,
+        }
+        if ruling
+        else None,
+        "downSeconds": _seconds(finding.down),
+        "silentSeconds": _seconds(finding.silent),
+        "restart": {
+            "at": text_micros(hit.restarted),
+            "attempt": hit.attempt,
+            "incarnation": hit.incarnation,
+        }
+        if hit.restarted
+        else None,
+        "steps": {
+            "replica": progress.source,
+            "first": _step(progress.first),
+            "before": _step(progress.before),
+            "after": _step(progress.after),
+        },
+        "checkpoints": {
+            "written": [_file(file) for file in finding.written[:_SHOWN]],
+            "writtenCount": len(finding.written),
+            "read": [_file(file) for file in finding.read[:_SHOWN]],
+            "unknown": finding.unseen,
+        },
+    }
+
+
+def _seconds(length: int) -> float | None:
+    return None if length < 0 else round(length / 10**9, 3)
+
+
+def _step(step: Step | None) -> dict[str, Any] | None:
+    return {"number": step.number, "at": text_micros(step.at)} if step else None
+
+
+def _file(file: FileSeen) -> dict[str, Any]:
+    return {"uri": file.uri, "at": text_micros(file.at), "bytes": file.bytes}

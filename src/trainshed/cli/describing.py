@@ -1,0 +1,102 @@
+"""A job in words: what it is, why it waits, how it failed, what became of its replicas. Pure."""
+
+from collections.abc import Iterable, Iterator
+from datetime import tzinfo
+
+import click
+
+from trainshed.cli.colours import faint, replica_colour, state_colour
+from trainshed.cli.moments import duration, local_moment
+from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.cli.views import FailureView, JobView, ReplicaView, WaitingView
+from trainshed.core.lifecycle.states import JobState
+
+
+def description(job: JobView, now: int, zone: tzinfo | None = None) -> list[str]:
+    """The lines that describe a job."""
+    state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
+    waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
+    facts = [
+        ("Job", job.name),
+        ("Name", job.display_name),
+        ("State", state),
+        ("Waits", waits),
+        ("Created", local_moment(job.created, zone)),
+        ("Started", local_moment(job.started, zone) if job.started else ""),
+        ("Ended", local_moment(job.ended, zone) if job.ended else ""),
+        ("Lasted", duration(job.lasted(now))),
+        ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
+        ("Retries", counted(job.retries)),
+        ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
+        ("Error", f"{job.error} (code {job.error_code})" if job.error else ""),
+        ("Cause", "\n".join(_failure_lines(job.failure)) if job.failure else ""),
+    ]
+    lines = pairs([(label, value) for label, value in facts if value])
+    return [*lines, "", *replica_table(job.replicas, now)] if job.replicas else lines
+
+
+def waiting_lines(waiting: WaitingView) -> Iterator[str]:
+    """Why there is no room, what would help, who is in the way, how many are before it."""
+    yield f"{waiting.message} ({waiting.reason})"
+    if waiting.hint:
+        yield waiting.hint
+    for number, job in enumerate(waiting.blockers):
+        yield f"{'and' if number else 'held'} by {job}"
+    if waiting.position:
+        yield "it is the next one" if waiting.position == 1 else _behind(waiting.position - 1)
+
+
+def replica_table(replicas: tuple[ReplicaView, ...], now: int) -> list[str]:
+    """The lines of a table of replicas; restarts and departures have columns only where there are any."""
+    restarted = any(replica.restarts for replica in replicas)
+    leaving = any(replica.leaving for replica in replicas)
+    columns = [
+        Column("REPLICA"),
+        Column("STATE"),
+        Column("ENDED"),
+        Column("RAN", right=True),
+        *([Column("RESTARTS")] if restarted else []),
+        Column("NODE"),
+        *([Column("LEAVES BECAUSE")] if leaving else []),
+    ]
+    rows = [
+        (
+            replica.task,
+            replica.state.value,
+            replica.how or "–",
+            duration((replica.ended or now) - replica.started) if replica.started else "–",
+            *([counted(replica.restarts) or "–"] if restarted else []),
+            replica.node or "–",
+            *([replica.leaving or "–"] if leaving else []),
+        )
+        for replica in replicas
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for replica, row in zip(replicas, cells, strict=True):
+        row[0] = click.style(row[0], fg=replica_colour(replica.id))
+        row[1] = click.style(row[1], fg=state_colour(replica.state))
+        lines.append(joined(row))
+    return lines
+
+
+def counted(counters: Iterable[tuple[str, int]]) -> str:
+    """`2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
+    found = [(rule, count) for rule, count in counters if count]
+    if len(found) == 1:
+        return f"{found[0][1]} {found[0][0]}"
+    named = ", ".join(f"{rule} {count}" for rule, count in found)
+    return f"{sum(count for _, count in found)} ({named})" if found else ""
+
+
+def _failure_lines(failure: FailureView) -> Iterator[str]:
+    """What the public message does not say, or says only in passing."""
+    whose = f" of {failure.task}" if failure.task else ""
+    status = f", status {failure.status}" if failure.status is not None else ""
+    yield f"{failure.cause}{whose}{status}"
+    if failure.reason:
+        yield failure.reason
+
+
+def _behind(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)} before it"

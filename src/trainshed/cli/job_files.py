@@ -1,0 +1,107 @@
+"""Job files as people have them: the resource of either API, or what gcloud's `--config` takes; YAML or JSON. Pure but for
+the loading of the YAML library.
+"""
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from trainshed.core.names import Api
+
+
+class Unreadable(Exception):
+    """The file is no job; the message says why and what would be."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job of a file, as its API's create takes it."""
+
+    api: Api
+    job: dict[str, Any]
+
+
+_JOB_SPEC = frozenset({"jobSpec", "job_spec"})
+_POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
+_TRAINING = frozenset({"trainingInput", "training_input"})
+_ML_ONLY = frozenset(
+    name
+    for both in (
+        ("scaleTier", "scale_tier"),
+        ("masterType", "master_type"),
+        ("masterConfig", "master_config"),
+        ("packageUris", "package_uris"),
+        ("pythonModule", "python_module"),
+        ("runtimeVersion", "runtime_version"),
+    )
+    for name in both
+)
+
+
+def read(text: str) -> dict[str, Any]:
+    """The object that a file holds. Raises Unreadable."""
+    try:
+        value = json.loads(text)
+    except ValueError as no_json:
+        value = _yaml(text, no_json)
+    if not isinstance(value, dict):
+        raise Unreadable("It holds no object (a list of `name: value`), so it is no job.")
+    return cast(dict[str, Any], value)
+
+
+def recognised(found: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
+    """The job that a file describes. `api`: which API's it is, None to tell by its fields. `name`, `job_id`: of a Vertex
+    or `ml` job whose file gives none. Raises Unreadable."""
+    keys = found.keys()
+    if api is not Api.ML and keys & _JOB_SPEC:
+        return JobFile(Api.VERTEX, _named(found, name))
+    if api is not Api.ML and (keys & _POOLS or api is Api.VERTEX):
+        return JobFile(Api.VERTEX, _named({"jobSpec": dict(found)}, name))
+    if keys & _TRAINING:
+        return JobFile(Api.ML, _identified(found, job_id))
+    if keys & _ML_ONLY or api is Api.ML:
+        return JobFile(Api.ML, _identified({"trainingInput": dict(found)}, job_id))
+    raise Unreadable(
+        "It has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) nor trainingInput (ml v1); say whose"
+        " job it is with --api."
+    )
+
+
+def with_region(file: JobFile, region: str) -> JobFile:
+    """An `ml` job that runs in `region`, if its file names none; a Vertex job's region is no part of it."""
+    if file.api is not Api.ML or not region:
+        return file
+    key = next(iter(_TRAINING & file.job.keys()), "trainingInput")
+    given = file.job.get(key)
+    if not isinstance(given, dict) or "region" in given:
+        return file
+    training = cast(dict[str, Any], given)
+    return JobFile(file.api, {**file.job, key: {**training, "region": region}})
+
+
+def _named(job: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if "displayName" in job or "display_name" in job:
+        return dict(job)
+    return {"displayName": name, **job}
+
+
+def _identified(job: Mapping[str, Any], job_id: str) -> dict[str, Any]:
+    if "jobId" in job or "job_id" in job:
+        return dict(job)
+    return {"jobId": job_id, **job}
+
+
+def _yaml(text: str, no_json: ValueError) -> Any:
+    try:
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise Unreadable(
+            f"It is not JSON ({no_json}), and to read YAML the package PyYAML must be installed beside trainshed."
+        ) from None
+    try:
+        # Dates are texts here: everything of a job has a JSON form.
+        return json.loads(json.dumps(yaml.safe_load(text), default=str))
+    except yaml.YAMLError as failure:
+        raise Unreadable(f"It is neither JSON nor YAML: {failure}") from None

@@ -1,0 +1,161 @@
+"""`trainshed nodes`: list, drain, undrain; what runs on a drained node is asked to leave and goes on elsewhere."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from trainshed.cli.client import Client
+from trainshed.cli.colours import condition_colour, faint
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.moments import gibibytes
+from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.views import NodeView
+from trainshed.core.capacity import NodeCondition
+
+_NODES = "/trainshed/v1/nodes"
+_LOOK_AGAIN = 0.5
+"""Seconds between two looks at a node that is being left."""
+_format = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or JSON for programs.",
+)
+
+
+@click.group()
+def command() -> None:
+    """List nodes, and put them under maintenance."""
+
+
+@command.command("list")
+@_format
+@takes_endpoint
+def list_(endpoint: Endpoint, form: str) -> None:
+    """List the nodes: condition, what is used of what there is, replicas."""
+    found: list[dict[str, Any]] = endpoint.client().get(_NODES)["nodes"]
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not found:
+        click.echo("The service has no nodes now.", err=True)
+        return
+    for line in node_table([NodeView.parse(node) for node in found]):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("node")
+@click.option("--reason", metavar="TEXT", default="", help="Why; it is told to the jobs there.")
+@click.option("--wait", is_flag=True, help="Go on until nothing runs there any more.")
+@takes_endpoint
+def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
+    """Put NODE under maintenance: it takes no more work, and what runs there is asked to leave.
+
+    Its replicas get SIGTERM and their grace time, and are started again on other nodes.
+    """
+    client = endpoint.client()
+    found = NodeView.parse(client.post(_path(node, ":drain"), {"reason": reason}))
+    click.echo(f"{node}  takes no more work; {_running(found)}")
+    if not wait:
+        return
+    try:
+        for line in leaving(client, found):
+            click.echo(line)
+    except KeyboardInterrupt:
+        click.echo(
+            f"{node} stays drained. It is given back with: trainshed nodes undrain {node}", err=True
+        )
+        raise SystemExit(130) from None
+    click.echo(f"{node}  is free")
+
+
+@command.command()
+@click.argument("node")
+@takes_endpoint
+def undrain(endpoint: Endpoint, node: str) -> None:
+    """Let NODE take work again."""
+    found = endpoint.client().post(_path(node, ":undrain"), {})
+    condition = found.get("condition", "")
+    if condition == NodeCondition.READY:
+        click.echo(f"{node}  takes work again")
+    else:
+        why = found.get("cause") or "it is not there now"
+        click.echo(f"{node}  is not drained any more, and takes no work yet: {why}")
+
+
+def leaving(client: Client, node: NodeView) -> Iterator[str]:
+    """A line for each replica that stands on the node, and one for each that has left, until none is there.
+
+    Raises click.ClickException if the node is let take work again meanwhile.
+    """
+    there = dict.fromkeys(node.replicas)
+    for job, replica in there:
+        yield f"  {replica} of {job}  is leaving"
+    while there:
+        time.sleep(_LOOK_AGAIN)
+        found = next((n for n in _nodes(client) if n.name == node.name), None)
+        if found is not None and found.condition is NodeCondition.READY:
+            raise click.ClickException(
+                f"{node.name} was let take work again meanwhile; what has not left stays there."
+            )
+        left = dict.fromkeys(found.replicas if found else ())
+        for job, replica in there:
+            if (job, replica) not in left:
+                yield f"  {replica} of {job}  has left"
+        there = left
+
+
+def node_table(nodes: list[NodeView]) -> list[str]:
+    """The lines of a list of nodes; why one takes no work has a column only where one does not."""
+    told = any(node.cause for node in nodes)
+    columns = (
+        Column("NODE"),
+        Column("CONDITION"),
+        Column("CPUS", right=True),
+        Column("MEMORY", right=True),
+        Column("ACCELERATORS"),
+        Column("REPLICAS", right=True),
+        *([Column("WHY")] if told else []),
+    )
+    rows = [
+        (
+            node.name,
+            node.condition.value,
+            f"{node.used_vcpus:g}/{node.vcpus:g}",
+            f"{node.used_memory_bytes / 2**30:.1f}/{gibibytes(node.memory_bytes)}",
+            ", ".join(f"{used}/{count} {kind}" for kind, count, used in node.accelerators) or "–",
+            str(len(node.replicas)),
+            *([node.cause or "–"] if told else []),
+        )
+        for node in nodes
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for node, row in zip(nodes, cells, strict=True):
+        row[1] = click.style(row[1], fg=condition_colour(node.condition))
+        lines.append(joined(row))
+    return lines
+
+
+def _nodes(client: Client) -> list[NodeView]:
+    return [NodeView.parse(node) for node in client.get(_NODES)["nodes"]]
+
+
+def _path(node: str, verb: str) -> str:
+    return f"{_NODES}/{quote(node, safe='')}{verb}"
+
+
+def _running(node: NodeView) -> str:
+    count = len(node.replicas)
+    if not count:
+        return "nothing runs there"
+    return (
+        f"{count} replica{'s' * (count != 1)} there {'are' if count != 1 else 'is'} asked to leave"
+    )

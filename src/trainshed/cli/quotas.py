@@ -1,0 +1,165 @@
+"""`trainshed quotas`: what a project may use in a region, what of it is used; set and clear limits."""
+
+import json
+from typing import Any
+
+import click
+
+from trainshed.cli.colours import faint
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.tables import Column, joined, table
+
+_QUOTAS = "/trainshed/v1/quotas"
+_UNLIMITED = "unlimited"
+
+
+def _limit(context: click.Context, parameter: click.Parameter, value: str) -> float | str:
+    """A number of at least 0, or `unlimited`."""
+    if value == _UNLIMITED:
+        return _UNLIMITED
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = -1.0
+    if not 0 <= limit < float("inf"):
+        raise click.BadParameter(f"{value!r} is not a number of at least 0, nor {_UNLIMITED!r}.")
+    return limit
+
+
+_project = click.option("--project", metavar="PROJECT", help="Whose; else the service's own.")
+_region = click.option("--region", metavar="REGION", help="Where; else the service's own.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """See and set what a project may use in a region at a time; alone: the list.
+
+    A job for which there is no quota left waits. What runs keeps its room, whatever is set.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_)
+
+
+@command.command("list")
+@_project
+@_region
+@click.option("--all", "every", is_flag=True, help="Also those that are neither set nor used.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or JSON for programs.",
+)
+@takes_endpoint
+def list_(
+    endpoint: Endpoint, *, project: str | None, region: str | None, every: bool, form: str
+) -> None:
+    """List the quotas that are set, used or waited for."""
+    place = _place(endpoint, project, region)
+    answer = endpoint.client().get(_QUOTAS, **place, all="true" if every else None)
+    found: list[dict[str, Any]] = [
+        quota for quota in answer["quotas"] if every or _is_of_interest(quota)
+    ]
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    where = f"{answer['project']} in {answer['region']}"
+    if not found:
+        click.echo(
+            f"No quota of {where} is set or used. Every metric: trainshed quotas list --all",
+            err=True,
+        )
+        return
+    click.echo(faint(f"Quotas of {where}"))
+    for line in quota_table(found):
+        click.echo(line)
+
+
+@command.command("set")
+@click.argument("metric")
+@click.argument("limit", callback=_limit)
+@_project
+@_region
+@takes_endpoint
+def set_(
+    endpoint: Endpoint,
+    *,
+    metric: str,
+    limit: float | str,
+    project: str | None,
+    region: str | None,
+) -> None:
+    """Let jobs use at most LIMIT of METRIC at a time: a number, or `unlimited`."""
+    asked = {**_place(endpoint, project, region), "metric": metric, "limit": limit}
+    _tell(endpoint.client().post(f"{_QUOTAS}:set", asked))
+
+
+@command.command()
+@click.argument("metric")
+@_project
+@_region
+@takes_endpoint
+def clear(endpoint: Endpoint, metric: str, project: str | None, region: str | None) -> None:
+    """Go back to the default of METRIC."""
+    asked = {**_place(endpoint, project, region), "metric": metric}
+    _tell(endpoint.client().post(f"{_QUOTAS}:clear", asked))
+
+
+def quota_table(quotas: list[dict[str, Any]]) -> list[str]:
+    """The lines of a list of quotas."""
+    columns = (
+        Column("METRIC"),
+        Column("USED", right=True),
+        Column("LIMIT", right=True),
+        Column("WAITING", right=True),
+        Column("FROM"),
+    )
+    rows = [
+        (
+            quota["metric"],
+            _number(quota["used"]),
+            _number(quota["limit"]),
+            _number(quota["waiting"]),
+            quota["source"],
+        )
+        for quota in quotas
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for quota, row in zip(quotas, cells, strict=True):
+        if _is_full(quota):
+            row[1] = click.style(row[1], fg="red")
+        if quota["waiting"]:
+            row[3] = click.style(row[3], fg="yellow")
+        lines.append(joined(row))
+    return lines
+
+
+def _place(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
+    """The project and region that are meant; the service's own where neither the command nor the environment says."""
+    if not (project or endpoint.project) or not (region or endpoint.region):
+        endpoint = answering(endpoint)
+    return {"project": project or endpoint.project, "region": region or endpoint.region}
+
+
+def _tell(quota: dict[str, Any]) -> None:
+    default = "" if quota["source"] == "set" else " (the default)"
+    click.echo(
+        f"{quota['metric']}  {_number(quota['limit'])}{default} for {quota['project']} in"
+        f" {quota['region']}, {_number(quota['used'])} used"
+    )
+
+
+def _is_of_interest(quota: dict[str, Any]) -> bool:
+    return bool(quota["used"] or quota["waiting"] or quota["source"] == "set")
+
+
+def _is_full(quota: dict[str, Any]) -> bool:
+    return quota["limit"] != _UNLIMITED and quota["used"] >= quota["limit"]
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.10g}"

@@ -1,0 +1,236 @@
+"""The scheduler's snapshot, kept up to date from stored jobs, nodes and quotas; and what is asked of it.
+
+A decision counts from the moment it is made: it is put into the snapshot before the job has taken it, so that the
+next one does not give the same room away again. Whatever a job then makes of it corrects the snapshot.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trainshed.core.capacity import (
+    UNLIMITED,
+    NodeCondition,
+    NodeStatus,
+    Preflight,
+    QuotaKey,
+    QuotaStatus,
+    Waiting,
+)
+from trainshed.core.catalog.quotas import metrics
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import AttemptState
+from trainshed.core.names import JobUid
+from trainshed.engines.port import Node, NodeState
+from trainshed.scheduler import explaining, reporting
+from trainshed.scheduler.demand import gang
+from trainshed.scheduler.model import (
+    Admit,
+    Decision,
+    NodeRoom,
+    Place,
+    Policy,
+    Preempt,
+    Standing,
+    StockOut,
+)
+from trainshed.scheduler.planning import plan
+from trainshed.scheduler.positions import position
+from trainshed.scheduler.snapshot import Snapshot
+from trainshed.store.port import NodeDrain
+
+_NEVER = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNews:
+    """A node that takes no work now, and why."""
+
+    condition: NodeCondition
+    cause: str
+
+
+class Room:
+    """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start."""
+
+    def __init__(self, policy: Policy, wake_at: Callable[[int], None]) -> None:
+        self.policy = policy
+        self._wake_at = wake_at
+        self._snapshot = Snapshot()
+        self._snapshot.set_policy(policy)
+        self._standings: dict[JobUid, Standing] = {}
+        self._nodes: tuple[Node, ...] = ()
+        self._engine_says: dict[str, tuple[NodeState, str]] = {}
+        self._drains: dict[str, NodeDrain] = {}
+        self._changed = True
+
+    # --- what is told ---
+
+    def put(self, job: Job) -> None:
+        """Take note of where a stored job, or one that is about to be stored, stands."""
+        if job.state.is_final:
+            self.forget(job.uid)
+            return
+        before = self._standings.get(job.uid)
+        standing = standing_of(job, before)
+        if standing != before:
+            self._set(standing)
+
+    def gives_back(self, job: Job) -> bool:
+        """Whether the job, as it is about to be stored, holds less room than was told last."""
+        before = self._standings.get(job.uid)
+        if before is None:
+            return False
+        now = standing_of(job, before)
+        return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
+
+    def forget(self, uid: JobUid) -> None:
+        if self._standings.pop(uid, None) is not None:
+            self._snapshot.remove(uid)
+            self._changed = True
+
+    def set_nodes(self, nodes: Sequence[Node]) -> None:
+        """What the engine offers."""
+        self._nodes = tuple(nodes)
+        self._refresh_nodes()
+
+    def set_node_state(self, node: str, state: NodeState, cause: str) -> None:
+        """What the engine says of a node."""
+        self._engine_says[node] = (state, cause)
+        self._refresh_nodes()
+
+    def set_drains(self, drains: Iterable[NodeDrain]) -> None:
+        """The nodes that operators put under maintenance."""
+        self._drains = {drain.node: drain for drain in drains}
+        self._refresh_nodes()
+
+    def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
+        self._snapshot.set_quotas(dict(quotas))
+        self._changed = True
+
+    def time_passed(self) -> None:
+        """The moment of `wake_at` has come."""
+        self._changed = True
+
+    # --- what is asked ---
+
+    def decide(self, now: int) -> tuple[Decision, ...]:
+        """What follows from everything that was told; each decision once. Costs nothing to speak of if nothing changed."""
+        if not self._changed:
+            return ()
+        self._changed = False
+        made = plan(self._snapshot, now)
+        for decision in made.decisions:
+            self._count(decision)
+        if made.look_again:
+            self._wake_at(made.look_again)
+        return made.decisions
+
+    def unfit(self, node: str) -> NodeNews | None:
+        """Why a node takes no work; None if it does, or is not known."""
+        if node in self._drains:
+            drain = self._drains[node]
+            reason = f": {drain.reason}" if drain.reason else ""
+            return NodeNews(NodeCondition.DRAINED, f"{node} is under maintenance{reason}")
+        state, cause = self._engine_says.get(node, (NodeState.UP, ""))
+        match state:
+            case NodeState.UP:
+                return None
+            case NodeState.DRAINING:
+                return NodeNews(NodeCondition.DRAINED, cause or f"{node} is to be left")
+            case NodeState.GONE:
+                return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
+
+    def why(self, uid: JobUid, now: int) -> Waiting | None:
+        """Why a job waits; None if it does not."""
+        return explaining.why(self._snapshot, uid, now) if uid in self._standings else None
+
+    def position(self, uid: JobUid) -> int:
+        """1 = next; 0 = it does not wait."""
+        standing = self._standings.get(uid)
+        if standing is None or standing.places or standing.homeless:
+            return 0
+        return position(self._snapshot, uid)
+
+    def preflight(self, job: Job, now: int) -> Preflight:
+        """Whether a job like this would be admitted now."""
+        return explaining.preflight(self._snapshot, gang(job), now)
+
+    def node_statuses(self) -> tuple[NodeStatus, ...]:
+        news = {node.name: self.unfit(node.name) for node in self._nodes}
+        causes = {name: one.cause for name, one in news.items() if one is not None}
+        return reporting.node_statuses(self._snapshot, causes)
+
+    def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
+        """Every quota of the project in the region that has a limit, is used, or is waited for; by metric."""
+        told = {
+            one.key: one
+            for one in reporting.quota_statuses(self._snapshot, project_id)
+            if one.key.region == region
+        }
+        for key in (QuotaKey(project_id, region, metric) for metric in metrics()):
+            limit, source = self._snapshot.limit(key)
+            if key not in told and limit != UNLIMITED:
+                told[key] = QuotaStatus(key, limit, 0, 0, source)
+        return tuple(told[key] for key in sorted(told, key=lambda key: key.metric))
+
+    # --- inside ---
+
+    def _set(self, standing: Standing) -> None:
+        self._standings[standing.gang.uid] = standing
+        self._snapshot.put(standing)
+        self._changed = True
+
+    def _count(self, decision: Decision) -> None:
+        before = self._standings[decision.uid]
+        match decision:
+            case Admit(_, nodes):
+                standing = replace(before, places=nodes, homeless=())
+            case Place(_, replica, node):
+                homeless = tuple(one for one in before.homeless if one[0] != replica)
+                standing = replace(
+                    before, places=(*before.places, (replica, node)), homeless=homeless
+                )
+            case Preempt():
+                standing = replace(before, leaving=True)
+            case StockOut():
+                standing = replace(before, not_before=_NEVER)
+        self._standings[decision.uid] = standing
+        self._snapshot.put(standing)
+
+    def _refresh_nodes(self) -> None:
+        self._snapshot.set_nodes(
+            [
+                NodeRoom(
+                    node.name,
+                    node.vcpus,
+                    node.memory_bytes,
+                    node.accelerators,
+                    news.condition if (news := self.unfit(node.name)) else NodeCondition.READY,
+                )
+                for node in self._nodes
+            ]
+        )
+        self._changed = True
+
+
+def standing_of(job: Job, before: Standing | None) -> Standing:
+    """A job as the scheduler sees it."""
+    asked = before.gang if before else gang(job)
+    if not job.has_room:
+        return Standing(
+            asked,
+            waiting_since=max(job.created, job.not_before),
+            not_before=job.not_before,
+            leaving=job.outcome is not None,
+        )
+    keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
+    leaving = job.phase is AttemptState.STOPPING and not keeps
+    end = job.started + job.spec.scheduling.timeout if job.started else 0
+    return Standing(
+        asked,
+        tuple((r.id, r.node) for r in job.replicas if r.node),
+        tuple((r.id, r.avoid) for r in job.replicas if not r.node),
+        waiting_since=job.created,
+        until=end,
+        leaving=leaving,
+    )

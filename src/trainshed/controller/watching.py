@@ -1,0 +1,126 @@
+"""Looks at a job's log and bucket for what its drills and reminders wait for, and reports it as events."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.controller.carrier import JobBuckets
+from trainshed.core.lifecycle.drills import Drill
+from trainshed.core.lifecycle.events import CheckpointLooked, DrillTriggered, Event
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.reminders import watched_bucket
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.store.logs.lines import LogCursor, LogPage
+
+log = logging.getLogger(__name__)
+
+_PAGE = 500
+
+
+class LogPages(Protocol):
+    """Reads the log of a job (`store.logs.reader.LogReader`)."""
+
+    async def page(
+        self,
+        uid: JobUid,
+        *,
+        replicas: set[ReplicaId] | None = None,
+        start: int = 0,
+        after: LogCursor | None = None,
+        limit: int = 1000,
+    ) -> LogPage: ...
+
+
+@dataclass(slots=True)
+class _Watch:
+    """How far the log was read for the drills of one job."""
+
+    cursors: dict[int, LogCursor]
+    task: asyncio.Task[None] | None = None
+    again: bool = False
+
+
+class Watchers:
+    """Costs nothing for jobs without a drill that waits for a line."""
+
+    def __init__(
+        self,
+        logs: LogPages,
+        buckets: JobBuckets,
+        now: Callable[[], int],
+        report: Callable[[JobUid, Event], None],
+    ) -> None:
+        self._logs = logs
+        self._buckets = buckets
+        self._now = now
+        self._report = report
+        self._watches: dict[JobUid, _Watch] = {}
+        self._looking: dict[JobUid, asyncio.Task[None]] = {}
+
+    def lines_written(self, job: Job) -> None:
+        """The job has new lines, or was stored anew: look for those that its armed drills wait for."""
+        armed = [drill for drill in job.drills if drill.is_armed and drill.at_line]
+        if not armed:
+            self._watches.pop(job.uid, None)
+            return
+        watch = self._watches.setdefault(job.uid, _Watch({}))
+        if watch.task is not None:
+            watch.again = True
+            return
+        watch.task = asyncio.create_task(self._search(job, armed, watch))
+
+    def checkpoint_due(self, job: Job) -> None:
+        """Find out when the job's bucket was last written to."""
+        if job.uid not in self._looking:
+            self._looking[job.uid] = asyncio.create_task(self._look(job))
+
+    def forget(self, uid: JobUid) -> None:
+        self._watches.pop(uid, None)
+
+    def close(self) -> None:
+        searching = [watch.task for watch in self._watches.values() if watch.task is not None]
+        for task in (*searching, *self._looking.values()):
+            task.cancel()
+
+    async def _search(self, job: Job, armed: list[Drill], watch: _Watch) -> None:
+        try:
+            for drill in armed:
+                if await self._seen(job.uid, drill, watch):
+                    self._report(job.uid, DrillTriggered(drill.number, self._now()))
+        except OSError as failure:
+            log.warning("job %d: its log cannot be searched: %s", job.uid, failure)
+        finally:
+            watch.task = None
+            if watch.again:
+                watch.again = False
+                self.lines_written(job)
+
+    async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
+        """Whether a line since the order matches that was not looked at before."""
+        wanted = re.compile(drill.at_line)
+        while True:
+            page = await self._logs.page(
+                uid,
+                replicas={drill.replica},
+                start=drill.ordered,
+                after=watch.cursors.get(drill.number),
+                limit=_PAGE,
+            )
+            if page.lines:
+                watch.cursors[drill.number] = page.lines[-1].cursor
+            if any(wanted.search(line.text) for line in page.lines):
+                return True
+            if page.next is None:
+                return False
+
+    async def _look(self, job: Job) -> None:
+        try:
+            uri = watched_bucket(job)
+            written = await asyncio.to_thread(self._buckets.last_written, uri)
+        except (OSError, ValueError):
+            written = -1
+        self._looking.pop(job.uid, None)
+        self._report(job.uid, CheckpointLooked(self._now(), written))

@@ -1,0 +1,96 @@
+"""Quotas: what a job uses of which metric, and the public limits (facts §6.6, SPEC §2).
+
+Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. What the facts leave open is
+decided here: a machine family or disk type without a row of its own gets a metric without a public limit; "not
+available in the region" is a limit of 0; preemptible work has metrics of its own with the limits of the plain ones;
+for `ml` v1 only the CPUs are limited, the usual 450, as its other figures are not known.
+"""
+
+import functools
+
+from trainshed.core.capacity import UNLIMITED
+from trainshed.core.catalog import accelerators
+from trainshed.core.catalog.machines import machine_types
+from trainshed.core.catalog.tables import table
+from trainshed.core.names import Api
+from trainshed.core.specs.model import JobSpec, Strategy, WorkerPool
+
+PREEMPTIBLE = "preemptible_"
+ML = "ml_"
+_SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
+"""N1 and E2 machines draw on one quota."""
+_DISKS = ("hyperdisk_balanced_gb", "pd_ssd_gb", "pd_standard_gb")
+_TPU_BOARD = 8
+"""More cores than one board has are a pod, whose quota is another one."""
+
+
+def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
+    """(metric, amount) that the whole job takes while it has room, by metric, without zeros.
+
+    CPUs, devices and gigabytes. Disks count in full for spot and flex-start work too.
+    """
+    sums: dict[str, float] = {}
+    prefix = PREEMPTIBLE if spec.scheduling.strategy is not Strategy.STANDARD else ""
+    for pool in spec.pools:
+        for metric, each in _each(spec.api, prefix, pool):
+            sums[metric] = sums.get(metric, 0) + each * pool.replica_count
+    return tuple((metric, value) for metric, value in sorted(sums.items()) if value)
+
+
+def public_limit(metric: str, region: str) -> float:
+    """The public default, UNLIMITED if there is none. Unknown metrics have none."""
+    data = table("quotas")
+    if metric == f"{ML}cpus":
+        return data["mlCpus"]
+    row = data["vertex"].get(metric.removeprefix(PREEMPTIBLE))
+    if row is None:
+        return UNLIMITED
+    listed = (figure for figure, regions in row.items() if figure != "else" and region in regions)
+    figure = next(listed, row["else"])
+    return UNLIMITED if figure == "unlimited" else float(figure)
+
+
+@functools.cache
+def metrics() -> tuple[str, ...]:
+    """Every metric that a job may use, sorted."""
+    machines = machine_types().values()
+    families = {_family(m.name) for m in machines if m.apis and not m.is_legacy and m.vcpus}
+    devices = set(accelerators.accelerator_types(Api.VERTEX)) | {"TPU_V2_POD", "TPU_V3_POD"}
+    plain = families | devices
+    ml_devices = {f"{ML}{device}" for device in accelerators.accelerator_types(Api.ML)}
+    return tuple(
+        sorted(
+            plain
+            | {f"{PREEMPTIBLE}{metric}" for metric in plain}
+            | ml_devices
+            | {f"{ML}cpus"}
+            | set(_DISKS)
+            | {f"{ML}{disk}" for disk in _DISKS if disk != "hyperdisk_balanced_gb"}
+        )
+    )
+
+
+def _each(api: Api, prefix: str, pool: WorkerPool) -> list[tuple[str, float]]:
+    """What one replica of a pool takes."""
+    machine = pool.machine
+    ml = ML if api is Api.ML else ""
+    cpus = f"{ML}cpus" if ml else prefix + _family(machine.type)
+    found = [(cpus, machine.vcpus), (f"{ml}{_disk(pool.disk.type)}", float(pool.disk.size_gb))]
+    if machine.accelerators:
+        device = _device(machine.accelerators.type, machine.accelerators.count)
+        found.append((f"{ml or prefix}{device}", float(machine.accelerators.count)))
+    return found
+
+
+def _family(machine_type: str) -> str:
+    family = machine_type.split("-", maxsplit=1)[0]
+    return f"cpus_{_SHARED_FAMILIES.get(family, family)}"
+
+
+def _device(accelerator: str, count: int) -> str:
+    is_pod = accelerator in ("TPU_V2", "TPU_V3") and count > _TPU_BOARD
+    return f"{accelerator}_POD" if is_pod else accelerator
+
+
+def _disk(disk_type: str) -> str:
+    return f"{disk_type.replace('-', '_')}_gb"

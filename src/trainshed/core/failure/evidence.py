@@ -1,0 +1,91 @@
+"""What a rule may look at: the cause of an end, told apart from what was recorded of it."""
+
+import enum
+from dataclasses import dataclass
+
+from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.names import JobName, ReplicaId, public_replica_name
+
+
+class Cause(enum.StrEnum):
+    """Why a replica, or a whole attempt, came to its end.
+
+    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did. STALLED: the
+    watchdog did. LEFT: it was asked to leave its node. LOST: it is gone without a record, through no fault of ours.
+    PACKAGE: the job's own package cannot be installed. SERVICE: the service failed. STOCK_OUT: no node can take it.
+    PREEMPTED: its room went to another job. CANCELLED: a user or a time limit ended the job.
+    """
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    OUT_OF_MEMORY = "out_of_memory"
+    STALLED = "stalled"
+    LEFT = "left"
+    LOST = "lost"
+    PACKAGE = "package"
+    SERVICE = "service"
+    STOCK_OUT = "stock_out"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """An end. `replica` None: of the whole attempt. `exit`: the attempt record, if there is one.
+
+    `is_package`, `is_reducer`: what the replica's pool runs. `text`: the cause in words, for losses and failures of
+    the service. `region`: the job's, for the stock-out message.
+    """
+
+    cause: Cause
+    name: JobName
+    replica: ReplicaId | None = None
+    exit: ExitRecord | None = None
+    is_package: bool = True
+    is_reducer: bool = False
+    text: str = ""
+    region: str = ""
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.exit.exit_code if self.exit else None
+
+    @property
+    def signal(self) -> int | None:
+        return self.exit.signal if self.exit else None
+
+    @property
+    def public_name(self) -> str:
+        """The replica as public messages name it; the primary where the whole attempt is meant."""
+        return public_replica_name(self.name.api, self.replica or ReplicaId(0, 0))
+
+    @property
+    def status(self) -> int | None:
+        """The exit status that public messages give (SPEC §2.1); None without a record."""
+        return published_status(self.exit, is_package=self.is_package) if self.exit else None
+
+
+_SIGKILL = 9
+
+
+def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
+    """The number that public messages give: a signal is published bare for package jobs (6, 11) and as
+    128 + n for containers (134, 139); an out-of-memory kill is 137 for both (SPEC §2.1, facts §2.2)."""
+    if exit_record.oom:
+        return 128 + _SIGKILL
+    if exit_record.exit_code is not None:
+        return exit_record.exit_code
+    number = exit_record.signal or 0
+    return number if is_package else 128 + number
+
+
+def cause_of_exit(exit_record: ExitRecord, *, leaving: bool) -> Cause:
+    """What an attempt record says. An end after a request to leave the node is that request's doing, whatever the
+    exit code: a program that saves its state and exits 0 then is not finished (docs/adr/0010)."""
+    if leaving and exit_record.stopped:
+        return Cause.LEFT
+    if exit_record.oom:
+        return Cause.OUT_OF_MEMORY
+    if exit_record.stalled:
+        return Cause.STALLED
+    return Cause.EXITED if exit_record.signal is None else Cause.SIGNALLED

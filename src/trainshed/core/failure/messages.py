@@ -1,0 +1,108 @@
+"""The public messages of a job's end, and the typed facts beside them (SPEC §2.1, facts §2.2, §2.3). Words only."""
+
+import enum
+from typing import Final, assert_never
+from urllib.parse import quote
+
+from trainshed.core.failure.evidence import Evidence
+from trainshed.core.lifecycle.records import JobError
+from trainshed.core.names import JobName, project_number
+
+CANCELLED = 1
+INVALID_ARGUMENT = 3
+RESOURCE_EXHAUSTED = 8
+INTERNAL = 13
+
+INTERNAL_ERROR_MESSAGE = "Internal error occurred for the current attempt"
+
+
+class Message(enum.StrEnum):
+    """Which public message a rule gives."""
+
+    NONE = "none"
+    USER_CODE = "user_code"
+    OUT_OF_MEMORY = "out_of_memory"
+    LOST = "lost"
+    PACKAGE = "package"
+    STOCK_OUT = "stock_out"
+    INTERNAL = "internal"
+    CANCELLED = "cancelled"
+
+
+def public_message(code: int, message: Message, evidence: Evidence, own: str = "") -> JobError:
+    """The job's public error. `own`: words that an operator wants in place of those of `message`."""
+    return JobError(
+        code,
+        _filled(own, evidence) if own else _text(message, evidence),
+        cause=evidence.cause.value,
+        replica=str(evidence.replica) if evidence.replica else "",
+        status=evidence.status,
+        tail=evidence.exit.tail if evidence.exit else "",
+        reason=evidence.text,
+    )
+
+
+def _text(message: Message, evidence: Evidence) -> str:
+    replica = evidence.public_name
+    match message:
+        case Message.NONE:
+            return ""
+        case Message.USER_CODE:
+            return _user_code(evidence, evidence.status or 0, _tail(evidence))
+        case Message.PACKAGE:
+            return _user_code(evidence, 1, evidence.text)
+        case Message.OUT_OF_MEMORY:
+            return f"The replica {replica} ran out of memory and exited with a non-zero status of {evidence.status}."
+        case Message.LOST:
+            if evidence.exit is not None:
+                return _user_code(evidence, evidence.status or 0, _tail(evidence))
+            return f"The replica {replica} was lost: {evidence.text}."
+        case Message.STOCK_OUT:
+            return (
+                f"Resources are insufficient in region: {evidence.region}. "
+                "Try a different region or use a different accelerator."
+            )
+        case Message.INTERNAL:
+            return INTERNAL_ERROR_MESSAGE
+        case Message.CANCELLED:
+            return evidence.text
+        case _:
+            assert_never(message)
+
+
+FACTS: Final = ("replica", "status", "region", "reason")
+"""What `{…}` may stand in an operator's own words."""
+
+
+def _filled(own: str, evidence: Evidence) -> str:
+    status = "unknown" if evidence.status is None else str(evidence.status)
+    facts = (evidence.public_name, status, evidence.region, evidence.text)
+    for name, fact in zip(FACTS, facts, strict=True):
+        own = own.replace(f"{{{name}}}", fact)
+    return own
+
+
+def _tail(evidence: Evidence) -> str:
+    return evidence.exit.tail.strip() if evidence.exit else ""
+
+
+def _user_code(evidence: Evidence, status: int, body: str) -> str:
+    return "\n".join(
+        (
+            f"The replica {evidence.public_name} exited with a non-zero status of {status}. "
+            "Termination reason: Error. ",
+            *((body, "") if body else ()),
+            f"To find out more about why your job exited please check the logs: {logs_link(evidence.name)}",
+        )
+    )
+
+
+def logs_link(name: JobName) -> str:
+    """The link of the public message to a job's log (facts §2.3)."""
+    query = f'resource.type="ml_job"\nresource.labels.job_id="{name.job_id}"'
+    return (
+        "https://console.cloud.google.com/logs/viewer"
+        f"?project={project_number(name.project_id)}"
+        f"&resource={quote(f'ml_job/job_id/{name.job_id}', safe='')}"
+        f"&advancedFilter={quote(query, safe='')}"
+    )

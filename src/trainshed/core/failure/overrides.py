@@ -1,0 +1,203 @@
+"""An operator's rows of the failure table: entries of `[[failure_rules]]` in the configuration (SPEC §2.1).
+
+An entry with the name of a built-in row changes what it names of it, or drops it; another name is a new row.
+docs/failure-table.md says it for people. How single values are read is in `fields`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from trainshed.core.failure import fields
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.messages import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    Message,
+)
+from trainshed.core.failure.rules import Action, Match, Rule
+from trainshed.core.failure.table import RULES
+
+Entry = Mapping[str, object]
+
+DEFAULT_PLACE: Final = "out_of_memory"
+"""The row that a new one stands before: after those of success and of reducers, before every failure."""
+
+_OF_A_REPLICA = frozenset(
+    {
+        Cause.EXITED,
+        Cause.SIGNALLED,
+        Cause.OUT_OF_MEMORY,
+        Cause.STALLED,
+        Cause.LEFT,
+        Cause.LOST,
+    }
+)
+_MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
+_WITHOUT_ROOM = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
+_MESSAGES = {
+    **dict.fromkeys(_OF_A_REPLICA, (INVALID_ARGUMENT, Message.LOST)),
+    Cause.OUT_OF_MEMORY: (INVALID_ARGUMENT, Message.OUT_OF_MEMORY),
+    Cause.PACKAGE: (INVALID_ARGUMENT, Message.PACKAGE),
+    Cause.SERVICE: (INTERNAL, Message.INTERNAL),
+    Cause.STOCK_OUT: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
+    Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
+}
+"""Code and message of a new row that names none."""
+
+
+class WrongRules(ValueError):
+    """Entries that cannot be used. `violations` names all of them, each with its entry and field."""
+
+    def __init__(self, violations: Sequence[str]) -> None:
+        super().__init__("\n".join(violations))
+        self.violations = tuple(violations)
+
+
+def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tuple[Rule, ...]:
+    """The table in force: `rules` with an operator's entries, which apply in their order.
+    Raises WrongRules, naming all violations."""
+    built_in = {rule.name for rule in rules}
+    table, wrong, seen = list(rules), list[str](), set[str]()
+    for position, entry in enumerate(entries):
+        name = fields.name_of(entry)
+        where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
+        if not name:
+            wrong.append(
+                f"{where}.name: {entry.get('name')!r} is not a name; give small letters, digits and _, such as bad_gpu"
+            )
+        elif name in seen:
+            wrong.append(f"{where}.name: an entry of this name came before; put both into one")
+        else:
+            seen.add(name)
+            said = _apply(table, name, entry, is_new=name not in built_in)
+            wrong += [f"{where}.{text}" for text in said]
+    if not wrong:
+        wrong += _gaps(table, rules, seen)
+    if wrong:
+        raise WrongRules(wrong)
+    return tuple(table)
+
+
+def _apply(table: list[Rule], name: str, entry: Entry, *, is_new: bool) -> list[str]:
+    """Put one entry into the table; what is wrong with it, as `field: words`."""
+    read, wrong = fields.read(entry)
+    enabled, before = read.pop("enabled", True), read.pop("before", None)
+    if name == "cancelled":
+        return ["name: a cancel does not pass the table, so this row cannot be changed"]
+    if not enabled:
+        others = sorted(set(entry) - {"name", "enabled"})
+        wrong += [f"{field}: says nothing, for the row is dropped" for field in others]
+        if is_new:
+            wrong.append("enabled: there is no built-in row of this name to drop")
+        if not wrong:
+            table[:] = [rule for rule in table if rule.name != name]
+        return wrong
+    if wrong:
+        return wrong
+    if not is_new:
+        if before is not None:
+            return ["before: a built-in row keeps its place; drop it and add one of another name"]
+        at = next(i for i, rule in enumerate(table) if rule.name == name)
+        changed = _changed(table[at], read)
+        table[at] = changed
+        return list(_contradictions(changed))
+    made = _new(name, read)
+    if isinstance(made, list):
+        return made
+    place = before or DEFAULT_PLACE
+    at = next((i for i, rule in enumerate(table) if rule.name == place), None)
+    if at is None:
+        names = ", ".join(rule.name for rule in table)
+        return [f"before: there is no row {place!r}; the rows are {names}"]
+    table.insert(at, made)
+    return list(_contradictions(made))
+
+
+def _changed(rule: Rule, read: fields.Fields) -> Rule:
+    match = {key: read.pop(key) for key in fields.OF_A_MATCH if key in read}
+    return replace(rule, match=replace(rule.match, **match), **read)
+
+
+def _new(name: str, read: fields.Fields) -> Rule | list[str]:
+    """A new row; what it does not say comes from its causes."""
+    if "causes" not in read:
+        causes = {Cause.EXITED} if "exit_codes" in read else set[Cause]()
+        causes |= {Cause.SIGNALLED} if "signals" in read else set()
+        if not causes:
+            known = ", ".join(cause for cause in Cause if cause is not Cause.CANCELLED)
+            return [f"causes: say when the row applies: causes ({known}), exit_codes or signals"]
+        read["causes"] = frozenset(causes)
+    if "action" not in read:
+        return ["action: say what happens in the end: fail, done or succeed"]
+    found = {_MESSAGES[cause] for cause in read["causes"]}
+    if read["action"] is Action.FAIL:
+        code, message = min(found)
+        if len(found) > 1 and not ("code" in read and ("message" in read or "text" in read)):
+            return [
+                "code: its causes have different codes and messages; give code, and message or text"
+            ]
+        read = {
+            "code": code,
+            "message": message,
+            "gives_room": bool(read["causes"] & _WITHOUT_ROOM),
+        } | read
+    return _changed(Rule(name, Match(frozenset()), read["action"]), read)
+
+
+def _contradictions(rule: Rule) -> Iterator[str]:
+    """What each field allows and the row as a whole does not."""
+    causes, match = rule.match.causes, rule.match
+    if match.exit_codes and Cause.EXITED not in causes:
+        yield 'exit_codes: only an end of cause "exited" has one'
+    if match.signals and Cause.SIGNALLED not in causes:
+        yield 'signals: only an end of cause "signalled" has one'
+    if rule.action is not Action.FAIL:
+        if not causes <= _OF_A_REPLICA:
+            yield f'action: "{rule.action}" is for ends of a replica; of this one, only "fail" can be made'
+        if rule.action is Action.DONE and not (match.primary is False or match.reducer is True):
+            yield 'action: a job cannot go on without its primary; add "primary = false"'
+        if rule.action is Action.SUCCEED and (rule.restarts or rule.retries):
+            yield "action: a success is not tried again; leave restarts and retries out"
+    if rule.restarts and not causes & _MAY_HAVE_A_REPLICA:
+        yield "restarts: no single replica ended, so none can be restarted; say retries"
+    if causes & _WITHOUT_ROOM and not rule.gives_room:
+        yield "gives_room: the job has no room that it could keep; leave this out"
+    if rule.window and not rule.restarts:
+        yield "window: it limits restarts, and there are none; say restarts too"
+    if rule.back_off and not rule.retries:
+        yield "back_off: it is the pause before a retry, and there are none; say retries too"
+    if rule.memory_growth > 1 and not rule.retries:
+        yield "memory_growth: memory grows with a retry, and there are none; say retries too"
+    if rule.memory_growth > 1 and rule.memory_cap <= 1:
+        yield "memory_cap: memory cannot grow up to 1 times what it was; say more, such as 4.0"
+
+
+def _gaps(table: Sequence[Rule], rules: Sequence[Rule], named: set[str]) -> Iterator[str]:
+    """The last row of each cause must match whatever the rest of the evidence is: every end has a verdict."""
+    left = {rule.name: rule for rule in table}
+    for cause in Cause:
+        if any(not _narrowed(rule, cause) for rule in table):
+            continue
+        for rule in rules:
+            if rule.name in named and not _narrowed(rule, cause):
+                field = _narrowed(left[rule.name], cause) if rule.name in left else "enabled"
+                yield (
+                    f'failure_rules "{rule.name}".{field}: no row would say what follows on every end of cause '
+                    f'"{cause}"; keep this one as the last word and put your own before it'
+                )
+
+
+def _narrowed(rule: Rule, cause: Cause) -> str:
+    """The field because of which the row does not match every end of the cause; "" if it does."""
+    match = rule.match
+    if cause not in match.causes:
+        return "causes"
+    if cause is Cause.EXITED and match.exit_codes:
+        return "exit_codes"
+    if cause is Cause.SIGNALLED and match.signals:
+        return "signals"
+    if match.primary is not None:
+        return "primary"
+    return "reducer" if match.reducer is not None else ""

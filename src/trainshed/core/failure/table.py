@@ -1,0 +1,116 @@
+"""The failure table (SPEC §2.1): ordered rows, first match wins. An operator's rows are put in by `overrides`."""
+
+from typing import Final
+
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.messages import (
+    CANCELLED,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    Message,
+)
+from trainshed.core.failure.rules import Action, Match, Rule
+
+_SECOND = 10**9
+_ENDED = frozenset({Cause.EXITED, Cause.SIGNALLED})
+_OUTSIDE_SIGNALS = frozenset({9, 15})
+"""SIGKILL and SIGTERM: no program sends them to itself, so somebody else did (SPEC §2.1)."""
+_TRANSIENT_SIGNALS = frozenset({6, 11})
+_TRANSIENT_CODES = frozenset({6, 134, 11, 139})
+
+MAX_ATTEMPTS: Final = 10
+"""Attempts of one job in all, whatever the rows would still give (SPEC §2.1)."""
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "primary_succeeded",
+        Match(frozenset({Cause.EXITED}), exit_codes=frozenset({0}), primary=True),
+        Action.SUCCEED,
+    ),
+    Rule(
+        "replica_completed",
+        Match(frozenset({Cause.EXITED}), exit_codes=frozenset({0})),
+        Action.DONE,
+    ),
+    Rule(
+        "reducer_lost",
+        Match(
+            _ENDED | {Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.LEFT, Cause.LOST, Cause.SERVICE},
+            reducer=True,
+        ),
+        Action.DONE,
+        restarts=20,
+        window=60 * _SECOND,
+    ),
+    Rule(
+        "out_of_memory",
+        Match(frozenset({Cause.OUT_OF_MEMORY})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.OUT_OF_MEMORY,
+    ),
+    Rule(
+        "transient_exit",
+        Match(_ENDED, exit_codes=_TRANSIENT_CODES, signals=_TRANSIENT_SIGNALS),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.USER_CODE,
+        retries=3,
+    ),
+    Rule(
+        "replica_lost",
+        Match(
+            frozenset({Cause.SIGNALLED, Cause.LEFT, Cause.LOST, Cause.STALLED}),
+            signals=_OUTSIDE_SIGNALS,
+        ),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.LOST,
+        restarts=5,
+        retries=3,
+    ),
+    Rule("user_code_failed", Match(_ENDED), Action.FAIL, INVALID_ARGUMENT, Message.USER_CODE),
+    Rule(
+        "package_failed",
+        Match(frozenset({Cause.PACKAGE})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.PACKAGE,
+    ),
+    Rule(
+        "stock_out",
+        Match(frozenset({Cause.STOCK_OUT})),
+        Action.FAIL,
+        RESOURCE_EXHAUSTED,
+        Message.STOCK_OUT,
+        retries=3,
+        back_off=(30 * _SECOND, 60 * _SECOND, 120 * _SECOND),
+        gives_room=True,
+        unstoppable=True,
+    ),
+    Rule(
+        "internal_error",
+        Match(frozenset({Cause.SERVICE})),
+        Action.FAIL,
+        INTERNAL,
+        Message.INTERNAL,
+        retries=2,
+    ),
+    Rule(
+        "spot_preempted",
+        Match(frozenset({Cause.PREEMPTED})),
+        Action.FAIL,
+        RESOURCE_EXHAUSTED,
+        Message.STOCK_OUT,
+        retries=6,
+        gives_room=True,
+    ),
+    Rule(
+        "cancelled",
+        Match(frozenset({Cause.CANCELLED})),
+        Action.CANCEL,
+        CANCELLED,
+        Message.CANCELLED,
+    ),
+)

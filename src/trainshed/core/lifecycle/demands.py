@@ -1,0 +1,64 @@
+"""What a stored job demands: the instructions that are to be carried out now, in their order (docs/adr/0004)."""
+
+from collections.abc import Iterator
+
+from trainshed.core.lifecycle.drills import DrillKind
+from trainshed.core.lifecycle.events import (
+    InjectFault,
+    Instruction,
+    PrepareRuntime,
+    ReleaseSlots,
+    StartReplicas,
+    StopReplica,
+    StopReplicas,
+)
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.names import ReplicaId
+
+_FAULTS = (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
+
+
+def instructions(job: Job) -> tuple[Instruction, ...]:
+    """What is to be done now, for this state; doing it again harms nothing."""
+    match job.phase:
+        case AttemptState.WAITING | AttemptState.OVER:
+            return (ReleaseSlots(job.attempt),) if job.attempt else ()
+        case AttemptState.PREPARING:
+            return (PrepareRuntime(job.attempt),)
+        case AttemptState.STARTING | AttemptState.RUNNING:
+            return tuple(_while_running(job))
+        case AttemptState.STOPPING:
+            return (StopReplicas(job.attempt, _unseen(job)),)
+
+
+def _while_running(job: Job) -> Iterator[Instruction]:
+    for replica in job.replicas:
+        if replica.state is ReplicaState.STOPPING:
+            yield StopReplica(job.attempt, replica.id, replica.incarnation)
+    if waiting := _waiting(job):
+        yield StartReplicas(job.attempt, waiting)
+    for drill in job.drills:
+        if drill.kind in _FAULTS and drill.fired and not drill.done:
+            yield InjectFault(
+                drill.number, drill.kind, drill.attempt, drill.replica, drill.incarnation
+            )
+
+
+def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
+    """Incarnations of which nobody knows whether they have started, those that were to leave their node among them."""
+    leaving = tuple(
+        (replica.id, replica.incarnation)
+        for replica in job.replicas
+        if replica.state is ReplicaState.STOPPING and not replica.started
+    )
+    return _waiting(job) + leaving
+
+
+def _waiting(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
+    """Incarnations that have a place and no process yet, as far as is known."""
+    return tuple(
+        (replica.id, replica.incarnation)
+        for replica in job.replicas
+        if replica.state is ReplicaState.WAITING and replica.node
+    )

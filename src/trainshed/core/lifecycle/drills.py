@@ -1,0 +1,60 @@
+"""Drills: faults that a user orders for a job of theirs, to see that it survives them (SPEC §8)."""
+
+import enum
+from dataclasses import dataclass
+
+from trainshed.core.names import ReplicaId
+
+
+class DrillKind(enum.StrEnum):
+    """What is injected.
+
+    KILL: the replica is killed from outside. OOM: its memory limit costs its main process. SEGV: its main process gets
+    SIGSEGV. MAINTENANCE: its node is to be left. PREEMPT, STOCKOUT, INTERNAL: the attempt meets what the rule of
+    that name is about.
+    """
+
+    MAINTENANCE = "maintenance"
+    KILL = "kill"
+    OOM = "oom"
+    SEGV = "segv"
+    PREEMPT = "preempt"
+    STOCKOUT = "stockout"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One ordered fault. `number` counts a job's drills from 1.
+
+    It fires once, when the replica is running and a line of its log, written after the drill was ordered, matches
+    `at_line`, or `after` ns after the replica was first seen running since then, or at once if neither is given.
+    `fired`: when (0 = it is armed); `attempt`, `incarnation`: what it hit. `done`: the fault is known to have landed.
+    """
+
+    number: int
+    kind: DrillKind
+    replica: ReplicaId
+    ordered: int
+    at_line: str = ""
+    after: int = 0
+    fired: int = 0
+    attempt: int = 0
+    incarnation: int = 0
+    done: bool = False
+
+    @property
+    def is_armed(self) -> bool:
+        return self.fired == 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrillPlan:
+    """Drills under a name, which a job of the project orders by its label `trainshed-drill` when it is created."""
+
+    project_id: str
+    name: str
+    drills: tuple[Drill, ...]
+
+
+PLAN_LABEL = "trainshed-drill"

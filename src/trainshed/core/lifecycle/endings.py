@@ -1,0 +1,214 @@
+"""What the end of a replica, or of an attempt, leads to: the verdict, and everything that follows from it (SPEC §2.1)."""
+
+from typing import assert_never
+
+from trainshed.core.cluster import has_reducers
+from trainshed.core.failure.evidence import Cause, Evidence
+from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge
+from trainshed.core.lifecycle import story
+from trainshed.core.lifecycle.records import ExitRecord, Outcome, Replica, Retry
+from trainshed.core.lifecycle.states import (
+    AttemptState,
+    AttemptTrigger,
+    JobState,
+    JobTrigger,
+    ReplicaState,
+    ReplicaTrigger,
+)
+from trainshed.core.lifecycle.turn import Turn
+
+_REDUCER_POOL = 2
+_NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
+_JOB_TRIGGERS = {
+    JobState.SUCCEEDED: JobTrigger.SUCCEEDED,
+    JobState.FAILED: JobTrigger.FAILED,
+    JobState.CANCELLED: JobTrigger.CANCELLED,
+}
+
+
+def evidence(
+    turn: Turn,
+    cause: Cause,
+    replica: Replica | None = None,
+    *,
+    exit_record: ExitRecord | None = None,
+    text: str = "",
+) -> Evidence:
+    """What the failure table is asked about; `replica` None: the attempt as a whole."""
+    spec = turn.job.spec
+    pool = replica.id.pool if replica else 0
+    return Evidence(
+        cause,
+        turn.job.name,
+        replica.id if replica else None,
+        exit_record,
+        is_package=spec.pool(pool).program.module is not None,
+        is_reducer=pool == _REDUCER_POOL and has_reducers(spec),
+        text=text,
+        region=spec.region,
+    )
+
+
+def judged(turn: Turn, found: Evidence, replica: Replica | None = None, *, drill: int = 0) -> None:
+    """Ask the table, tell the verdict, and do what it says; unless the end of the attempt is decided already."""
+    verdict = judge(found, _spent(turn, replica), turn.policy.rules)
+    job = turn.job
+    if job.outcome is not None or job.retry is not None:
+        decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
+        may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
+        if job.retry is not None and verdict.rule.retries:
+            may_turn = False  # the retry that is under way is for this end, too, and was counted
+        if may_turn and _ended_the_job_before(found, verdict, decided):
+            _decide_by(turn, found, verdict)
+        settle(turn)
+        return
+    if verdict.effect is not Effect.JOB_SUCCEEDS:
+        turn.tell(story.verdict(turn.job, found, verdict, turn.now, drill))
+    match verdict.effect:
+        case Effect.REPLICA_DONE:
+            all_up(turn)
+        case Effect.REPLICA_RESTARTS:
+            assert replica is not None
+            _restart(turn, replica, verdict)
+        case Effect.JOB_RETRIES:
+            _retry(turn, verdict)
+        case Effect.JOB_SUCCEEDS | Effect.JOB_FAILS | Effect.JOB_CANCELLED:
+            _decide_by(turn, found, verdict)
+        case _:
+            assert_never(verdict.effect)
+    settle(turn)
+
+
+def all_up(turn: Turn) -> None:
+    """RUNNING as soon as every replica is up or has been (SPEC §2, "Parallel start")."""
+    job = turn.job
+    if job.phase is not AttemptState.STARTING:
+        return
+    # One that is over, and has no other incarnation to follow, is one that the job goes on without.
+    if not all(r.state is ReplicaState.RUNNING or r.state.is_over for r in job.replicas):
+        return
+    turn.attempt_goes(AttemptTrigger.ALL_UP)
+    if turn.job_goes(JobTrigger.ALL_UP):
+        started = max(r.started for r in job.replicas)
+        turn.change(started=job.started or started)
+        turn.tell(story.running(turn.job, started))
+
+
+def decide(turn: Turn, outcome: Outcome) -> None:
+    """The job is to end so. What still lives is stopped first."""
+    turn.change(outcome=outcome, retry=None)
+    end_attempt(turn)
+
+
+def end_attempt(turn: Turn) -> None:
+    """Everything of the attempt is to be stopped; where nothing was started, nothing is waited for."""
+    nothing_runs = turn.job.phase in _NOTHING_RUNS
+    if not turn.attempt_goes(AttemptTrigger.END_DECIDED):
+        return
+    for replica in turn.job.replicas:
+        # A replica without a place has no process, and nobody will ever report of it.
+        if not replica.state.is_over and (nothing_runs or not replica.node):
+            turn.replica_goes(replica.id, ReplicaTrigger.LOST)
+
+
+def settle(turn: Turn) -> None:
+    """The final state, or the next attempt, as soon as nothing of this one lives (SPEC §2, DESIGN §3.8)."""
+    job = turn.job
+    if job.phase is not AttemptState.STOPPING or not all(r.state.is_over for r in job.replicas):
+        return
+    if job.outcome is not None:
+        turn.attempt_goes(AttemptTrigger.ENDED)
+        turn.job_goes(_JOB_TRIGGERS[job.outcome.state])
+        turn.change(error=job.outcome.error, ended=turn.now)
+        turn.tell(story.over(job.outcome, turn.now))
+    elif job.retry is not None:
+        _next_attempt(turn, job.retry)
+
+
+def _spent(turn: Turn, replica: Replica | None) -> Spent:
+    job = turn.job
+    scheduling = job.spec.scheduling
+    return Spent(
+        turn.now,
+        replica.restarts if replica else (),
+        replica.recent if replica else (),
+        job.retries,
+        job.attempt,
+        turn.policy.max_attempts,
+        may_retry=not scheduling.disable_retries,
+        # disableRetries overrides restartJobOnWorkerRestart (facts §2.6)
+        whole_job=scheduling.restart_job_on_worker_restart and not scheduling.disable_retries,
+        nothing_ran=job.phase in _NOTHING_RUNS,
+    )
+
+
+def _ended_the_job_before(found: Evidence, verdict: Verdict, decided: int) -> bool:
+    """A primary that had ended, by itself and for good, before a cancel or a retry was decided keeps its own outcome,
+    though it is reported later (SPEC §2, "Cancel")."""
+    return (
+        found.replica is not None
+        and found.replica.is_primary
+        and found.exit is not None
+        and not found.exit.stopped
+        and found.exit.ended <= decided
+        and verdict.effect in (Effect.JOB_SUCCEEDS, Effect.JOB_FAILS)
+    )
+
+
+def _decide_by(turn: Turn, found: Evidence, verdict: Verdict) -> None:
+    if verdict.effect is Effect.JOB_SUCCEEDS:
+        at = found.exit.ended if found.exit else turn.now
+        turn.change(started=turn.job.started or at)
+        decide(turn, Outcome(JobState.SUCCEEDED, verdict.rule.name, at=turn.now))
+    else:
+        state = JobState.FAILED if verdict.effect is Effect.JOB_FAILS else JobState.CANCELLED
+        decide(turn, Outcome(state, verdict.rule.name, verdict.error, turn.now))
+
+
+def _restart(turn: Turn, replica: Replica, verdict: Verdict) -> None:
+    """Another incarnation, in the same place unless that has to be left."""
+    leaves = bool(replica.leaving)
+    window = verdict.rule.window
+    recent = (*(at for at in replica.recent if at > turn.now - window), turn.now) if window else ()
+    turn.replica_goes(
+        replica.id,
+        ReplicaTrigger.RESTARTED,
+        incarnation=replica.incarnation + 1,
+        node="" if leaves else replica.node,
+        avoid=replica.node if leaves else replica.avoid,
+        leaving="",
+        started=0,
+        exit=None,
+        restarts=counted(replica.restarts, verdict.rule.name),
+        recent=recent,
+    )
+
+
+def _retry(turn: Turn, verdict: Verdict) -> None:
+    """Give this attempt up for another one, which begins when nothing of this one lives."""
+    rule = verdict.rule
+    growth = min(turn.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
+    keeps_room = not rule.gives_room and not verdict.back_off
+    turn.change(
+        retry=Retry(rule.name, turn.now, keeps_room, turn.now + verdict.back_off),
+        retries=counted(turn.job.retries, rule.name),
+        memory_factor=max(turn.job.memory_factor, growth),
+    )
+    turn.job_goes(JobTrigger.RETRIED)
+    end_attempt(turn)
+
+
+def _next_attempt(turn: Turn, retry: Retry) -> None:
+    job = turn.job
+    if not retry.keeps_room or not job.replicas:
+        turn.attempt_goes(AttemptTrigger.AGAIN_LATER)
+        turn.change(retry=None, not_before=retry.not_before)
+        turn.tell(story.waits_again(turn.job, turn.now))
+        return
+    fresh = tuple(
+        Replica(r.id, node="" if r.leaving else r.node, avoid=r.node if r.leaving else r.avoid)
+        for r in job.replicas
+    )
+    turn.attempt_goes(AttemptTrigger.AGAIN_HERE)
+    turn.change(retry=None, attempt=job.attempt + 1, replicas=fresh)
+    turn.tell(story.again(turn.job, turn.now))

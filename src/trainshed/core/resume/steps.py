@@ -1,0 +1,131 @@
+"""Finds the step numbers in a program's log lines: which lines tell of progress, and what number they give.
+
+Programs spell steps in many ways, and one program also names numbers that are no progress of its own ("restored from
+step 100"). So the lines before a fault are looked at first: the *kind* of line that most of them are is the one that counts,
+and lines of other kinds are passed over.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+_FINEST_FIRST: Final = ("global_step", "step", "iteration", "epoch")
+_WORDS: Final[Mapping[str, str]] = {
+    "globalstep": "global_step",
+    "step": "step",
+    "steps": "step",
+    "iteration": "iteration",
+    "iter": "iteration",
+    "epoch": "epoch",
+}
+_STEP: Final = re.compile(
+    r"""(?<![\w/.-])(?<!\bper\ )(?<!/\ )        # not "5 ms/step", not "time per step: 12"
+    (global[_\s-]?step|steps?|iteration|iter|epoch)
+    ["']?\s*(?:[:=\#]\s*)?[\[(]?\s*
+    (\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d.]*\.\d)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_OF_CHECKPOINTS: Final = re.compile(r"restor|resum|load|saved|saving|checkpoint|ckpt", re.I)
+_DIGITS: Final = re.compile(r"\d+")
+_LARGEST: Final = 10**18
+
+
+class Line(Protocol):
+    """A log line (`store.logs.lines.LogLine`). `at`: ns; `payload`: the JSON object of the line, if it is one."""
+
+    @property
+    def at(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def payload(self) -> Mapping[str, Any] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step number and when it was written (ns)."""
+
+    number: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The lines of one kind. `word`: what the number is called (`step`, `epoch`, …); `before`: the word in front of it,
+    "{}" in JSON lines. `pattern`: a regular expression of the user's, which then decides alone."""
+
+    word: str
+    before: str = ""
+    pattern: re.Pattern[str] | None = None
+
+    def step(self, line: Line) -> Step | None:
+        """The step that the line tells of; None if it is not of this kind."""
+        if self.pattern is not None:
+            number = _own(self.pattern, line.text)
+            return None if number is None else Step(number, line.at)
+        return next((step for kind, step in _told(line) if kind == self), None)
+
+
+def series_by(pattern: str) -> Series:
+    """The lines that match a regular expression; its first group, or all that it matches, is the step's number.
+
+    Raises ValueError saying what is wrong with it.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}.") from None
+    return Series("step", pattern=compiled)
+
+
+def learned(lines: Iterable[Line]) -> Series | None:
+    """The kind of line that tells of progress: the most frequent one, of equals the finest. None if there is none.
+
+    What speaks of checkpoints counts only if there is nothing else.
+    """
+    progress: Counter[Series] = Counter()
+    checkpoints: Counter[Series] = Counter()
+    for line in lines:
+        counter = checkpoints if _OF_CHECKPOINTS.search(line.text) else progress
+        counter.update({kind for kind, _ in _told(line)})
+    for counter in (progress, checkpoints):
+        if counter:
+            return max(counter, key=lambda kind: (counter[kind], -_FINEST_FIRST.index(kind.word)))
+    return None
+
+
+def _told(line: Line) -> list[tuple[Series, Step]]:
+    """Each number in the line that may be a step, the finest first."""
+    found = [*_in_payload(line), *_in_text(line)]
+    return sorted(found, key=lambda pair: _FINEST_FIRST.index(pair[0].word))
+
+
+def _in_payload(line: Line) -> list[tuple[Series, Step]]:
+    found: list[tuple[Series, Step]] = []
+    for key, value in (line.payload or {}).items():
+        word = _WORDS.get(re.sub(r"[\W_]", "", key.lower()))
+        if word and isinstance(value, int) and not isinstance(value, bool):
+            found.append((Series(word, "{}"), Step(value, line.at)))
+    return found
+
+
+def _in_text(line: Line) -> list[tuple[Series, Step]]:
+    found: list[tuple[Series, Step]] = []
+    for match in _STEP.finditer(line.text):
+        word = _WORDS[re.sub(r"[\W_]", "", match[1].lower())]
+        words = line.text[: match.start()].split()
+        # Names and times in front of it may hold numbers that change from line to line.
+        before = _DIGITS.sub("#", words[-1]) if words else ""
+        found.append((Series(word, before), Step(int(match[2].replace(",", "")), line.at)))
+    return found
+
+
+def _own(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    number = (match[1] if pattern.groups else match[0]) or ""
+    digits = number.replace(",", "").replace("_", "").strip()
+    return int(digits) if digits.isdecimal() and len(digits) <= len(str(_LARGEST)) else None

@@ -1,0 +1,105 @@
+"""A job's checkpoint files as its bucket saw them: where they are expected, which were written before a fault and read
+after it."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core.lifecycle.records import Job
+
+_URI: Final = re.compile(r"gs://[^\s,;'\"]+")
+_MOST_PREFIXES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One object written or read as a whole or in part, from `at` to `ended` (ns)."""
+
+    at: int
+    ended: int
+    write: bool
+    uri: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What is known of the job's accesses. `unseen`: why they are not known, "" if they are."""
+
+    accesses: tuple[Access, ...] = ()
+    unseen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSeen:
+    """A file, when it was last written or first read (ns), and how many bytes were moved for it then."""
+
+    uri: str
+    at: int
+    bytes: int
+
+
+def folders(job: Job) -> tuple[str, ...]:
+    """The gs:// URIs, each with a slash at its end, below which the job keeps what it writes."""
+    named = (job.spec.job_dir, job.spec.base_output_directory)
+    return tuple(dict.fromkeys(uri.rstrip("/") + "/" for uri in named if uri))
+
+
+def prefixes(job: Job) -> tuple[str, ...]:
+    """What the URIs of the job's checkpoints may begin with: its folders, and what its arguments name."""
+    named = [
+        uri.rstrip("/.")
+        for pool in job.spec.pools
+        for text in (*pool.program.command, *pool.program.args, *(v for _, v in pool.program.env))
+        for uri in _URI.findall(text)
+    ]
+    known = folders(job)
+    others = [uri for uri in named if not f"{uri}/".startswith(known)] if known else named
+    return tuple(dict.fromkeys((*known, *others)))[:_MOST_PREFIXES]
+
+
+def written(accesses: Iterable[Access], before: int) -> tuple[FileSeen, ...]:
+    """The files whose writing was over by `before`, the newest first."""
+    found: dict[str, FileSeen] = {}
+    for access in sorted(accesses, key=lambda access: access.ended):
+        if access.write and access.ended <= before:
+            found.pop(access.uri, None)
+            found[access.uri] = FileSeen(access.uri, access.ended, access.bytes)
+    return tuple(reversed(found.values()))
+
+
+def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> tuple[FileSeen, ...]:
+    """The files of `among` that were read from `start` on and before `end` (0 = no end), the first first."""
+    found: dict[str, FileSeen] = {}
+    for access in sorted(accesses, key=lambda access: access.at):
+        inside = start <= access.at and (not end or access.at <= end)
+        if access.write or not inside or access.uri not in among:
+            continue
+        seen = found.get(access.uri)
+        found[access.uri] = (
+            FileSeen(access.uri, seen.at, seen.bytes + access.bytes)
+            if seen
+            else FileSeen(access.uri, access.at, access.bytes)
+        )
+    return tuple(found.values())
+
+
+def traffic(job: Job, accesses: tuple[Access, ...], since: int, files_written: int) -> Traffic:
+    """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known. `files_written`:
+    when anything in the job's folders was last written in any way, 0 = never, -1 = not known."""
+    if not prefixes(job):
+        return Traffic(
+            unseen="the job names no place in a bucket (baseOutputDirectory or jobDir) for its checkpoints"
+        )
+    if since > job.created:
+        return Traffic(
+            accesses, "the buckets' access log does not go back to the beginning of the job"
+        )
+    as_files = files_written < 0 or files_written >= job.created
+    if as_files and not any(access.write for access in accesses):
+        return Traffic(
+            accesses,
+            "the job's folder was written to as files (/gcs), and who reads and writes files is not recorded",
+        )
+    return Traffic(accesses)

@@ -1,0 +1,178 @@
+"""The GPUs of this machine, as the driver names them, and which of them a replica gets.
+
+A device is found by NVML (package nvidia-ml-py, loaded when first asked for); without the package or a driver there
+are none. What a program then sees is said by CUDA_VISIBLE_DEVICES alone.
+"""
+
+import contextlib
+import importlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+
+_TYPES: tuple[tuple[str, int, str], ...] = (
+    ("GB200", 0, "NVIDIA_GB200"),
+    ("B200", 0, "NVIDIA_B200"),
+    ("H200", 0, "NVIDIA_H200_141GB"),
+    ("H100", 0, "NVIDIA_H100_80GB"),
+    ("A100", 60 * _GIB, "NVIDIA_A100_80GB"),
+    ("A100", 0, "NVIDIA_TESLA_A100"),
+    ("L4", 0, "NVIDIA_L4"),
+    ("T4", 0, "NVIDIA_TESLA_T4"),
+    ("V100", 0, "NVIDIA_TESLA_V100"),
+    ("P100", 0, "NVIDIA_TESLA_P100"),
+    ("P4", 0, "NVIDIA_TESLA_P4"),
+    ("K80", 0, "NVIDIA_TESLA_K80"),
+    ("RTX PRO 6000", 0, "NVIDIA_RTX_PRO_6000"),
+)
+"""Words of the product's name, bytes of memory that it has at least, public type (facts, GPU table); first match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU. `index`: its number in the order of the PCI bus. `product`: "NVIDIA H200". `memory_bytes`: all it has.
+    `slice`: it is a part of a GPU (MIG), and is only found by its uuid."""
+
+    index: int
+    uuid: str
+    product: str
+    memory_bytes: int
+    slice: bool = False
+
+    @property
+    def accelerator(self) -> str:
+        """The public accelerator type; "" if no public type stands for it."""
+        return accelerator_type(self.product, self.memory_bytes)
+
+    @property
+    def word(self) -> str:
+        """What CUDA_VISIBLE_DEVICES calls it: by number, which programs like to read, where that is possible."""
+        return self.uuid if self.slice else str(self.index)
+
+
+class Devices(Protocol):
+    """Where the engine learns which GPUs there are."""
+
+    def find(self) -> tuple[Device, ...]:
+        """All of them, in the order of their index. Blocks for moments; asked once, at the start."""
+        ...
+
+
+class FakeDevices:
+    """GPUs that are only said to be there, for tests and demonstrations."""
+
+    def __init__(self, *products: str, memory_bytes: int = 16 * _GIB) -> None:
+        self._found = tuple(
+            Device(index, f"GPU-{index:08x}", product, memory_bytes)
+            for index, product in enumerate(products)
+        )
+
+    def find(self) -> tuple[Device, ...]:
+        return self._found
+
+
+class NvmlDevices:
+    """What the driver tells, less what the service itself must not use: `ambient` is its own environment."""
+
+    def __init__(self, ambient: Mapping[str, str]) -> None:
+        self._visible = ambient.get("CUDA_VISIBLE_DEVICES")
+
+    def find(self) -> tuple[Device, ...]:
+        try:
+            nvml: Any = importlib.import_module("pynvml")
+        except ImportError:
+            return ()
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            log.info("no GPUs: %s", error)
+            return ()
+        try:
+            return visible(tuple(_ask(nvml)), self._visible)
+        except nvml.NVMLError as error:
+            log.warning("the GPUs cannot be listed (%s); programs get none", error)
+            return ()
+        finally:
+            nvml.nvmlShutdown()
+
+
+def _ask(nvml: Any) -> Iterator[Device]:
+    """Every GPU, or its slices where it is divided into some."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        whole = nvml.nvmlDeviceGetHandleByIndex(index)
+        slices = list(_slices(nvml, whole))
+        for handle in slices or [whole]:
+            yield Device(
+                index,
+                _text(nvml.nvmlDeviceGetUUID(handle)),
+                _text(nvml.nvmlDeviceGetName(handle)),
+                int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                bool(slices),
+            )
+
+
+def _slices(nvml: Any, whole: Any) -> Iterator[Any]:
+    with contextlib.suppress(nvml.NVMLError):  # Not a GPU that can be divided.
+        if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+            for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
+                with contextlib.suppress(nvml.NVMLError):  # A place that nothing is in.
+                    yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
+
+
+def _text(value: str | bytes) -> str:
+    """Older releases of the binding answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def accelerator_type(product: str, memory_bytes: int) -> str:
+    """The public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB"; "" if none stands for it."""
+    words = set(product.replace("-", " ").split())
+    if "MIG" in words:
+        return ""  # A part of one.
+    for named, least, accelerator in _TYPES:
+        if words.issuperset(named.split()) and memory_bytes >= least:
+            return accelerator
+    return ""
+
+
+def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, ...]:
+    """What CUDA_VISIBLE_DEVICES = `setting` leaves of them: numbers or the beginnings of uuids, up to the first that
+    names none (None: it is not set)."""
+    if setting is None:
+        return devices
+    left: list[Device] = []
+    for word in filter(None, (part.strip() for part in setting.split(","))):
+        named = [d for d in devices if word in (d.word, str(d.index)) or d.uuid.startswith(word)]
+        if not named:
+            break
+        left += [device for device in named if device not in left]
+    return tuple(left)
+
+
+def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
+    """(public type, how many), in the order of the types' names."""
+    return tuple(sorted(Counter(device.accelerator for device in devices).items()))
+
+
+def choose(
+    devices: Sequence[Device], count: int, accelerator: str, taken: Iterable[str | None]
+) -> str | None:
+    """Which devices of a node a replica gets that asks for `count` of a public type, as CUDA_VISIBLE_DEVICES says it:
+    None if it asks for none, "" if there are none. `taken`: the same of all replicas that have some already.
+
+    Those of the type first, of them those that the fewest replicas have. Where there are fewer than asked for it gets
+    what there is, and shares it (SPEC §2, relaxed mode; in strict mode the scheduler admits no more than there is).
+    """
+    if not count:
+        return None
+    uses = Counter(word for words in taken if words for word in words.split(","))
+    order = sorted(
+        devices, key=lambda d: (d.accelerator != accelerator, uses[d.word], d.index, d.word)
+    )
+    return ",".join(device.word for device in sorted(order[:count], key=lambda d: d.index))

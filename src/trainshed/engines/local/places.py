@@ -1,0 +1,95 @@
+"""Which slot a replica is given: its node, its own address, its GPUs. Pure."""
+
+import hashlib
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.devices import Device, choose
+from trainshed.engines.port import Slot, SlotRequest
+from trainshed.replica import system
+
+PROGRAM_PORT = 2222
+"""The port that every replica may bind on its own address (facts §3.2)."""
+
+_FIRST_ADDRESS = 127 << 24 | 64 << 16
+_ADDRESSES = 1 << 22
+"""127.64.0.0/10: loopback addresses that nothing else on a machine uses."""
+
+_FIRST_PORT = 20000
+_PORT_PAIRS = 10000
+
+Shares = Mapping[str, Sequence[Device]]
+"""The GPUs of each node."""
+
+
+def new_slots(
+    identity: str,
+    job_uid: JobUid,
+    requests: Sequence[SlotRequest],
+    taken: Iterable[Slot],
+    shares: Shares,
+    *,
+    named: bool,
+) -> tuple[Slot, ...]:
+    """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the machine.
+    `named`: a replica's hostname can be resolved by its peers."""
+    others = list(taken)
+    addresses = {slot.address for slot in others}
+    ports = {slot.port for slot in others}
+    made: list[Slot] = []
+    for request in requests:
+        if system.LINUX:
+            address = choose_address(identity, job_uid, request.replica, addresses)
+            port = PROGRAM_PORT
+        else:
+            address = "127.0.0.1"
+            port = choose_port(identity, job_uid, request.replica, ports)
+        addresses.add(address)
+        ports.add(port)
+        host = request.hostname if named else address
+        devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
+        made.append(
+            Slot(request.replica, request.node, request.hostname, host, address, port, devices)
+        )
+    return tuple(made)
+
+
+def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
+    """The same replica's slot on another node: its names stay (SPEC §2.1), its GPUs are that node's."""
+    return replace(slot, node=request.node, devices=_devices(request, others, shares))
+
+
+def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> str | None:
+    taken = (slot.devices for slot in others if slot.node == request.node)
+    return choose(shares.get(request.node, ()), request.accelerators, request.accelerator, taken)
+
+
+def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
+    """A replica's own loopback address: the same for the same replica as long as it is free.
+
+    `identity`: what tells this service from another on the machine. `used`: addresses of live slots.
+    """
+    start = _digest(identity, job_uid, replica) % _ADDRESSES
+    for step in range(_ADDRESSES):
+        number = _FIRST_ADDRESS + (start + step) % _ADDRESSES
+        address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+        # Addresses that end in 0 or 255 look like networks to some programs.
+        if number & 255 not in (0, 255) and address not in used:
+            return address
+    raise RuntimeError("all of 127.64.0.0/10 is in use; release slots")
+
+
+def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
+    """Where all replicas share one address: a port of its own, the next one being its storage endpoint's."""
+    start = _digest(identity, job_uid, replica) % _PORT_PAIRS
+    for step in range(_PORT_PAIRS):
+        port = _FIRST_PORT + 2 * ((start + step) % _PORT_PAIRS)
+        if port not in used:
+            return port
+    raise RuntimeError("all ports from 20000 to 39999 are in use; release slots")
+
+
+def _digest(identity: str, job_uid: JobUid, replica: ReplicaId) -> int:
+    text = f"{identity}|{job_uid}|{replica}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

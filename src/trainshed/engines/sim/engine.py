@@ -1,0 +1,84 @@
+"""The engine port over a simulated world. Owns nothing: a new one over the same world finds everything again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import Capabilities, EngineEvent, Fault, Node, Slot, SlotRequest
+from trainshed.engines.sim.world import World
+
+
+class SimEngine:
+    """`world`: what it is an engine of. `latency`: seconds that each call takes, of whatever clock the loop goes by."""
+
+    def __init__(self, world: World, latency: float = 0.0) -> None:
+        self._world = world
+        self._latency = latency
+        self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            enforced_memory=True,
+            oom_verdict=True,
+            process_namespace=True,
+            stable_hostname=True,
+            addresses="loopback",
+            durable=True,
+        )
+
+    async def start(self) -> None:
+        self._world.attach(self._events.put_nowait)
+
+    async def close(self) -> None:
+        self._world.tidings.detach()
+        self._events.put_nowait(None)
+
+    async def capacity(self) -> tuple[Node, ...]:
+        return tuple(place.node for place in self._world.places.values())
+
+    async def allocate(
+        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        await self._pass()
+        return self._world.allocate(job_uid, attempt, requests)
+
+    async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        await self._pass()
+        self._world.launch(plans)
+
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        await self._pass()
+        self._world.stop(job_uid, attempt, grace)
+
+    async def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        await self._pass()
+        self._world.stop_replica(job_uid, attempt, replica, incarnation, grace)
+
+    async def inject(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        fault: Fault,
+    ) -> None:
+        await self._pass()
+        self._world.inject(job_uid, attempt, replica, incarnation, fault)
+
+    async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
+        await self._pass()
+        return self._world.allocations()
+
+    async def release(self, job_uid: JobUid, attempt: int) -> None:
+        await self._pass()
+        self._world.release(job_uid, attempt)
+
+    async def watch(self) -> AsyncIterator[EngineEvent]:
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    async def _pass(self) -> None:
+        await asyncio.sleep(self._latency)

@@ -1,0 +1,63 @@
+"""How news of the simulated world reaches a service: late, twice, overtaken by news of others, but in order per replica."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import EngineEvent, NodeChanged
+from trainshed.engines.sim.clock import Clock
+
+Subject = tuple[JobUid, int, ReplicaId] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """`longest`: ns that news takes at most. `twice`: how likely it is told a second time."""
+
+    longest: int = 0
+    twice: float = 0.0
+
+
+class Tidings:
+    """News that is under way when the listener changes is lost: whoever listens next is told everything again."""
+
+    def __init__(self, clock: Clock, delays: Delays | None = None, seed: int = 0) -> None:
+        self.delays = delays or Delays()
+        self._clock = clock
+        self._random = random.Random(seed)
+        self._listener: Callable[[EngineEvent], None] | None = None
+        self._generation = 0
+        self._last: dict[Subject, int] = {}
+
+    def attach(self, listener: Callable[[EngineEvent], None]) -> None:
+        self._generation += 1
+        self._listener = listener
+        self._last.clear()
+
+    def detach(self) -> None:
+        self._generation += 1
+        self._listener = None
+
+    def tell(self, event: EngineEvent) -> None:
+        for _ in range(2 if self._random.random() < self.delays.twice else 1):
+            self._send(event)
+
+    def _send(self, event: EngineEvent) -> None:
+        generation = self._generation
+        delay = self._random.randint(0, self.delays.longest) if self.delays.longest else 0
+        subject = _subject(event)
+        arrives = max(self._clock.now + delay, self._last.get(subject, 0))
+        self._last[subject] = arrives
+
+        def arrive() -> None:
+            if generation == self._generation and self._listener is not None:
+                self._listener(event)
+
+        self._clock.at(arrives, arrive)
+
+
+def _subject(event: EngineEvent) -> Subject:
+    if isinstance(event, NodeChanged):
+        return event.node
+    return (event.job_uid, event.attempt, event.replica)

@@ -1,0 +1,441 @@
+"""The simulated world: nodes, slots and programs that go on whether or not a service looks at them.
+
+Everything happens on its `Clock`. It does what it is told as a real engine would, and notes in `violations` what
+no service may ever ask for: two live incarnations of a replica, a node over its capacity. Faults are methods (`die`, `cut_off`, `kill_shim`, …), usable by hand.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    Fault,
+    LaunchRejected,
+    Node,
+    NodeChanged,
+    NodeState,
+    Slot,
+    SlotRequest,
+)
+from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, SIGTERM, Life, OnTerm, Scripts, forever
+from trainshed.engines.sim.seats import Fate, Incarnation, Seat
+from trainshed.engines.sim.tidings import Tidings
+
+SECOND = 10**9
+Gang = tuple[JobUid, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long things take, ns. `lease`: a silent node counts as gone after it. `fence`: then a cut-off shim has killed
+    its program, and its replica may be called lost; longer than `lease`. `start`: from a launch to its process, at most."""
+
+    lease: int = 30 * SECOND
+    fence: int = 120 * SECOND
+    start: int = SECOND // 2
+
+
+@dataclass(slots=True)
+class Place:
+    """A node. `reachable`: the service can speak with it. `since`: when that changed last."""
+
+    node: Node
+    reachable: bool = True
+    alive: bool = True
+    gone: bool = False
+    draining: bool = False
+    since: int = 0
+
+
+class World:
+    """`strict`: a node that is given more than it has is a violation. `seed` decides delays, and nothing else."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: Sequence[Node],
+        scripts: Scripts = forever,
+        *,
+        times: Times | None = None,
+        tidings: Tidings | None = None,
+        strict: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.clock = clock
+        self.places = {node.name: Place(node) for node in nodes}
+        self.scripts = scripts
+        self.times = times or Times()
+        self.tidings = tidings or Tidings(clock)
+        self.strict = strict
+        self.violations: list[str] = []
+        self.refuse_launches = 0
+        self.unavailable_until = 0
+        self.starts = 0
+        self._random = random.Random(seed)
+        self._zygote_back = 0
+        self._gangs: dict[Gang, dict[ReplicaId, Seat]] = {}
+
+    # --- what a service asks for ---
+
+    def attach(self, listener: Callable[[EngineEvent], None]) -> None:
+        """A service listens from now on, in place of any before: it is told of every replica again."""
+        self.tidings.attach(listener)
+        for place in self.places.values():
+            if place.gone or place.draining:
+                self._tell_node(place, "as found")
+        for seat in self.seats():
+            if (latest := seat.latest) is not None:
+                self._tell(seat, latest)
+
+    def allocate(
+        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        self._answer()
+        for request in requests:
+            if request.node not in self.places:
+                raise LaunchRejected(f"there is no node {request.node}; name one of capacity()")
+        gang = self._gangs.get((job_uid, attempt), {})
+        for request in requests:
+            seat = gang.get(request.replica)
+            if seat is None or seat.slot.node != request.node:
+                self._require(request.node)
+                if seat is not None and seat.latest is not None and seat.latest.lives:
+                    raise EngineUnavailable(f"{request.replica} still lives on {seat.slot.node}")
+        gang = self._gangs.setdefault((job_uid, attempt), gang)
+        return tuple(self._seat(gang, job_uid, attempt, r).slot for r in requests)
+
+    def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        self._answer()
+        if self.refuse_launches:
+            self.refuse_launches -= 1
+            raise LaunchRejected("the simulated engine was told to refuse this launch")
+        seats = [self._known(plan) for plan in plans]
+        for plan, seat in zip(plans, seats, strict=True):
+            if plan.incarnation not in seat.incarnations and plan.incarnation > seat.refused:
+                self._require(seat.slot.node)
+        for plan, seat in zip(plans, seats, strict=True):
+            if (known := seat.incarnations.get(plan.incarnation)) is not None:
+                self._tell(seat, known)
+            elif plan.incarnation <= seat.refused:
+                self.tidings.tell(seat.never_started(plan.incarnation))
+            else:
+                self._hand_over(seat, plan)
+
+    def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        self._answer()
+        for seat in self._gangs.get((job_uid, attempt), {}).values():
+            latest = seat.latest
+            seat.refused = 10**9
+            if latest is None:
+                self.tidings.tell(seat.never_started(1))
+            else:
+                self._stop(seat, latest, grace)
+
+    def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        self._answer()
+        seat = self.seat(job_uid, attempt, replica)
+        if seat is None:
+            return
+        if (known := seat.incarnations.get(incarnation)) is not None:
+            self._stop(seat, known, grace)
+        else:
+            seat.refused = max(seat.refused, incarnation)
+            self.tidings.tell(seat.never_started(incarnation))
+
+    def inject(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
+    ) -> None:
+        self._answer()
+        seat = self.seat(job_uid, attempt, replica)
+        one = seat.incarnations.get(incarnation) if seat is not None else None
+        if seat is not None and one is not None and one.fate is Fate.RUNNING:
+            signal = SIGSEGV if fault is Fault.SEGV else SIGKILL
+            self._end(seat, one, None, signal, oom=fault is Fault.OOM)
+
+    def allocations(self) -> tuple[Gang, ...]:
+        self._answer()
+        return tuple(self._gangs)
+
+    def release(self, job_uid: JobUid, attempt: int) -> None:
+        self._answer()
+        for seat in self._gangs.get((job_uid, attempt), {}).values():
+            if seat.latest is not None and seat.latest.lives:
+                raise EngineUnavailable(f"{_name(seat)} still lives; stop it first")
+        self._gangs.pop((job_uid, attempt), None)
+
+    # --- what happens to it ---
+
+    def die(self, node: str) -> None:
+        """The node loses its power: everything on it is dead at once, and nobody is told until the fence has passed."""
+        place = self.places[node]
+        if place.alive:
+            place.alive = False
+            for seat, one in self._living(node):
+                self._lose(seat, one, f"node {node} died", tell=False)
+            self._silence(place)
+
+    def cut_off(self, node: str) -> None:
+        """The node cannot be reached; its programs go on, at most until the fence."""
+        place = self.places[node]
+        if place.reachable:
+            self._silence(place)
+
+    def come_back(self, node: str) -> None:
+        """A dead or cut-off node answers again, and is told what was decided of its replicas meanwhile."""
+        place = self.places[node]
+        place.reachable, place.alive, place.since = True, True, self.clock.now
+        if place.gone:
+            place.gone = False
+            self._tell_node(place, "it answers again")
+        for seat in self.seats():
+            for one in seat.incarnations.values():
+                if one.node == node:
+                    self._tell(seat, one)
+                    if one.lives and one.to_stop is not None:
+                        self._stop(seat, one, one.to_stop)
+
+    def drain(self, node: str, *, draining: bool = True) -> None:
+        """The engine wants the node left, or takes that back."""
+        place = self.places[node]
+        if place.draining != draining:
+            place.draining = draining
+            self._tell_node(place, "the engine's own maintenance")
+
+    def kill_shim(self, seat: Seat) -> bool:
+        """A replica's shim is killed, and its program with it. False: nothing of it lives."""
+        one = seat.latest
+        if one is None or not one.lives:
+            return False
+        self._lose(seat, one, "its shim is gone")
+        return True
+
+    def kill_zygote(self, back_after: int) -> None:
+        """Nothing starts until another zygote is there; what runs goes on."""
+        self._zygote_back = max(self._zygote_back, self.clock.now + back_after)
+
+    def fail(self, until: int) -> None:
+        """The engine answers nothing until then."""
+        self.unavailable_until = max(self.unavailable_until, until)
+
+    # --- what can be seen of it ---
+
+    def seats(self) -> Iterator[Seat]:
+        for gang in self._gangs.values():
+            yield from gang.values()
+
+    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Seat | None:
+        return self._gangs.get((job_uid, attempt), {}).get(replica)
+
+    def running(self) -> list[Seat]:
+        """Slots with a living program."""
+        return [s for s in self.seats() if s.latest is not None and s.latest.fate is Fate.RUNNING]
+
+    # --- inside ---
+
+    def _answer(self) -> None:
+        if self.clock.now < self.unavailable_until:
+            raise EngineUnavailable("the simulated engine was told not to answer now")
+
+    def _require(self, node: str) -> None:
+        place = self.places[node]
+        if place.gone or not place.reachable:
+            raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
+
+    def _seat(
+        self, gang: dict[ReplicaId, Seat], job_uid: JobUid, attempt: int, request: SlotRequest
+    ) -> Seat:
+        seat = gang.get(request.replica)
+        if seat is None:
+            devices = None
+            if request.accelerator or request.accelerators:
+                devices = ",".join(map(str, range(request.accelerators)))
+            address = f"127.{64 + job_uid % 64}.{len(gang) // 250}.{len(gang) % 250 + 1}"
+            slot = Slot(
+                request.replica,
+                request.node,
+                request.hostname,
+                request.hostname,
+                address,
+                2222,
+                devices,
+            )
+            seat = gang[request.replica] = Seat(job_uid, attempt, slot, request.accelerators)
+        elif seat.slot.node != request.node:
+            seat.slot = replace(seat.slot, node=request.node)
+        return seat
+
+    def _known(self, plan: LaunchPlan) -> Seat:
+        seat = self.seat(plan.job_uid, plan.attempt, plan.replica)
+        if seat is None:
+            raise LaunchRejected(f"{plan.replica} of job {plan.job_uid} has no slot; allocate one")
+        return seat
+
+    def _hand_over(self, seat: Seat, plan: LaunchPlan) -> None:
+        script = self.scripts(Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation))
+        for attempt, gang in [(a, g) for (uid, a), g in self._gangs.items() if uid == seat.job_uid]:
+            other = gang[seat.replica].latest if seat.replica in gang else None
+            if other is not None and other.lives:
+                self._violated(
+                    f"{_name(seat)}.{plan.incarnation} is to start while {attempt}.{other.number} lives"
+                )
+        one = Incarnation(plan.incarnation, script, seat.slot.node)
+        one.vcpus, one.memory_bytes = plan.cpu_weight / 100, plan.memory_limit
+        one.accelerators = seat.accelerators
+        seat.incarnations[plan.incarnation] = one
+        self.starts += 1
+        wait = max(0, self._zygote_back - self.clock.now)
+        delay = wait + self._random.randint(1, self.times.start)
+        self.clock.after(delay, lambda: self._begin(seat, one))
+
+    def _begin(self, seat: Seat, one: Incarnation) -> None:
+        if one.fate is not Fate.STARTING:
+            return
+        if one.script.start_fails:
+            self._lose(seat, one, "its sandbox could not be made", by_service=True)
+            return
+        one.fate, one.started = Fate.RUNNING, self.clock.now
+        self._check_room(one.node)
+        self._tell(seat, one)
+        script = one.script
+
+        def ends() -> None:
+            if one.fate is Fate.RUNNING:
+                code = None if script.signal is not None or script.oom else script.code
+                signal = SIGKILL if script.oom else script.signal
+                self._end(seat, one, code, signal, oom=script.oom)
+
+        self.clock.after(script.runs, ends)
+
+    def _stop(self, seat: Seat, one: Incarnation, grace: int) -> None:
+        if one.fate is Fate.STARTING:
+            # Nothing runs yet, and its node may be out of reach: a start under way is forbidden where it is.
+            one.fate, one.cause = Fate.LOST, "never started"
+        if not one.lives:
+            self._tell(seat, one)
+            return
+        place = self.places[one.node]
+        if one.stopped:
+            return
+        if not place.reachable:
+            one.to_stop = grace  # as soon as it can be told, if its fence does not come first
+            return
+        one.stopped = True
+        script = one.script
+        if script.on_term is OnTerm.DIE:
+            self._end(seat, one, None, SIGTERM)
+            return
+        if script.on_term is OnTerm.EXIT and script.term_takes < grace:
+            self.clock.after(
+                script.term_takes, lambda: self._end_if_runs(seat, one, script.term_code, None)
+            )
+        else:
+            self.clock.after(grace, lambda: self._end_if_runs(seat, one, None, SIGKILL))
+
+    def _end_if_runs(
+        self, seat: Seat, one: Incarnation, code: int | None, signal: int | None
+    ) -> None:
+        if one.fate is Fate.RUNNING:
+            self._end(seat, one, code, signal)
+
+    def _end(
+        self,
+        seat: Seat,
+        one: Incarnation,
+        code: int | None,
+        signal: int | None,
+        *,
+        oom: bool = False,
+    ) -> None:
+        one.fate = Fate.EXITED
+        one.exit = ExitRecord(code, signal, oom, one.started, self.clock.now, stopped=one.stopped)
+        self._tell(seat, one, news=True)
+
+    def _lose(
+        self,
+        seat: Seat,
+        one: Incarnation,
+        cause: str,
+        *,
+        by_service: bool = False,
+        tell: bool = True,
+    ) -> None:
+        one.fate, one.cause, one.by_service = Fate.LOST, cause, by_service
+        if tell:
+            self._tell(seat, one, news=True)
+
+    def _silence(self, place: Place) -> None:
+        place.reachable, place.since = False, self.clock.now
+        since = place.since
+
+        def still() -> bool:
+            return not place.reachable and place.since == since
+
+        def gone() -> None:
+            if still():
+                place.gone = True
+                self._tell_node(place, "it does not answer")
+
+        def fenced() -> None:
+            if not still():
+                return
+            for seat in self.seats():
+                for one in seat.incarnations.values():
+                    if one.node == place.node.name and one.lives:
+                        self._lose(seat, one, "its node does not answer", tell=False)
+                    if one.node == place.node.name:
+                        self._tell(seat, one, fenced=True)
+
+        self.clock.after(self.times.lease, gone)
+        self.clock.after(self.times.fence, fenced)
+
+    def _living(self, node: str) -> list[tuple[Seat, Incarnation]]:
+        return [
+            (seat, one)
+            for seat in self.seats()
+            for one in seat.incarnations.values()
+            if one.node == node and one.lives
+        ]
+
+    def _check_room(self, node: str) -> None:
+        if not self.strict:
+            return
+        room = self.places[node].node
+        alive = [one for _, one in self._living(node) if one.fate is Fate.RUNNING]
+        used = (
+            sum(one.vcpus for one in alive),
+            sum(one.memory_bytes for one in alive),
+            sum(one.accelerators for one in alive),
+        )
+        has = (room.vcpus, room.memory_bytes, sum(count for _, count in room.accelerators))
+        if any(wants > there for wants, there in zip(used, has, strict=True)):
+            self._violated(f"node {node} has {has} and is given {used}")
+
+    def _tell(
+        self, seat: Seat, one: Incarnation, *, fenced: bool = False, news: bool = False
+    ) -> None:
+        """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing, until its
+        fence has passed."""
+        if self.places[one.node].reachable or fenced or one.cause == "never started":
+            for event in seat.told(one)[-1:] if news else seat.told(one):
+                self.tidings.tell(event)
+
+    def _tell_node(self, place: Place, cause: str) -> None:
+        state = (
+            NodeState.GONE if place.gone else NodeState.DRAINING if place.draining else NodeState.UP
+        )
+        self.tidings.tell(NodeChanged(place.node.name, state, cause))
+
+    def _violated(self, what: str) -> None:
+        self.violations.append(f"at {self.clock.now / SECOND:.3f} s: {what}")
+
+
+def _name(seat: Seat) -> str:
+    return f"{seat.job_uid}/{seat.attempt}/{seat.replica}"

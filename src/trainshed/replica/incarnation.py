@@ -1,0 +1,84 @@
+"""From the order to start one incarnation to its attempt record and the report of its end.
+
+Owns what a shim does when it cannot do its part: the replica is over then, and that is recorded. Runs on Python 3.6.
+"""
+
+import errno
+import json
+import os
+import socket
+import time
+
+from trainshed.replica import birth, clients, durable, fence, protocol, shim
+
+_NO_SPACE_PAUSE = 0.5
+_NO_SPACE_PATIENCE = 15.0
+"""Seconds for a full disk to take an attempt record. Less than a service's lease, which nobody answers to meanwhile."""
+
+
+def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> None:
+    """Run one incarnation, reporting to `connection` and to whoever connects later.
+
+    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `ward`: a guardian that waits already.
+    """
+    message = json.loads(order.decode("utf-8"))
+    os.chdir(message["slot"])
+    plan = protocol.LaunchDocument(**message["plan"])
+    listeners = clients.Clients(connection)
+    try:
+        handle = fence.claim(plan.incarnation)
+    except (fence.Refused, OSError) as refusal:
+        listeners.send(
+            {"e": "refused", "cause": refusal.cause}
+            if isinstance(refusal, fence.Refused)
+            else {"e": "lost", "cause": _cause(refusal), "by_service": True}
+        )
+        if ward is not None:
+            ward.give_up()
+        return
+    try:
+        ward = ward or birth.Ward(plan.level)
+        ward.tell(order, handle.lock)
+        record = shim.Shim(plan, listeners, handle, ward).run()
+    except Exception as error:  # Whatever it is, the replica is over and that is recorded.
+        _keep_trace()
+        record = protocol.lost(_cause(error), by_service=True)
+    _write_down(handle, record)
+    handle.release()
+    listeners.send(
+        {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
+        if "lost" in record
+        else {"e": "exited", "record": record}
+    )
+
+
+def _cause(error: Exception) -> str:
+    """In words, why this process could not do its part."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            "the disk is full (%s): the replica's log or its records cannot be written; make room"
+            % (error.strerror)
+        )
+    return "%s: %s" % (type(error).__name__, error)
+
+
+def _keep_trace() -> None:
+    import traceback  # Only here: every module imported before makes every fork dearer.
+
+    try:
+        durable.write("shim.err", traceback.format_exc(), sync=False)
+    except OSError:
+        return  # A full disk: what happened is in the record in short.
+
+
+def _write_down(handle: fence.Claim, record: "protocol.Message") -> None:
+    """Make the record durable; wait for room on the disk, a while."""
+    deadline = time.monotonic() + _NO_SPACE_PATIENCE
+    while True:
+        try:
+            handle.finish(record)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                return  # Whoever listens hears it all the same; who comes later finds that we were lost.
+        time.sleep(_NO_SPACE_PAUSE)

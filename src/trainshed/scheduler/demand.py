@@ -1,0 +1,42 @@
+"""From a stored job to the gang that the scheduler knows."""
+
+from trainshed.core.catalog import quotas
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.specs.model import Strategy, WorkerPool
+from trainshed.scheduler.model import Demand, Gang
+
+
+def gang(job: Job) -> Gang:
+    """The job's gang, the same for the whole life of the job.
+
+    Only SPOT work is preemptible: FLEX_START waits longer for its room, and keeps it (facts §2.6).
+    `longest` is the limit that counts from the first RUNNING; what comes before that is not in it.
+    """
+    spec = job.spec
+    return Gang(
+        uid=job.uid,
+        name=str(job.name),
+        project_id=job.name.project_id,
+        region=spec.region,
+        priority=spec.scheduling.priority,
+        created=job.created,
+        replicas=tuple(
+            (replica, demand)
+            for pool, demand in ((pool, _demand(pool)) for pool in spec.pools)
+            for replica in pool.replicas()
+        ),
+        quota=quotas.usage(spec),
+        spot=spec.scheduling.strategy is Strategy.SPOT,
+        longest=spec.scheduling.timeout,
+    )
+
+
+def _demand(pool: WorkerPool) -> Demand:
+    machine = pool.machine
+    devices = machine.accelerators
+    return Demand(
+        vcpus=machine.vcpus,
+        memory_bytes=machine.memory_bytes,
+        accelerator=devices.type if devices else "",
+        accelerators=devices.count if devices else 0,
+    )

@@ -1,0 +1,237 @@
+"""What is free on each node, indexed so that the best place for a replica is found without a walk over all nodes.
+
+Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hundred thousand additions and
+subtractions leave nothing behind.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainshed.scheduler.model import Demand, NodeRoom
+
+Layout = tuple[str, ...]
+"""The accelerator types that a node has, sorted."""
+Vector = tuple[int, ...]
+"""Devices of each type of a layout, then thousandths of a CPU, then bytes of memory."""
+ENDLESS = 1 << 62
+"""More than there ever is of anything; of times: never."""
+
+
+class Kind:
+    """One sort of replica: what it takes, as a vector for each layout. One object per distinct demand."""
+
+    __slots__ = ("__weakref__", "_vectors", "accelerator", "cpus", "demand")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.accelerator = demand.accelerator if demand.accelerators else ""
+        self.cpus = thousandths(demand.vcpus)
+        self._vectors: dict[Layout, Vector] = {}
+
+    def vector(self, layout: Layout) -> Vector:
+        """What one replica takes of a node of that layout; devices that the node does not have are left out."""
+        found = self._vectors.get(layout)
+        if found is None:
+            devices = (self.demand.accelerators if t == self.accelerator else 0 for t in layout)
+            found = self._vectors[layout] = (*devices, self.cpus, self.demand.memory_bytes)
+        return found
+
+    def suits(self, layout: Layout) -> bool:
+        """Whether nodes of that layout have the devices that it needs at all."""
+        return not self.accelerator or self.accelerator in layout
+
+
+Kinds = tuple[tuple[Kind, int], ...]
+"""What a gang consists of: sorts of replicas and how many of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`count` replicas of one sort on one node."""
+
+    node: str
+    kind: Kind
+    count: int
+
+
+def thousandths(amount: float) -> int:
+    return round(amount * 1000)
+
+
+def layout(room: NodeRoom) -> Layout:
+    return tuple(sorted(t for t, count in room.accelerators if count > 0))
+
+
+def capacity(room: NodeRoom) -> Vector:
+    """Everything that a node has, in its layout."""
+    devices = dict(room.accelerators)
+    return (*(devices[t] for t in layout(room)), thousandths(room.vcpus), room.memory_bytes)
+
+
+def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
+    return tuple([a + b * times for a, b in zip(left, right, strict=True)])
+
+
+def slots(have: Vector, need: Vector) -> int:
+    """How many replicas that take `need` each fit into `have`."""
+    least = ENDLESS
+    for there, wanted in zip(have, need, strict=True):
+        if wanted:
+            count = there // wanted
+            if count <= 0:
+                return 0
+            least = min(least, count)
+    return least
+
+
+class _Classes:
+    """The nodes of one layout, grouped by their vector: nodes of one class are as good as each other."""
+
+    __slots__ = ("keys", "members")
+
+    def __init__(self) -> None:
+        self.keys: list[Vector] = []
+        self.members: dict[Vector, list[str]] = {}
+
+    def add(self, node: str, vector: Vector) -> None:
+        members = self.members.get(vector)
+        if members is None:
+            self.members[vector] = [node]
+            insort(self.keys, vector)
+        else:
+            insort(members, node)
+
+    def discard(self, node: str, vector: Vector) -> None:
+        members = self.members[vector]
+        if len(members) == 1:
+            del self.members[vector]
+            del self.keys[bisect_left(self.keys, vector)]
+        else:
+            del members[bisect_left(members, node)]
+
+    def best(self, need: Vector) -> str | None:
+        """A node of the least class that holds `need`: fewest devices left, then fewest CPUs, then least memory.
+
+        Classes ascend; one that is short in some place leads at once to the next that is not.
+        """
+        keys = self.keys
+        at = bisect_left(keys, need)
+        while at < len(keys):
+            key = keys[at]
+            for place, wanted in enumerate(need):
+                if key[place] < wanted:
+                    at = bisect_left(keys, key[:place] + need[place:], at + 1)
+                    break
+            else:
+                return self.members[key][0]
+        return None
+
+
+class Rooms:
+    """Nodes and a vector for each. Not knowing what the vectors stand for: what is free, or all that there is."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[str, Vector] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._classes: dict[Layout, _Classes] = {}
+        self._routes: dict[str, list[Layout]] = {}
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vectors)
+
+    def layout(self, node: str) -> Layout:
+        return self._layouts[node]
+
+    def vector(self, node: str) -> Vector:
+        return self._vectors[node]
+
+    def add(self, node: str, layout: Layout, vector: Vector) -> None:
+        classes = self._classes.get(layout)
+        if classes is None:
+            classes = self._classes[layout] = _Classes()
+            self._routes.clear()
+        self._vectors[node] = vector
+        self._layouts[node] = layout
+        classes.add(node, vector)
+
+    def discard(self, node: str) -> None:
+        """Forget a node, if it is known."""
+        vector = self._vectors.pop(node, None)
+        if vector is not None:
+            self._classes[self._layouts.pop(node)].discard(node, vector)
+
+    def move(self, node: str, vector: Vector) -> None:
+        classes = self._classes[self._layouts[node]]
+        classes.discard(node, self._vectors[node])
+        classes.add(node, vector)
+        self._vectors[node] = vector
+
+    def best(self, kind: Kind) -> str | None:
+        """The node on which a replica leaves the least behind. Nodes with fewer sorts of devices come first, so that
+        work without devices stays away from those that have them."""
+        for candidate in self._route(kind.accelerator):
+            found = self._classes[candidate].best(kind.vector(candidate))
+            if found is not None:
+                return found
+        return None
+
+    def _route(self, accelerator: str) -> list[Layout]:
+        route = self._routes.get(accelerator)
+        if route is None:
+            having = [x for x in self._classes if not accelerator or accelerator in x]
+            route = self._routes[accelerator] = sorted(having, key=lambda x: (len(x), x))
+        return route
+
+    def fill(self, kind: Kind, count: int, parts: list[Part]) -> int:
+        """Place up to `count` replicas, as many together as a node holds. Adds to `parts`; returns how many are left."""
+        while count and (node := self.best(kind)) is not None:
+            need = kind.vector(self._layouts[node])
+            here = min(count, slots(self._vectors[node], need))
+            self.take(node, kind, here)
+            parts.append(Part(node, kind, here))
+            count -= here
+        return count
+
+    def take(self, node: str, kind: Kind, count: int) -> None:
+        """Replicas take their room on a node; a negative count gives it back."""
+        need = kind.vector(self._layouts[node])
+        self.move(node, plus(self._vectors[node], need, -count))
+
+    def give_back(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            self.take(part.node, part.kind, -part.count)
+
+
+def orders(kinds: Kinds) -> tuple[Kinds, ...]:
+    """The orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
+    if len(kinds) == 1:
+        return (kinds,)
+
+    def by_cpus(item: tuple[Kind, int]) -> tuple[int, int, int]:
+        demand = item[0].demand
+        return (-demand.accelerators, -item[0].cpus, -demand.memory_bytes)
+
+    def by_memory(item: tuple[Kind, int]) -> tuple[int, int, int]:
+        demand = item[0].demand
+        return (-demand.accelerators, -demand.memory_bytes, -item[0].cpus)
+
+    first, second = tuple(sorted(kinds, key=by_cpus)), tuple(sorted(kinds, key=by_memory))
+    return (first,) if first == second else (first, second)
+
+
+def holds(rooms: Rooms, kinds: Kinds) -> list[Part] | None:
+    """Where the whole gang would go, None if it does not fit. The rooms are afterwards as they were."""
+    for order in orders(kinds):
+        parts: list[Part] = []
+        fits = not any(rooms.fill(kind, count, parts) for kind, count in order)
+        rooms.give_back(parts)
+        if fits:
+            return parts
+    return None

@@ -1,0 +1,128 @@
+"""Whose turn it is on one level: the project that uses least comes first, and within a project the oldest.
+
+A job that has waited longer than the policy's patience is not made to pay for younger ones of its project that
+overtook it: they are left out of its project's share.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from trainshed.scheduler.books import Age, Entry, Project, Shape, share
+from trainshed.scheduler.queue import Group
+from trainshed.scheduler.snapshot import Snapshot
+
+
+class _Turn:
+    """One project's candidates on one level, oldest first, one of each shape at a time."""
+
+    __slots__ = (
+        "_at",
+        "_group",
+        "_is_in_vain",
+        "_next",
+        "_places",
+        "_snapshot",
+        "_younger",
+        "_younger_at",
+        "head",
+    )
+
+    def __init__(
+        self, snapshot: Snapshot, group: Group, is_in_vain: Callable[[Entry], bool]
+    ) -> None:
+        self._is_in_vain = is_in_vain
+        self._snapshot = snapshot
+        self._group = group
+        self._at = 0
+        self._next: list[Age] = []
+        self._places: dict[Shape, int] = {}
+        self._younger: dict[str, int] = {}
+        self._younger_at = -1
+        self.head: Entry | None = None
+        self.advance(provided=False)
+
+    def advance(self, *, provided: bool) -> None:
+        """On to the next candidate. `provided`: the last one is provided for, so the next of its shape has its turn."""
+        if provided and self.head is not None:
+            shape = self.head.shape
+            bucket = self._group.buckets[shape]
+            place = self._places[shape] = self._places.get(shape, 0) + 1
+            if place < len(bucket):
+                heappush(self._next, bucket[place])
+        self.head = self._following()
+        while self.head is not None and self._is_in_vain(self.head):
+            self.head = self._following()
+
+    def _following(self) -> Entry | None:
+        heads = self._group.heads
+        head = heads[self._at] if self._at < len(heads) else None
+        if self._next and (head is None or self._next[0] < head):
+            return self._group.entries[heappop(self._next)]
+        if head is None:
+            return None
+        self._at += 1
+        return self._group.entries[head]
+
+    def share(self, entry: Entry, now: int) -> float:
+        snapshot, project = self._snapshot, entry.project
+        used = project.used
+        if now - entry.ripe_at >= snapshot.policy.patience and _overtaken(entry, project):
+            self._count_younger(entry, project)
+            used = {what: value - self._younger.get(what, 0) for what, value in used.items()}
+        return share(used, snapshot.totals)
+
+    def _count_younger(self, entry: Entry, project: Project) -> None:
+        """Keep the sum of what younger gangs of the project use; candidates only get younger."""
+        running = project.running
+        if self._younger_at < 0:
+            self._younger_at = len(running)
+            start = bisect_left(running, entry.age)
+            while self._younger_at > start:
+                self._younger_at -= 1
+                self._sum(running[self._younger_at], 1)
+        while self._younger_at < len(running) and running[self._younger_at] < entry.age:
+            self._sum(running[self._younger_at], -1)
+            self._younger_at += 1
+
+    def _sum(self, age: Age, times: int) -> None:
+        for what, amount in self._snapshot.entries[age[1]].takes:
+            self._younger[what] = self._younger.get(what, 0) + amount * times
+
+
+class Turns:
+    """All candidates of one level, in order; the order follows what is given away meanwhile. Those that `is_in_vain`
+    names are left out."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        groups: dict[str, Group],
+        now: int,
+        is_in_vain: Callable[[Entry], bool],
+    ) -> None:
+        self._now = now
+        self._heap: list[tuple[float, Age, str, _Turn]] = []
+        for project_id, group in groups.items():
+            turn = _Turn(snapshot, group, is_in_vain)
+            if turn.head is not None:
+                self._heap.append(self._key(turn, turn.head, project_id))
+        heapify(self._heap)
+
+    def peek(self) -> Entry | None:
+        """Whose turn it is, None at the end."""
+        return self._heap[0][3].head if self._heap else None
+
+    def advance(self, *, provided: bool) -> None:
+        """The one whose turn it was has had it. `provided`: it starts, or will."""
+        _, _, project_id, turn = heappop(self._heap)
+        turn.advance(provided=provided)
+        if turn.head is not None:
+            heappush(self._heap, self._key(turn, turn.head, project_id))
+
+    def _key(self, turn: _Turn, entry: Entry, project_id: str) -> tuple[float, Age, str, _Turn]:
+        return (turn.share(entry, self._now), entry.age, project_id, turn)
+
+
+def _overtaken(entry: Entry, project: Project) -> bool:
+    return bool(project.running) and project.running[-1] > entry.age

@@ -1,0 +1,31 @@
+"""How a door has its statements executed: durably in company, or at once on the calling thread."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Writing(Protocol):
+    """Executes what changes the database: `sqlite.writer.Writer`, `sqlite.inline.InlineStore`."""
+
+    async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Execute `work` in one transaction, alone or with others', and return when it is committed.
+
+        What `work` raises is raised here, and nothing of it is stored. `what`: the door's method, for messages.
+        Raises Unavailable if the database fails.
+        """
+        ...
+
+
+class Reading(Protocol):
+    """Executes what reads: `sqlite.snapshots.Snapshots`, `sqlite.inline.InlineStore`."""
+
+    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` at once, blocking; it sees one state of the database, all acknowledged writes in it."""
+        ...
+
+    async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` where it does not hold up the event loop; otherwise as `here`."""
+        ...

@@ -1,0 +1,99 @@
+"""The store for simulations: the same doors over the same SQL, in memory, on the calling thread.
+
+No thread, no group commit, no event loop needed: a call executes, commits and returns without ever giving way, so
+that it runs under virtual time. Hooks around each commit let a test end "the process" at exactly that point. Nothing
+outlives the store; whoever simulates a restart keeps the store and makes the rest anew.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from trainshed.core.errors import Unavailable
+from trainshed.store.sqlite.connections import open_memory
+from trainshed.store.sqlite.intake import SqliteIntake
+from trainshed.store.sqlite.ledger import SqliteLedger
+from trainshed.store.sqlite.reader import SqliteReader
+from trainshed.store.sqlite.schema import migrate
+from trainshed.store.sqlite.snapshots import unreadable
+from trainshed.store.sqlite.writer import public
+
+T = TypeVar("T")
+
+Hook = Callable[[str], None]
+"""Called with the name of the door's method, such as "commit" or "create_job"."""
+
+
+class InlineStore:
+    """An open store (`store.port.Store`). Made by `open_inline`; the hooks may be changed at any time.
+
+    `before_commit` that raises: nothing of the call is stored. `after_commit` that raises: all of it is, but the
+    caller hears only of what was raised. A write that fails by itself reaches neither.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, before_commit: Hook | None, after_commit: Hook | None
+    ) -> None:
+        self._connection = connection
+        self._open = True
+        self.before_commit = before_commit
+        self.after_commit = after_commit
+        self.intake = SqliteIntake(self)
+        self.ledger = SqliteLedger(self, self)
+        self.reader = SqliteReader(self)
+
+    async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`sqlite.execution.Writing`."""
+        self._check_open()
+        execute = self._connection.execute
+        execute("BEGIN")
+        try:
+            result = work(self._connection)
+            if self.before_commit is not None:
+                self.before_commit(what)
+            execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise public(what, error) from error
+            raise
+        if self.after_commit is not None:
+            self.after_commit(what)
+        return result
+
+    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """`sqlite.execution.Reading`. There is one connection and nobody else: a read sees one state."""
+        self._check_open()
+        try:
+            return read(self._connection)
+        except sqlite3.OperationalError as error:
+            raise unreadable(error) from error
+
+    async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return self.here(read)
+
+    def close(self) -> None:
+        """Everything that was stored is gone."""
+        if self._open:
+            self._open = False
+            self._connection.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Unavailable("the job store is closed; open a new one")
+
+
+def open_inline(before_commit: Hook | None = None, after_commit: Hook | None = None) -> InlineStore:
+    """A new empty store in memory."""
+    connection = open_memory()
+    migrate(connection)
+    return InlineStore(connection, before_commit, after_commit)
+
+
+def open_database(directory: Path) -> InlineStore:
+    """For `store.registry`: `directory` is not touched."""
+    del directory
+    return open_inline()

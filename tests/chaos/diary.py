@@ -1,0 +1,65 @@
+"""What the programs themselves say they did: their diaries (`tests.chaos.program`), read from outside."""
+
+import fcntl
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSeen:
+    """`said`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just before.
+    `last_sign`: the last moment (ns) at which it wrote anything."""
+
+    number: int
+    token: str
+    said: int
+    end: str
+    ended_at: int
+    last_sign: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSeen:
+    """All lives of one replica. `doubled`: a life began while another one lived. `is_alive`: one lives now."""
+
+    lives: tuple[LifeSeen, ...]
+    doubled: bool
+    is_alive: bool
+
+
+def read(home: Path) -> ReplicaSeen:
+    """The diary of one replica; that of one that never began has no lives."""
+    if not home.is_dir():
+        return ReplicaSeen((), False, False)
+    names = sorted(path.name for path in home.iterdir())
+    lives = tuple(
+        _life(home, int(match[1]), match[2]) for match in map(_BEGUN.fullmatch, names) if match
+    )
+    return ReplicaSeen(
+        lives, any(name.startswith("two-") for name in names), _is_locked(home / "alive")
+    )
+
+
+def _life(home: Path, number: int, token: str) -> LifeSeen:
+    said = home / f"said-{number:03}"
+    count, sign = 0, (home / f"begun-{number:03}-{token}").stat().st_mtime_ns
+    if said.exists():
+        count, sign = int(said.read_text() or "0"), max(sign, said.stat().st_mtime_ns)
+    ended = home / f"ended-{number:03}"
+    end, at = json.loads(ended.read_text()) if ended.exists() else ("", 0)
+    return LifeSeen(number, token, count, end, at, max(sign, at))
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

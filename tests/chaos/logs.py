@@ -1,0 +1,145 @@
+"""A job's log in its three readings: the files, our own API, and the Logging API."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.victim import Address, json_lines, request
+from tests.e2e.running import PROJECT
+
+_SPOKEN = re.compile(r"([0-9a-f]{12}) (\d+) workerpool\d-\d+ life \d+ pid \d+")
+_CUT = re.compile(r"[0-9a-f]{1,12}( \d*[ \w-]*)?")
+_SEGMENT = re.compile(r"\d{12}\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines of one life that stand together in a log: numbers `0..lines-1`, in attempt `attempt`."""
+
+    token: str
+    attempt: int
+    lines: int
+
+
+Line = tuple[int, str]
+"""Attempt and text."""
+
+
+def spoken(lines: Iterable[Line]) -> list[Line]:
+    """The programs' own lines, without what the service put before them."""
+    return [(attempt, text) for attempt, text in lines if _SPOKEN.fullmatch(text)]
+
+
+def parts(lines: Iterable[Line]) -> tuple[list[Part], list[str]]:
+    """The lives that a replica's lines tell of, in order; and what is wrong with them."""
+    found: list[Part] = []
+    wrong: list[str] = []
+    for attempt, text in lines:
+        match = _SPOKEN.fullmatch(text)
+        if match is None:
+            # The last line of a life that was killed may be cut short; nothing else may be there.
+            if not _CUT.fullmatch(text):
+                wrong.append(f"not a line of the program: {text!r}")
+            continue
+        token, number = match[1], int(match[2])
+        last = found[-1] if found else None
+        if last is None or (last.token, last.attempt) != (token, attempt):
+            if any(part.token == token for part in found):
+                wrong.append(f"life {token} comes back with line {number}")
+            found.append(last := Part(token, attempt, 0))
+        if number != last.lines:
+            wrong.append(f"life {token}: line {number} where {last.lines} should be")
+        found[-1] = Part(token, attempt, number + 1)
+    return found, wrong
+
+
+@dataclass
+class Files:
+    """What lies on disk of a job's log, over all attempts. `lines`: of the programs' standard output, by replica.
+    `counts`: all lines, by attempt and replica."""
+
+    lines: dict[str, list[Line]]
+    counts: dict[tuple[int, str], int]
+    wrong: list[str]
+
+
+def from_files(data: Path, uid: str) -> Files:
+    """The segments as they are: numbers without gap, times that ascend, nothing on standard error."""
+    files = Files({}, {}, [])
+    job = data / "logs" / uid
+    attempts = sorted(int(path.name) for path in job.iterdir()) if job.is_dir() else []
+    for attempt in attempts:
+        for directory in sorted((job / str(attempt)).iterdir()):
+            last = 0
+            for entry in _entries(directory, files.wrong):
+                where = f"attempt {attempt}, {directory.name}"
+                count = files.counts.get((attempt, directory.name), 0)
+                if entry["n"] != count or entry["t"] <= last:
+                    files.wrong.append(
+                        f"{where}: line {entry['n']} at {entry['t']} comes after {count - 1} at {last}"
+                    )
+                last = entry["t"]
+                files.counts[attempt, directory.name] = entry["n"] + 1
+                if entry["s"] == "o":
+                    files.lines.setdefault(directory.name, []).append((attempt, entry["m"]))
+                elif entry["s"] == "e":
+                    files.wrong.append(f"{where}: on standard error: {entry['m']!r}")
+    return files
+
+
+def _entries(directory: Path, wrong: list[str]) -> Iterator[dict[str, Any]]:
+    for path in sorted(p for p in directory.iterdir() if _SEGMENT.fullmatch(p.name)):
+        text = path.read_text("utf-8")
+        if text and not text.endswith("\n"):
+            wrong.append(f"{path} ends in the middle of a line")
+        for raw in text.splitlines():
+            yield json.loads(raw)
+
+
+def from_our_api(address: Address, target: str) -> dict[str, list[Line]]:
+    """Lines by replica as `GET /trainshed/v1/jobs/{job}/logs` gives them."""
+    found: dict[str, list[Line]] = {}
+    for line in json_lines(address, f"/trainshed/v1/jobs/{target}/logs"):
+        if line is not None:
+            found.setdefault(line["replica"], []).append((line["attempt"], line["message"]))
+    return found
+
+
+def from_logging_api(
+    address: Address, job_id: str, size: int
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Texts by task name as `entries:list` gives them, page by page; no entry twice, and in the order of time."""
+    found: dict[str, list[str]] = {}
+    wrong: list[str] = []
+    seen: set[str] = set()
+    last = ""
+    body: dict[str, Any] = {
+        "resourceNames": [f"projects/{PROJECT}"],
+        "filter": f'resource.labels.job_id="{job_id}"',
+        "pageSize": size,
+    }
+    while True:
+        page = request(address, "POST", "/v2/entries:list", body)
+        for entry in page.get("entries", ()):
+            if entry["insertId"] in seen:
+                wrong.append(f"entry {entry['insertId']} is given twice")
+            seen.add(entry["insertId"])
+            at = _moment(entry["timestamp"])
+            if at < last:
+                wrong.append(f"entry {entry['insertId']} at {at} comes after {last}")
+            last = at
+            task = entry["resource"]["labels"]["task_name"]
+            text = entry.get("textPayload") or entry.get("jsonPayload", {}).get("message", "")
+            found.setdefault(task, []).append(text)
+        if not (token := page.get("nextPageToken", "")):
+            return found, wrong
+        body["pageToken"] = token
+
+
+def _moment(text: str) -> str:
+    """RFC 3339 in UTC with all nine digits, so that moments compare as texts."""
+    whole, _, part = text.removesuffix("Z").partition(".")
+    return f"{whole}.{part:0<9}"

@@ -1,0 +1,91 @@
+"""What every replica of the chaos run does: numbered lines at its own pace, then the end that its plan says.
+
+The text of this file is handed to `python3 -c`; it runs in the replica's sandbox with the standard library alone.
+It keeps a diary outside of the service's reach, so that what the service tells can be held against what was:
+
+    DIARY/workerpool0-0/begun-000-TOKEN     one file per life, made with O_EXCL
+    DIARY/workerpool0-0/said-000            lines surely written to standard output in that life
+    DIARY/workerpool0-0/ended-000           its own end and when (ns), written just before; absent if it was ended
+    DIARY/workerpool0-0/alive               locked as long as the program lives
+    DIARY/workerpool0-0/two-TOKEN           a life began while another one still lived
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import uuid
+from pathlib import Path
+
+
+def main() -> None:
+    diary, door, pool, lives = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+    replica = f"workerpool{pool}-{json.loads(os.environ['CLUSTER_SPEC'])['task']['index']}"
+    home = diary / replica
+    home.mkdir(parents=True, exist_ok=True)
+    token = uuid.uuid4().hex[:12]
+    alive = os.open(home / "alive", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        (home / f"two-{token}").touch()
+    number = sum(path.name.startswith("begun-") for path in home.iterdir())
+    (home / f"begun-{number:03}-{token}").touch(exist_ok=False)
+    said = os.open(home / f"said-{number:03}", os.O_CREAT | os.O_WRONLY, 0o644)
+    life = lives[min(number, len(lives) - 1)]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    stops: list[int] = []
+    if life["term"] == "ignores":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif life["term"] == "checkpoints":
+        signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
+    ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def tell(word: str) -> None:
+        with contextlib.suppress(OSError):  # The run that listened may be over.
+            ears.sendto(json.dumps([diary.name, replica, number, word]).encode(), door)
+
+    def end(how: str) -> None:
+        new = home / f"ended-{number:03}.new"
+        new.write_text(json.dumps([how, time.time_ns()]), encoding="utf-8")
+        new.rename(new.with_suffix(""))
+
+    count = 0
+    while True:
+        lines = [
+            f"{token} {n} {replica} life {number} pid {os.getpid()}"
+            for n in range(count, count + life["burst"])
+        ]
+        view = memoryview(("\n".join(lines) + "\n").encode())
+        while view:
+            view = view[os.write(1, view) :]
+        count += life["burst"]
+        os.pwrite(said, b"%012d" % count, 0)
+        if stops:
+            end("checkpoints")
+            os._exit(0)
+        if count >= life["lines"] > count - life["burst"]:
+            tell("reached")
+        # What is ended from outside talks on until then.
+        if count >= life["lines"] and life["ends"]:
+            waits_for = life["waits_for"]
+            if not waits_for or (diary / waits_for / "done").exists():
+                break
+        time.sleep(life["pause"])
+    how = life["end"]
+    end(how)
+    if how == "exits with 0":
+        (home / "done").touch()
+    if how == "aborts":
+        os.abort()
+    if how == "segfaults":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    os._exit(int(how.rpartition(" ")[2]))
+
+
+main()

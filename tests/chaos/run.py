@@ -1,0 +1,270 @@
+"""The chaos run: jobs, kills, and the verification of what became of the jobs (`python -m tests.chaos --help`).
+
+Linux only: who acts from outside learns process ids through a socket, and adopts what a killed service leaves behind.
+"""
+
+import contextlib
+import ctypes
+import os
+import random
+import select
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.deeds import Deeds, Story
+from tests.chaos.plans import JobPlan, Pace, make_plans
+from tests.chaos.verify import FINAL, Report, check
+from tests.chaos.victim import Address, Victim, json_lines, request
+from tests.e2e.processes import children, leftovers, marked
+from tests.e2e.running import CUSTOM_JOBS, container_job
+
+SETTINGS: Final = "grace = 2\nmax_replicas = {replicas}\n"
+BUILD: Final = 600.0
+"""Seconds for the first job, which may have to build its runtime."""
+END: Final = 180.0
+"""Seconds after the last kill within which every job must be over."""
+_SUBREAPER: Final = 36
+"""PR_SET_CHILD_SUBREAPER: who is left behind by a killed service becomes a child of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`minutes`: about how long the kills go on (0 = one about every second). `keep`: leave the directory behind even
+    if all is well. `replicas`: how many run at once, so that some jobs wait in the queue."""
+
+    jobs: int
+    kills: int
+    seed: int
+    pace: Pace
+    minutes: float = 0.0
+    kinds: tuple[str, ...] = ()
+    replicas: int = 24
+    keep: bool = False
+
+
+@dataclass
+class Kills:
+    """What was killed: by victim; and how many kills came before the service served."""
+
+    by_victim: Counter[str]
+    early: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_victim.values())
+
+
+def run(options: Options) -> int:
+    """The exit status: 0 if everything is as SPEC says."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    directory = Path(tempfile.mkdtemp(prefix="trainshed-chaos-"))
+    data = directory / "data"
+    config = directory / "settings.toml"
+    config.write_text(SETTINGS.format(replicas=options.replicas))
+    (directory / "diary").mkdir()
+    plans = make_plans(options.seed, options.jobs, options.pace, options.kinds)
+    victim = Victim(data, "--config", str(config))
+    deeds = Deeds(victim, directory, plans)
+    kills = Kills(Counter())
+    reports: list[Report] = []
+    wrong: list[str] = []
+    began = time.monotonic()
+    try:
+        _warm_up(victim)
+        _rampage(options, victim, deeds, plans, kills)
+        stories = list(deeds.stories.values())
+        wrong += _wait_for_ends(victim, stories)
+        deeds.close()
+        address = victim.address()
+        reports = [check(story, address, data, directory / "diary") for story in stories]
+    except Exception as failure:  # Whatever it is: the directory is kept and the service ended.
+        wrong.append(f"the run itself failed: {failure!r}")
+    finally:
+        victim.end(with_jobs=bool(wrong))
+        wrong += _left_behind(directory)
+        wrong += victim.faults
+    text = "\n".join(_report(options, plans, reports, kills, victim, deeds, wrong))
+    print(text, f"\n{time.monotonic() - began:.0f} s", flush=True)
+    is_well = not wrong and len(reports) == len(plans) and not any(r.wrong for r in reports)
+    if is_well and not options.keep:
+        shutil.rmtree(directory, ignore_errors=True)
+    else:
+        (directory / "report.txt").write_text(text + "\n")
+        print(f"kept: {directory} (report.txt, events.jsonl, service.log, diary/, data/)")
+    return 0 if is_well else 1
+
+
+def _warm_up(victim: Victim) -> None:
+    """One job before anything is killed, so that the runtime is built."""
+    victim.start()
+    if not victim.wait():
+        raise RuntimeError("the service does not start; see service.log")
+    name = victim.call("POST", CUSTOM_JOBS, container_job("print('warm')", name="warm"))["name"]
+    state = _state_at_end(victim.address(), name.rsplit("/", 1)[1], time.monotonic() + BUILD)
+    if state != "SUCCEEDED":
+        raise RuntimeError(f"the first job, without any kill, is {state}")
+
+
+def _rampage(
+    options: Options, victim: Victim, deeds: Deeds, plans: list[JobPlan], kills: Kills
+) -> None:
+    """Submit the jobs and kill, both evenly spread; in the end the service is up.
+
+    Some kills come before the service serves, and some while a request or a death has just reached it.
+    """
+    chance = random.Random(options.seed + 1)
+    mean = options.minutes * 60 / options.kills if options.minutes else 0.8
+    waiting = iter(plans)
+    submitted = 0
+    while kills.total < options.kills:
+        victim.start()
+        while submitted * options.kills <= kills.total * len(plans) and submitted < len(plans):
+            deeds.submit(next(waiting))
+            submitted += 1
+        how = chance.choices(("early", "ambush", "any moment"), (12, 38, 50))[0]
+        if how == "early":
+            time.sleep(chance.uniform(0, 0.5))
+        elif victim.wait() and how == "ambush":
+            deeds.stirred.clear()
+            deeds.stirred.wait(2 * mean)
+            time.sleep(chance.uniform(0, 0.02))
+        else:
+            time.sleep(min(chance.expovariate(1 / mean), 5 * mean))
+        who = chance.choices(("service", "zygote", "both", "buckets"), (55, 20, 20, 5))[0]
+        if who in ("zygote", "both", "buckets") and not victim.kill_children(who != "buckets"):
+            who = "service" if who == "both" else ""
+        if who in ("service", "both"):
+            kills.early += how == "early"
+            victim.kill()
+        if who:
+            kills.by_victim[who] += 1
+            deeds.tell("killed", victim=who, start=victim.starts)
+        _reap(victim)
+    for plan in waiting:
+        deeds.submit(plan)
+    for _ in range(3):
+        victim.start()
+        if victim.wait():
+            break
+    deeds.settle()
+
+
+def _wait_for_ends(victim: Victim, stories: list[Story]) -> Iterator[str]:
+    """What did not end in time."""
+    until = time.monotonic() + END
+    for story in stories:
+        if story.public:
+            state = _state_at_end(victim.address(), story.target, until)
+            if state not in FINAL:
+                yield f"{story.plan.name} ({story.plan.kind}) is {state} {END:g} s after the last kill"
+
+
+def _state_at_end(address: Address, target: str, until: float) -> str:
+    """A job's final state, or the one that it has at the deadline; sleeps on the service's stream."""
+    path = f"/trainshed/v1/jobs/{target}"
+    with contextlib.suppress(TimeoutError):
+        for _ in json_lines(address, f"{path}/watch", max(1.0, until - time.monotonic())):
+            if time.monotonic() > until:
+                break
+    return request(address, "GET", path)["state"]
+
+
+def _reap(victim: Victim) -> None:
+    """Take note of those that a killed service left behind and that have ended, as init would."""
+    for pid in children(os.getpid()):
+        if pid != victim.pid:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _left_behind(directory: Path) -> Iterator[str]:
+    """Processes, mounts, control groups and slots that are still there when all is over."""
+    deadline = time.monotonic() + 10
+    for pid in children(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            handle = os.pidfd_open(pid)
+            ended = select.select([handle], [], [], max(0.0, deadline - time.monotonic()))[0]
+            os.close(handle)
+            if ended:
+                os.waitpid(pid, 0)
+            else:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                yield f"process {pid} is left: {command.decode(errors='replace')[:120]}"
+                os.kill(pid, signal.SIGKILL)
+    for pid in marked(str(directory / "diary")):
+        yield f"program {pid} is left"
+    for thing in leftovers(directory / "data"):
+        yield f"left on the machine: {thing}"
+
+
+def _repeated(story: Story) -> int:
+    """Requests about a job that got no answer and were sent again."""
+    return max(0, story.submits - 1) + (story.cancel.tries - 1 if story.cancel else 0)
+
+
+def _report(
+    options: Options,
+    plans: list[JobPlan],
+    reports: list[Report],
+    kills: Kills,
+    victim: Victim,
+    deeds: Deeds,
+    wrong: list[str],
+) -> Iterator[str]:
+    """The table, and what is wrong."""
+    yield f"{'kind':34}{'jobs':>5}{'ok':>5}{'succ':>6}{'fail':>6}{'canc':>6}{'attempts':>10}{'lives':>7}{'lines':>8}"
+    for kind in sorted({plan.kind for plan in plans}):
+        some = [report for report in reports if report.kind == kind]
+        states = Counter(report.state for report in some)
+        yield (
+            f"{kind:34}{sum(plan.kind == kind for plan in plans):5}"
+            f"{sum(not report.wrong for report in some):5}"
+            f"{states['SUCCEEDED']:6}{states['FAILED']:6}{states['CANCELLED']:6}"
+            f"{sum(report.attempts for report in some):10}{sum(report.lives for report in some):7}"
+            f"{sum(report.lines for report in some):8}"
+        )
+    yield (
+        f"{'all':34}{len(plans):5}{sum(not report.wrong for report in reports):5}{'':18}"
+        f"{sum(report.attempts for report in reports):10}{sum(report.lives for report in reports):7}"
+        f"{sum(report.lines for report in reports):8}"
+    )
+    yield ""
+    killed = ", ".join(f"{who} {count}" for who, count in kills.by_victim.most_common())
+    yield f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served"
+    stories = deeds.stories.values()
+    yield (
+        f"killed from outside: {sum(len(story.killed) for story in stories)} replicas; cancels accepted: "
+        f"{sum(story.cancel is not None and story.cancel.accepted for story in stories)}; "
+        f"requests repeated: {sum(_repeated(story) for story in stories)}"
+    )
+    if victim.recoveries:
+        yield (
+            f"{victim.starts} starts; from start to serving: median {statistics.median(victim.recoveries):.2f} s, "
+            f"longest {max(victim.recoveries):.2f} s"
+        )
+    yield from (f"WRONG: {text}" for text in wrong)
+    for report in reports:
+        for text in report.wrong[:6]:
+            yield f"WRONG: {report.name} ({report.kind}): {text}"
+    bad = len(wrong) + sum(bool(report.wrong) for report in reports)
+    verdict = "everything is right" if not bad else "NOT everything is right"
+    yield f"{verdict}; again with: python -m tests.chaos {_arguments(options)}"
+
+
+def _arguments(options: Options) -> str:
+    """The command line that runs the same again."""
+    given = [f"--jobs {options.jobs} --kills {options.kills} --seed {options.seed}"]
+    given.append(f"--life {options.pace.shortest:g} {options.pace.longest:g}")
+    if options.minutes:
+        given.append(f"--minutes {options.minutes:g}")
+    if options.kinds:
+        given.append(f"--kinds {' '.join(options.kinds)}")
+    return " ".join((*given, f"--replicas {options.replicas}"))

@@ -1,0 +1,98 @@
+"""The chaos run's own reading of the rules, and that its checks see what they are for."""
+
+import random
+from pathlib import Path
+
+from tests.chaos import diary, logs
+from tests.chaos.expected import Cancel, History, Outcome, course, expected
+from tests.chaos.plans import KINDS, CancelAt, End, JobPlan, Life, Pace, Pool, make_plans
+
+PACE = Pace(0.1, 0.5)
+CANCELLED = Outcome("CANCELLED", 1, "The job was cancelled by the user.")
+
+
+def plan(*ends: End, restart_whole: bool = False, no_retries: bool = False) -> JobPlan:
+    """A job of one replica whose lives end so."""
+    lives = tuple(Life(3, 1, 0.01, end) for end in ends)
+    pools = (Pool(1, lives),)
+    return JobPlan("j", "k", False, pools, restart_whole=restart_whole, no_retries=no_retries)
+
+
+def test_a_crash_restarts_the_whole_job_three_times() -> None:
+    """SPEC §2.1, "transient": at most 3 times, then FAILED with the user-code message."""
+    whole = course(plan(End.ABORTS))
+    assert whole.lives == (1, 1, 1, 1)
+    assert whole.outcome == Outcome(
+        "FAILED", 3, "The replica workerpool0-0 exited with a non-zero status of 134."
+    )
+    assert course(plan(End.SEGFAULTS, End.EXITS_139, End.SUCCEEDS)).lives == (1, 1, 1)
+    assert course(plan(End.ABORTS, no_retries=True)).lives == (1,)
+
+
+def test_a_lost_replica_is_restarted_five_times_in_an_attempt() -> None:
+    """SPEC §2.1, "replica lost": then the whole job is retried."""
+    whole = course(plan(*[End.KILLED] * 5, End.SHIM_KILLED, End.SUCCEEDS))
+    assert whole.lives == (6, 1)
+    assert whole.outcome == Outcome("SUCCEEDED")
+    assert course(plan(End.KILLED)).lives == (6, 6, 6, 6)
+    assert course(plan(End.KILLED, End.SUCCEEDS, restart_whole=True)).lives == (1, 1)
+
+
+def test_a_cancel_and_an_end_that_came_before_or_after_it() -> None:
+    """SPEC §2, "Cancel": CANCELLED, unless the primary had already exited."""
+    job = plan(End.FAILS)
+    failed = course(job).outcome
+    for ended, right in (
+        ((10, 19), (failed,)),
+        ((31, 40), (CANCELLED,)),
+        ((10, 21), (failed, CANCELLED)),
+        (None, (CANCELLED,)),
+    ):
+        history = History(Cancel(20, 30, accepted=True, tries=1), ended)
+        assert expected(job, history) == right
+    refused = Cancel(20, 30, accepted=False, tries=1)
+    assert expected(job, History(refused, (10, 25))) == (failed,)
+
+
+def test_plans_are_the_same_for_the_same_seed_and_of_every_kind() -> None:
+    plans = make_plans(5, 60, PACE)
+    assert plans == make_plans(5, 60, PACE) != make_plans(6, 60, PACE)
+    assert {each.kind for each in plans} == set(KINDS)
+    for each in plans:
+        assert each.actor in each.replicas
+        assert course(each).outcome is not None or each.cancel is not CancelAt.NEVER
+
+
+def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
+    return [(attempt, f"{token} {n} workerpool0-0 life 0 pid 2") for n in numbers]
+
+
+def test_a_gap_a_repetition_and_a_life_that_comes_back_are_seen() -> None:
+    """SPEC §5: no line lost, none twice, in order."""
+    one, two = "a" * 12, "b" * 12
+    whole, wrong = logs.parts([*spoken(one, 0, 1, 2), *spoken(two, 0, 1, attempt=2)])
+    assert whole == [logs.Part(one, 1, 3), logs.Part(two, 2, 2)]
+    assert not wrong
+    assert not logs.parts([*spoken(one, 0), (1, f"{one} 1 workerp"), *spoken(two, 0)])[1]
+    for lines in (
+        spoken(one, 0, 2),
+        spoken(one, 0, 1, 1),
+        spoken(one, 1, 0),
+        [*spoken(one, 0), *spoken(two, 0), *spoken(one, 1)],
+        [*spoken(one, 0), (1, "Traceback (most recent call last):")],
+    ):
+        assert logs.parts(lines)[1], lines
+
+
+def test_a_diary_tells_lives_and_who_lives(tmp_path: Path) -> None:
+    token = f"{random.Random(1).getrandbits(48):012x}"
+    (tmp_path / f"begun-000-{token}").touch()
+    (tmp_path / "said-000").write_text("000000000007")
+    (tmp_path / "ended-000").write_text('["aborts", 5]')
+    (tmp_path / "alive").touch()
+    seen = diary.read(tmp_path)
+    assert [(life.token, life.said, life.end) for life in seen.lives] == [(token, 7, "aborts")]
+    assert not seen.doubled
+    assert not seen.is_alive
+    (tmp_path / "two-000000000000").touch()
+    assert diary.read(tmp_path).doubled

@@ -1,0 +1,86 @@
+"""A room of values for the API's tests: it says what the test puts into it, and follows the store's drains and quotas."""
+
+from dataclasses import replace
+
+from trainshed.core.capacity import (
+    NodeCondition,
+    NodeStatus,
+    Preflight,
+    QuotaKey,
+    QuotaStatus,
+    Waiting,
+)
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.store.port import Reader
+
+GIB = 2**30
+
+
+def node(name: str, *replicas: str) -> NodeStatus:
+    """A node of 8 CPUs and one T4; each replica takes 2 CPUs and 4 GiB."""
+    count = len(replicas)
+    return NodeStatus(
+        name,
+        NodeCondition.READY,
+        "",
+        8,
+        32 * GIB,
+        (("NVIDIA_TESLA_T4", 1),),
+        2 * count,
+        4 * count * GIB,
+        (),
+        replicas,
+    )
+
+
+class ValueRoom:
+    """Implements `api.services.RoomView`. `asked`: the jobs that pre-flights were about."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.reasons: dict[JobUid, Waiting] = {}
+        self.positions: dict[JobUid, int] = {}
+        self.answer = Preflight()
+        self.asked: list[Job] = []
+        self.known: tuple[NodeStatus, ...] = (node("node-1"), node("node-2"))
+        self.used: dict[QuotaKey, float] = {}
+        self._limits: dict[QuotaKey, float] = {}
+
+    def why(self, uid: JobUid) -> Waiting | None:
+        return self.reasons.get(uid)
+
+    def position(self, uid: JobUid) -> int:
+        return self.positions.get(uid, 0)
+
+    def preflight(self, job: Job) -> Preflight:
+        self.asked.append(job)
+        return self.answer
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        return self.known
+
+    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
+        return tuple(
+            QuotaStatus(
+                key,
+                self._limits.get(key, -1),
+                self.used.get(key, 0),
+                0,
+                "set" if key in self._limits else "none",
+            )
+            for key in {**self.used, **self._limits}
+            if (key.project_id, key.region) == (project_id, region)
+        )
+
+    async def capacity_changed(self) -> None:
+        drains = {drain.node: drain.reason for drain in await self._reader.drained_nodes()}
+        self.known = tuple(
+            replace(
+                each,
+                condition=NodeCondition.DRAINED if each.name in drains else NodeCondition.READY,
+                cause=drains.get(each.name, ""),
+            )
+            for each in self.known
+        )
+        self._limits = dict(await self._reader.quotas())

@@ -1,0 +1,362 @@
+"""Drills over a real store and real log files: order, list, plans by label, resume report."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.jobs import exited
+from tests.unit.specs_requests import custom_job, ml_job, pool
+from trainshed.api.app import ApiApplication
+from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
+from trainshed.core.lifecycle.events import (
+    DrillLanded,
+    JobAdmitted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.resume.traffic import Access
+
+pytestmark = pytest.mark.anyio
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+NAME = "projects/p1/locations/us-central1/customJobs/1000"
+JOB, PLANS = "/trainshed/v1/jobs/1000", "/trainshed/v1/drillPlans"
+OUTPUT = "gs://bucket/run"
+
+
+@dataclass
+class History:
+    """Implements `api.services.AccessHistory`: says what the test laid down."""
+
+    kept: tuple[Access, ...] = ()
+    written: int = 0
+
+    def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
+        return tuple(access for access in self.kept if access.uri.startswith(prefixes)), since
+
+    def last_written(self, uri: str) -> int:
+        return self.written
+
+
+class Drilled(House):
+    """Its controller takes drills up as soon as it is woken, if `takes_up`."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.history = History()
+        self.takes_up = True
+        self._tasks: set[asyncio.Task[None]] = set()
+        services = replace(self.services, wake=self._wake, history=self.history)
+        self.app = ApiApplication(services, self.tokens.authenticate)
+
+    def _wake(self, uid: JobUid) -> None:
+        if self.takes_up:
+            self._tasks.add(asyncio.create_task(self._take_up(uid)))
+
+    async def _take_up(self, uid: JobUid) -> None:
+        live = await self.store.ledger.load(uid)
+        assert live is not None
+        for intent in live.intents:
+            await self.happen(str(live.job.name), intent.event)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Drilled]:
+    built = Drilled(tmp_path)
+    yield built
+    built.close()
+
+
+async def created(house: House, **labels: str) -> Any:
+    """Job 1000: a primary and a worker."""
+    body = custom_job(pool(), pool(), baseOutputDirectory={"outputUriPrefix": OUTPUT}) | {
+        "labels": {key.replace("_", "-"): value for key, value in labels.items()}
+    }
+    return await house.call("POST", f"{LOCATION}/customJobs", body)
+
+
+async def running(house: House, name: str = NAME) -> None:
+    await house.happen(
+        name,
+        JobAdmitted(()),
+        RuntimePrepared(1),
+        ReplicaStarted(1, PRIMARY, 1, START + SECOND),
+        ReplicaStarted(1, WORKER, 1, START + SECOND),
+    )
+
+
+async def order(house: House, **body: Any) -> Any:
+    return await house.call("POST", f"{JOB}:drill", body)
+
+
+def violations(answer: Any) -> dict[str, str]:
+    assert answer.status == 400, answer.body
+    found = answer.error["details"][0]["fieldViolations"]
+    return {each["field"]: each["description"] for each in found}
+
+
+async def put_plan(house: House, name: str = "worse", **project: str) -> Any:
+    drills = [
+        {"kind": "kill", "replica": "workerpool1-0", "atLine": "step 12$"},
+        {"kind": "maintenance", "after": 30},
+    ]
+    return await house.call("PUT", f"{PLANS}/{name}", {"drills": drills, **project})
+
+
+async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -> None:
+    await created(house)
+    first = await order(house, kind="kill", replica="workerpool1-0", atLine="step 12")
+    second = await order(house, kind="oom", after="30s")
+    assert [first.json["number"], second.json["number"]] == [1, 2]
+    assert first.json == {
+        "number": 1,
+        "kind": "kill",
+        "replica": "workerpool1-0",
+        "atLine": "step 12",
+        "after": "",
+        "task": "workerpool1-0",
+        "state": "armed",
+        "orderTime": "2025-10-09T08:53:20.000000Z",
+        "fireTime": "",
+        "attempt": 0,
+        "incarnation": 0,
+    }
+    assert (second.json["replica"], second.json["after"]) == ("workerpool0-0", "30s")
+    listed = (await house.call("GET", f"{JOB}/drills")).json
+    assert listed == {"name": NAME, "drills": [first.json, second.json]}
+
+
+async def test_a_drill_is_ordered_even_if_the_controller_takes_long(
+    house: Drilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainshed.api.trainshed_v1.drills._PATIENCE", 0.01)
+    house.takes_up = False
+    await created(house)
+    answer = (await order(house, kind="kill")).json
+    assert (answer["number"], answer["state"]) == (0, "ordered")
+    live = await house.store.ledger.load(JobUid(1000))
+    assert live is not None
+    assert len(live.intents) == 1
+
+
+async def test_a_drill_at_once_fires_in_a_running_job(house: Drilled) -> None:
+    await created(house)
+    await running(house)
+    house.clock = START + 2 * SECOND
+    answer = (await order(house, kind="segv", replica="worker 0")).json
+    assert (answer["state"], answer["attempt"], answer["incarnation"]) == ("fired", 1, 1)
+
+
+@pytest.mark.parametrize("name", ["workerpool1-0", "worker 0", "worker-replica-0", "worker-0"])
+async def test_replicas_have_the_names_of_both_apis(house: Drilled, name: str) -> None:
+    await created(house)
+    assert (await order(house, kind="kill", replica=name)).json["replica"] == "workerpool1-0"
+
+
+async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:
+    await created(house)
+    found = violations(
+        await order(house, kind="flood", replica="wrkr", atLine="(", after="soon", what=1)
+    )
+    assert "maintenance" in found["kind"]
+    assert "workerpool1-0" in found["replica"]
+    assert "unterminated subpattern" in found["atLine"]
+    assert '"30s"' in found["after"]
+    assert "what" in found
+    other = violations(
+        await order(house, kind="kill", replica="workerpool2-0", atLine="x", after=1)
+    )
+    assert "it has: workerpool0-0, workerpool1-0" in other["replica"]
+    assert "not both" in other["after"]
+    assert "kind" in violations(await order(house))
+    assert (await house.call("GET", f"{JOB}/drills")).json["drills"] == []
+
+
+async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
+    await created(house)
+    await running(house)
+    await house.happen(
+        NAME,
+        ReplicaExited(1, PRIMARY, 1, exited(0)),
+        ReplicaExited(1, WORKER, 1, exited(None, signal=15)),
+    )
+    refused = await order(house, kind="kill")
+    assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
+
+
+async def test_plans_are_stored_shown_and_deleted(house: Drilled) -> None:
+    stored = (await put_plan(house, project="p1")).json
+    assert stored == {
+        "name": "worse",
+        "project": "p1",
+        "drills": [
+            {"kind": "kill", "replica": "workerpool1-0", "atLine": "step 12$", "after": ""},
+            {"kind": "maintenance", "replica": "workerpool0-0", "atLine": "", "after": "30s"},
+        ],
+    }
+    again = await house.call("POST", PLANS, stored)
+    assert again.json == stored, "what is shown can be stored again"
+    assert (await house.call("GET", f"{PLANS}/worse?project=p1")).json == stored
+    assert (await house.call("GET", f"{PLANS}?project=p1")).json["plans"] == [stored]
+    assert (await house.call("GET", f"{PLANS}?project=p2")).json["plans"] == []
+    assert (await house.call("DELETE", f"{PLANS}/worse?project=p1")).json == {}
+    assert (await house.call("DELETE", f"{PLANS}/worse?project=p1")).status == 404
+    assert (await house.call("GET", f"{PLANS}/worse?project=p1")).status == 404
+
+
+async def test_all_that_is_wrong_with_a_plan_is_said_at_once(house: Drilled) -> None:
+    found = violations(
+        await house.call("PUT", f"{PLANS}/Bad", {"drills": [{"kind": "kill"}, {"atLine": "["}]})
+    )
+    assert set(found) == {"name", "project", "drills[1].kind", "drills[1].atLine"}
+    empty = violations(await house.call("POST", PLANS, {"name": "x", "project": "p1"}))
+    assert set(empty) == {"drills"}
+    other = await house.call("PUT", f"{PLANS}/x", {"name": "y", "project": "p1", "drills": []})
+    assert set(violations(other)) == {"name", "drills"}
+
+
+async def test_a_job_orders_a_plan_by_its_label(house: Drilled) -> None:
+    """Issue of drills: a stored plan that a job names at submit, so that official clients can send it."""
+    await put_plan(house, project="p1")
+    assert (await created(house, trainshed_drill="worse")).status == 200
+    listed = (await house.call("GET", f"{JOB}/drills")).json["drills"]
+    assert [(d["number"], d["kind"], d["state"], d["orderTime"]) for d in listed] == [
+        (1, "kill", "armed", "2025-10-09T08:53:20.000000Z"),
+        (2, "maintenance", "armed", "2025-10-09T08:53:20.000000Z"),
+    ]
+    story = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
+    assert [e["kind"] for e in story if "drill" in e["kind"]] == ["drill_ordered"] * 2
+    await house.call("DELETE", f"{PLANS}/worse?project=p1")
+    assert len((await house.call("GET", f"{JOB}/drills")).json["drills"]) == 2
+    assert (await order(house, kind="oom")).json["number"] == 3
+
+
+async def test_a_job_of_the_older_api_orders_a_plan_as_well(house: Drilled) -> None:
+    await house.call(
+        "PUT", f"{PLANS}/p", {"project": "p1", "drills": [{"kind": "kill", "replica": "master 0"}]}
+    )
+    body = ml_job() | {"labels": {"trainshed-drill": "p"}}
+    assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200
+    uid = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"][0]["uid"]
+    (drill,) = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/drills")).json["drills"]
+    assert (drill["task"], drill["state"]) == ("master-replica-0", "armed")
+
+
+async def test_a_plan_that_is_not_there_is_refused_with_those_that_are(house: Drilled) -> None:
+    none = violations(await created(house, trainshed_drill="worst"))
+    assert "none yet" in none["labels.trainshed-drill"]
+    await put_plan(house, project="p1")
+    other = violations(await created(house, trainshed_drill="worst"))
+    assert "it has: worse" in other["labels.trainshed-drill"]
+    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
+
+
+async def test_a_plan_for_a_replica_that_the_job_has_not_is_refused(house: Drilled) -> None:
+    plan = DrillPlan("p1", "far", (Drill(0, DrillKind.KILL, ReplicaId(2, 1), START),))
+    await house.store.intake.put_drill_plan(plan)
+    found = violations(await created(house, trainshed_drill="far"))
+    assert "workerpool2-1" in found["labels.trainshed-drill"]
+
+
+async def drilled(house: Drilled, *after: str) -> Any:
+    """A killed and restarted primary that logged three steps before, and then these lines."""
+    await created(house)
+    await running(house)
+    before = [(START + (n + 1) * SECOND, f"step {n}/9") for n in (1, 2, 3)]
+    house.write_log(1000, "workerpool0-0", (START + SECOND, "hello"), *before)
+    house.clock = START + 5 * SECOND
+    await order(house, kind="kill")
+    await house.happen(
+        NAME,
+        DrillLanded(1),
+        ReplicaExited(1, PRIMARY, 1, exited(None, signal=9, ended=START + 6 * SECOND)),
+        ReplicaStarted(1, PRIMARY, 2, START + 8 * SECOND),
+    )
+    lines = [(START + (9 + n) * SECOND, text) for n, text in enumerate(after)]
+    house.write_log(1000, "workerpool0-0", *lines)
+    return (await house.call("GET", f"{JOB}/resumeReport")).json
+
+
+async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
+    """SPEC §8: what was injected, what was decided, seconds down, files, steps lost, resumed or started over."""
+    house.history.kept = (
+        Access(START + SECOND, START + 2 * SECOND, True, f"{OUTPUT}/ckpt-2", 10),
+        Access(START + 9 * SECOND, START + 9 * SECOND + 1, False, f"{OUTPUT}/ckpt-2", 10),
+        Access(START + 9 * SECOND, START + 9 * SECOND + 1, False, "gs://other/ckpt-2", 10),
+    )
+    report = await drilled(house, "restored step 2", "step 3/9")
+    assert (report["name"], report["result"]) == (NAME, "PASS")
+    (found,) = report["drills"]
+    assert (found["outcome"], found["lost"], found["unit"]) == ("resumed", 1, "step")
+    assert found["drill"]["kind"] == "kill"
+    assert (found["verdict"]["rule"], found["verdict"]["effect"]) == (
+        "replica_lost",
+        "replica_restarts",
+    )
+    assert (found["downSeconds"], found["silentSeconds"]) == (2.0, 3.0)
+    assert (found["restart"]["attempt"], found["restart"]["incarnation"]) == (1, 2)
+    told = found["steps"]
+    assert [told[key]["number"] for key in ("first", "before", "after")] == [1, 3, 3]
+    assert told["replica"] == "workerpool0-0"
+    files = found["checkpoints"]
+    assert files["unknown"] == ""
+    assert [(f["uri"], f["bytes"]) for f in files["written"]] == [(f"{OUTPUT}/ckpt-2", 10)]
+    assert files["read"][0]["uri"] == f"{OUTPUT}/ckpt-2"
+
+
+async def test_the_report_of_a_job_that_started_over(house: Drilled) -> None:
+    house.history.kept = (Access(START + SECOND, START + 2 * SECOND, True, f"{OUTPUT}/ckpt-2", 10),)
+    report = await drilled(house, "hello", "step 1/9")
+    assert report["result"] == "FAIL"
+    (found,) = report["drills"]
+    assert (found["outcome"], found["lost"]) == ("started_over", 3)
+    assert found["checkpoints"]["read"] == []
+    assert "no checkpoint was read" in found["advice"]
+
+
+async def test_the_report_of_a_job_that_nothing_can_be_seen_of(house: Drilled) -> None:
+    """SPEC §8: `unknown` where it cannot see."""
+    house.history.written = START + 3 * SECOND
+    report = await drilled(house, "hello")
+    assert report["result"] == "UNKNOWN"
+    (found,) = report["drills"]
+    assert found["outcome"] == "unknown"
+    assert "so far no line" in found["why"]
+    assert "/gcs" in found["checkpoints"]["unknown"]
+
+
+async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drilled) -> None:
+    await drilled(house, "step 4/9")
+    house.clock = START + 11 * SECOND
+    await order(house, kind="kill", replica="worker 0")
+    await house.happen(
+        NAME,
+        DrillLanded(2),
+        ReplicaExited(1, WORKER, 1, exited(None, signal=9, ended=house.clock)),
+        ReplicaStarted(1, WORKER, 2, START + 12 * SECOND),
+    )
+    house.write_log(1000, "workerpool0-0", (START + 13 * SECOND, "step 5/9"))
+    second = (await house.call("GET", f"{JOB}/resumeReport")).json["drills"][1]
+    assert (second["steps"]["replica"], second["lost"]) == ("workerpool0-0", 0)
+    own = (await house.call("GET", f"{JOB}/resumeReport?stepPattern=/(9)")).json["drills"][0]
+    assert own["outcome"] == "started_over", "by a pattern that says so"
+    wrong = await house.call("GET", f"{JOB}/resumeReport?stepPattern=(")
+    assert set(violations(wrong)) == {"stepPattern"}
+
+
+async def test_the_report_of_drills_that_wait(house: Drilled) -> None:
+    await created(house)
+    assert (await house.call("GET", f"{JOB}/resumeReport")).json["drills"] == []
+    await order(house, kind="kill", atLine="never")
+    report = (await house.call("GET", f"{JOB}/resumeReport")).json
+    assert report["result"] == "UNKNOWN"
+    assert (report["drills"][0]["outcome"], report["drills"][0]["why"]) == (
+        "",
+        "it has not fired yet",
+    )

@@ -1,0 +1,246 @@
+"""Nodes, quotas and pre-flight over a real store; what the room says is the test's (`rooms.ValueRoom`)."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import House
+from tests.contract.api.rooms import node
+from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
+from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
+from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.names import JobUid
+from trainshed.store.port import NodeDrain
+
+pytestmark = pytest.mark.anyio
+NODES, QUOTAS, EXPLAIN = (f"/trainshed/v1/{what}" for what in ("nodes", "quotas", "jobs:explain"))
+PLACE = {"project": "p1", "region": "us-central1"}
+WAITING = Waiting(
+    WaitReason.QUOTA,
+    "needs 8 CPUs, 4 of 8 are used by job 17",
+    "would start now with at most 4 replicas",
+    ("projects/p1/jobs/a",),
+)
+
+
+def violations(answer: Any) -> dict[str, str]:
+    assert answer.status == 400, answer.body
+    found = answer.error["details"][0]["fieldViolations"]
+    return {each["field"]: each["description"] for each in found}
+
+
+async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
+    name = "projects/p1/locations/us-central1/customJobs/7"
+    house.room.known = (node("node-1", f"{name} workerpool0-0"),)
+    (found,) = (await house.call("GET", NODES)).json["nodes"]
+    assert found == {
+        "name": "node-1",
+        "condition": "READY",
+        "cause": "",
+        "vcpus": 8,
+        "usedVcpus": 2,
+        "memoryBytes": 32 * 2**30,
+        "usedMemoryBytes": 4 * 2**30,
+        "accelerators": [{"type": "NVIDIA_TESLA_T4", "count": 1, "used": 0}],
+        "replicas": [{"job": name, "replica": "workerpool0-0"}],
+    }
+
+
+async def test_a_node_is_drained_and_comes_back(house: House) -> None:
+    """SPEC §2.1: a node can be put under maintenance at any time."""
+    drained = (await house.call("POST", f"{NODES}/node-2:drain", {"reason": "new disk"})).json
+    assert (drained["condition"], drained["cause"]) == ("DRAINED", "new disk")
+    assert await house.store.reader.drained_nodes() == (
+        NodeDrain("node-2", house.clock, "new disk"),
+    )
+    assert (await house.call("POST", f"{NODES}/node-2:drain")).status == 200, "again is fine"
+    assert (await house.call("POST", f"{NODES}/node-2:undrain")).json["condition"] == "READY"
+    assert await house.store.reader.drained_nodes() == ()
+    assert (await house.call("POST", f"{NODES}/node-2:undrain")).status == 200, "again is fine"
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+async def test_an_unknown_node_is_refused_with_those_that_there_are(
+    house: House, verb: str
+) -> None:
+    answer = await house.call("POST", f"{NODES}/node-3:{verb}")
+    assert answer.status == 404
+    assert "the nodes are: node-1, node-2." in answer.error["message"]
+    assert await house.store.reader.drained_nodes() == ()
+
+
+async def test_a_node_that_went_away_while_drained_can_be_undrained(house: House) -> None:
+    await house.call("POST", f"{NODES}/node-2:drain")
+    house.room.known = (node("node-1"),)
+    assert (await house.call("POST", f"{NODES}/node-2:undrain")).json == {"name": "node-2"}
+    assert await house.store.reader.drained_nodes() == ()
+
+
+async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House) -> None:
+    path = f"{NODES}/node-1:drain"
+    found = violations(await house.call("POST", path, {"reason": 7, "reson": "x"}))
+    assert found["reason"] == "It must be a text, not a number."
+    assert "Did you mean reason?" in found["reson"]
+    for body in (b"{", b"[]", b'{"reason": "a", "reason": "b"}'):
+        assert (await house.call("POST", path, body)).status == 400
+    assert (await house.call("POST", path, b" " * 11_000_000)).status == 400
+    assert await house.store.reader.drained_nodes() == ()
+
+
+async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
+    """SPEC §2: quotas per project and region."""
+    key = QuotaKey("p1", "us-central1", "cpus_n1_e2")
+    house.room.used = {key: 12.0}
+    asked = {**PLACE, "metric": "cpus_n1_e2"}
+    view = (await house.call("POST", f"{QUOTAS}:set", {**asked, "limit": 20})).json
+    assert view == {**PLACE, **asked, "limit": 20, "used": 12, "waiting": 0, "source": "set"}
+    assert await house.store.reader.quotas() == ((key, 20.0),)
+    path = f"{QUOTAS}?project=p1&region=us-central1"
+    (seen,) = (await house.call("GET", path)).json["quotas"]
+    assert (seen["metric"], seen["limit"], seen["used"]) == ("cpus_n1_e2", 20, 12)
+    cleared = (await house.call("POST", f"{QUOTAS}:clear", asked)).json
+    assert (cleared["limit"], cleared["source"]) == ("unlimited", "none")
+    assert await house.store.reader.quotas() == ()
+
+
+async def test_a_quota_of_none_and_one_without_end(house: House) -> None:
+    asked = {**PLACE, "metric": "NVIDIA_TESLA_T4"}
+    for limit in (0, "unlimited"):
+        view = (await house.call("POST", f"{QUOTAS}:set", {**asked, "limit": limit})).json
+        assert view["limit"] == limit
+
+
+async def test_all_quotas_name_every_metric(house: House) -> None:
+    path = f"{QUOTAS}?project=p1&region=us-central1"
+    assert (await house.call("GET", path)).json["quotas"] == []
+    metrics = [each["metric"] for each in (await house.call("GET", f"{path}&all")).json["quotas"]]
+    assert {"cpus_n1_e2", "NVIDIA_TESLA_T4", "pd_ssd_gb", "ml_cpus"} <= set(metrics)
+    assert metrics == sorted(metrics)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "text"),
+    [
+        ({"metric": "cpus_n1"}, "metric", "Did you mean cpus_n1_e2"),
+        ({"metric": "what"}, "metric", "trainshed quotas list --all"),
+        ({"metric": None}, "metric", "must be given"),
+        ({"region": "us-central"}, "region", "Did you mean us-central1"),
+        ({"project": "-p"}, "project", "not a project id"),
+        ({"project": None}, "project", "Which project's quotas?"),
+        ({"limit": -1}, "limit", "at least 0"),
+        ({"limit": "5"}, "limit", '"unlimited"'),
+        ({"limit": None}, "limit", "must be given"),
+        ({"limit": True}, "limit", "not a boolean"),
+        ({"limit": 1e300}, "limit", "at most"),
+        ({"value": 4}, "value", "no such field"),
+    ],
+)
+async def test_a_quota_that_cannot_be(
+    house: House, change: dict[str, Any], field: str, text: str
+) -> None:
+    body = {**PLACE, "metric": "cpus_n1_e2", "limit": 4, **change}
+    found = violations(await house.call("POST", f"{QUOTAS}:set", body))
+    assert list(found) == [field]
+    assert text in found[field]
+    assert await house.store.reader.quotas() == ()
+
+
+async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
+    """SPEC §1.7."""
+    house.room.answer = Preflight((("workerpool0-0", "node-1"),), position=1, notices=("no GPU",))
+    asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": custom_job()}
+    view = (await house.call("POST", EXPLAIN, asked)).json
+    assert (view["admitted"], view["waiting"], view["position"]) == (True, None, 1)
+    assert view["places"] == [
+        {"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}
+    ]
+    assert "no GPU" in view["notices"]
+    (machine,) = view["machines"]
+    assert machine["memoryBytes"] > machine["memoryLimitBytes"] > 0
+    assert (machine["pool"], machine["machineType"]) == ("workerpool0", "n1-standard-4")
+    assert (machine["replicas"], machine["vcpus"], machine["diskGb"]) == (1, 4, 100)
+    assert (machine["accelerators"], house.woken) == (None, [])
+    assert (await house.call("GET", "/trainshed/v1/jobs?project=-")).json["jobs"] == []
+
+
+async def test_explain_says_why_a_job_would_wait(house: House) -> None:
+    house.room.answer = Preflight(waiting=WAITING, position=3)
+    asked = {"api": "ml", "project": "p1", "job": ml_job()}
+    view = (await house.call("POST", EXPLAIN, asked)).json
+    assert not view["admitted"]
+    assert view["waiting"] == {
+        "reason": "quota",
+        "message": WAITING.message,
+        "hint": WAITING.hint,
+        "blockers": ["projects/p1/jobs/a"],
+        "retryTime": "",
+        "position": 3,
+    }
+    assert any("asked for '2.6'" in notice for notice in view["notices"])
+    assert [machine["pool"] for machine in view["machines"]] == ["master"]
+    assert house.room.asked[0].spec.region == "us-central1"
+
+
+@pytest.mark.parametrize(
+    ("api", "path", "job"),
+    [
+        (
+            "vertex",
+            "/v1/projects/p1/locations/us-central1/customJobs",
+            custom_job(container(imageUri=REFUSED_IMAGE), pool(replicaCount="-1", odd=1)),
+        ),
+        ("ml", "/v1/projects/p1/jobs", ml_job(job_id="1", scaleTier="HUGE", jobDir="gs://none/x")),
+        ("ml", "/v1/projects/p1/jobs", ml_job(labels={"trainshed-drill": "no-such-plan"})),
+    ],
+)
+async def test_explain_refuses_exactly_what_create_refuses(
+    house: House, api: str, path: str, job: dict[str, Any]
+) -> None:
+    """SPEC §1.7, §1.4: the same violations, all at once; nothing is stored."""
+    asked = {"api": api, "project": "p1", "location": "us-central1", "job": job}
+    explained = violations(await house.call("POST", EXPLAIN, asked))
+    assert explained == violations(await house.call("POST", path, job))
+
+
+async def test_explain_knows_that_an_ml_id_is_used_once(house: House) -> None:
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    answer = await house.call("POST", EXPLAIN, {"api": "ml", "project": "p1", "job": ml_job()})
+    assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
+
+
+async def test_explain_needs_to_know_what_and_where(house: House) -> None:
+    found = violations(await house.call("POST", EXPLAIN, {"api": "vertx", "jobs": {}}))
+    assert set(found) == {"api", "project", "job", "jobs"}
+    assert "Did you mean vertex?" in found["api"]
+
+
+async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -> None:
+    """SPEC §2: a job that waits says why, and what would let it start."""
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    house.room.reasons[JobUid(1000)] = WAITING
+    house.room.positions[JobUid(1000)] = 4
+    view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
+    assert view["waits"] == [WAITING.message, WAITING.hint]
+    assert (view["waiting"]["reason"], view["waiting"]["position"]) == ("quota", 4)
+    assert view["resource"]["jobPosition"] == "4"
+    # The public resource, alone and in lists (facts §1.1): a string, as every int64 is.
+    assert (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json["jobPosition"] == "4"
+    (listed,) = (await house.call("GET", "/v1/projects/p1/jobs")).json["jobs"]
+    assert listed["jobPosition"] == "4"
+
+
+async def test_only_a_queued_job_has_a_position(house: House) -> None:
+    """Facts §1.1: 0 when scheduled, and what is 0 is left out."""
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    house.room.positions[JobUid(1000)] = 4
+    await house.happen("projects/p1/jobs/job_1", JobAdmitted(()))
+    assert "jobPosition" not in (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json
+
+
+async def test_a_watcher_hears_of_another_reason_to_wait(house: House) -> None:
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    async with house.stream("/trainshed/v1/jobs/1000/watch") as lines:
+        assert (await lines.next())["waiting"] is None
+        house.room.reasons[JobUid(1000)] = WAITING
+        house.notices.publish(JobUid(1000))
+        assert (await lines.next())["waiting"]["message"] == WAITING.message

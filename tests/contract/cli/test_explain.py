@@ -1,0 +1,130 @@
+"""`trainshed explain`: what of a file is sent, and what the answer looks like."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import NOW, Invoke
+from tests.contract.cli.fake_service import FakeService
+
+EXPLAIN = "/trainshed/v1/jobs:explain"
+POOLS = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2}]
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "api": "vertex",
+        "project": "p",
+        "location": "us-central1",
+        "displayName": "job",
+        "admitted": True,
+        "places": [{"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}],
+        "waiting": None,
+        "position": 1,
+        "notices": ["Runs on Python 3.11."],
+        "warnings": ["The bucket is elsewhere."],
+        "machines": [
+            {
+                "pool": "workerpool0",
+                "replicas": 1,
+                "machineType": "n1-standard-4",
+                "vcpus": 4,
+                "memoryBytes": 15 * 2**30,
+                "memoryLimitBytes": 12 * 2**30,
+                "accelerators": {"type": "NVIDIA_TESLA_T4", "count": 2},
+                "diskGb": 100,
+            }
+        ],
+    }
+    return found | more
+
+
+WAITS = answer(
+    admitted=False,
+    places=[],
+    waiting={
+        "reason": "quota",
+        "message": "needs 8 CPUs, 4 of 8 are used by job 17",
+        "hint": "would start now with at most 4 replicas",
+        "blockers": ["projects/p/jobs/a"],
+        "retryTime": "",
+        "position": 3,
+    },
+)
+
+
+def sent(service: FakeService) -> dict[str, Any]:
+    return json.loads(service.bodies("POST", EXPLAIN)[-1])
+
+
+def test_a_job_that_would_start(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
+    service.on("POST", EXPLAIN, answer())
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"workerPoolSpecs": POOLS}))
+    result = trainshed("explain", "-f", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert sent(service) == {
+        "api": "vertex",
+        "project": "p",
+        "location": "us-central1",
+        "job": {"displayName": "train", "jobSpec": {"workerPoolSpecs": POOLS}},
+    }
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Would start now  p, us-central1"
+    assert lines[3].split("  ")[0] == "workerpool0"
+    assert "12.0 GiB  2 × NVIDIA_TESLA_T4  100 GB" in lines[3]
+    assert lines[6].split() == ["workerpool0-0", "node-1"]
+    assert lines[-2:] == ["notice: Runs on Python 3.11.", "warning: The bucket is elsewhere."]
+
+
+def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
+    service.on("POST", EXPLAIN, WAITS)
+    text = json.dumps({"trainingInput": {"scaleTier": "BASIC"}})
+    result = trainshed("explain", "-f", "-", "--region", "us-east1", input=text)
+    assert result.exit_code == 3, result.stderr
+    assert result.stdout.splitlines()[:5] == [
+        "Would wait  p, us-central1",
+        "  needs 8 CPUs, 4 of 8 are used by job 17 (quota)",
+        "  would start now with at most 4 replicas",
+        "  held by projects/p/jobs/a",
+        "  2 jobs before it",
+    ]
+    assert sent(service)["job"] == {
+        "jobId": f"explain_{NOW}",
+        "trainingInput": {"scaleTier": "BASIC", "region": "us-east1"},
+    }
+
+
+def test_json_for_programs_has_the_same_exit_status(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("POST", EXPLAIN, WAITS)
+    text = json.dumps({"jobSpec": {}})
+    result = trainshed("explain", "-f", "-", "--format", "json", input=text)
+    assert (result.exit_code, json.loads(result.stdout)) == (3, WAITS)
+
+
+def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) -> None:
+    service.refuse("POST", EXPLAIN, 400, "x", **{"a.b": "It is too small.", "c": "Unknown."})
+    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
+    assert result.exit_code == 1
+    assert "a.b: It is too small.\n  c: Unknown." in result.stderr
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"name": "x"}', "7"])
+def test_what_is_no_job_is_not_sent(trainshed: Invoke, service: FakeService, text: str) -> None:
+    result = trainshed("explain", "-f", "-", input=text)
+    assert result.exit_code == 1
+    assert "no job" in result.stderr or "--api" in result.stderr
+    assert service.asked == []
+
+
+def test_the_service_says_which_project_and_region(trainshed: Invoke, service: FakeService) -> None:
+    service.on("POST", EXPLAIN, answer())
+    service.on("GET", "/trainshed/v1/status", {"project": "own", "region": "europe-west4"})
+    environment = {"TRAINSHED_ENDPOINT": service.address, "TRAINSHED_TOKEN": "tok-en"}
+    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}', env=environment)
+    assert result.exit_code == 0, result.stderr
+    assert (sent(service)["project"], sent(service)["location"]) == ("own", "europe-west4")

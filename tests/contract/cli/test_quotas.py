@@ -1,0 +1,66 @@
+"""`trainshed quotas`: what is asked of the service, and what is printed."""
+
+import json
+from typing import Any
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService
+
+QUOTAS = "/trainshed/v1/quotas"
+PLACE = {"project": "p", "region": "us-central1"}
+
+
+def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
+    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0, "source": "set"} | more
+
+
+def test_the_list_leaves_out_what_nobody_uses(trainshed: Invoke, service: FakeService) -> None:
+    unused = quota("TPU_V2", used=0, limit="unlimited", source="none")
+    public = quota("NVIDIA_TESLA_T4", used=1, limit=1, waiting=4, source="public")
+    service.on("GET", QUOTAS, {**PLACE, "quotas": [public, unused, quota()]})
+    for command in (("quotas",), ("quotas", "list")):
+        where, header, first, second = trainshed(*command).stdout.splitlines()
+        assert where == "Quotas of p in us-central1"
+        assert header.split() == ["METRIC", "USED", "LIMIT", "WAITING", "FROM"]
+        assert first.split() == ["NVIDIA_TESLA_T4", "1", "1", "4", "public"]
+        assert second.split() == ["cpus_n1_e2", "12.5", "20", "0", "set"]
+    assert service.asked[0].query == PLACE
+
+
+def test_all_of_another_place(trainshed: Invoke, service: FakeService) -> None:
+    unused = quota(used=0, limit="unlimited", source="none")
+    service.on("GET", QUOTAS, {"project": "q", "region": "r", "quotas": [unused]})
+    where = ("--project", "q", "--region", "r", "--all", "--format", "json")
+    assert json.loads(trainshed("quotas", "list", *where).stdout) == [unused]
+    assert service.asked[0].query == {"project": "q", "region": "r", "all": "true"}
+
+
+def test_nothing_set_says_what_to_try(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", QUOTAS, {**PLACE, "quotas": []})
+    assert "trainshed quotas list --all" in trainshed("quotas").stderr
+
+
+def test_set_and_clear(trainshed: Invoke, service: FakeService) -> None:
+    service.on("POST", f"{QUOTAS}:set", {**PLACE, **quota()}, {**PLACE, **quota(limit="unlimited")})
+    service.on("POST", f"{QUOTAS}:clear", {**PLACE, **quota(limit=2200, source="public")})
+    said = trainshed("quotas", "set", "cpus_n1_e2", "20").stdout
+    assert said == "cpus_n1_e2  20 for p in us-central1, 12.5 used\n"
+    trainshed("quotas", "set", "cpus_n1_e2", "unlimited")
+    bodies = [json.loads(body) for body in service.bodies("POST", f"{QUOTAS}:set")]
+    assert [body["limit"] for body in bodies] == [20, "unlimited"]
+    assert bodies[0] == {**PLACE, "metric": "cpus_n1_e2", "limit": 20}
+    said = trainshed("quotas", "clear", "cpus_n1_e2").stdout
+    assert said.startswith("cpus_n1_e2  2200 (the default) for p")
+
+
+def test_what_is_no_limit_is_refused_here(trainshed: Invoke, service: FakeService) -> None:
+    for wrong in ("many", "inf", "nan"):
+        result = trainshed("quotas", "set", "cpus_n1_e2", wrong)
+        assert (result.exit_code, "is not a number of at least 0" in result.stderr) == (2, True)
+    assert service.asked == []
+
+
+def test_near_names_come_from_the_service(trainshed: Invoke, service: FakeService) -> None:
+    service.refuse("POST", f"{QUOTAS}:set", 400, "x", metric="Did you mean cpus_n1_e2?")
+    result = trainshed("quotas", "set", "cpus", "1")
+    assert (result.exit_code, "metric: Did you mean cpus_n1_e2?" in result.stderr) == (1, True)

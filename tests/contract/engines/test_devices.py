@@ -1,0 +1,86 @@
+"""GPUs of replicas, with devices that are only said to be there (SPEC §2, Capacity modes; §3)."""
+
+from tests.contract.engines.conftest import PRIMARY, House, Run
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.devices import FakeDevices
+from trainshed.engines.port import Node
+
+WORKERS = [ReplicaId(1, index) for index in range(2)]
+SHOW = ("sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
+NOTHING_SAID = (("CUDA_VISIBLE_DEVICES", ""),)
+
+
+async def shown(house: House, uid: JobUid, replica: ReplicaId) -> object:
+    plan = house.plan(uid, *SHOW, replica=replica, environ=NOTHING_SAID)
+    await house.engine.launch([plan])
+    await house.exit(uid, replica)
+    return house.texts(uid, replica)[0]
+
+
+def test_each_replica_sees_gpus_of_its_own_also_after_a_restart(house: Run) -> None:
+    """SPEC §3: assigned GPUs only."""
+
+    async def test(house: House) -> None:
+        await house.restart(devices=FakeDevices("Tesla T4", "Tesla T4"))
+        (node,) = await house.engine.capacity()
+        assert node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+        uid, other = house.job(), JobUid(99)
+        slots = await house.allocate(uid, WORKERS, accelerators=1)
+        assert [slot.devices for slot in slots] == ["0", "1"]
+        await house.restart()
+        assert await house.allocate(uid, WORKERS, accelerators=1) == slots
+        assert [await shown(house, uid, worker) for worker in WORKERS] == ["[0]", "[1]"]
+        await house.allocate(other, [PRIMARY])
+        assert await shown(house, other, PRIMARY) == "[]"
+
+    house(test)
+
+
+def test_given_back_gpus_go_to_the_next(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(devices=FakeDevices("Tesla T4", "Tesla T4"))
+        first, second, third = JobUid(11), JobUid(12), JobUid(13)
+        assert (await house.allocate(first, accelerators=1))[0].devices == "0"
+        assert (await house.allocate(second, accelerators=1))[0].devices == "1"
+        await house.engine.stop(first, 1, 0)
+        await house.end(first)
+        await house.engine.release(first, 1)
+        house.forget(first)
+        assert (await house.allocate(third, accelerators=1))[0].devices == "0"
+
+    house(test)
+
+
+def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(house: Run) -> None:
+    """SPEC §2, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
+
+    async def test(house: House) -> None:
+        await house.restart(devices=FakeDevices())
+        uid = house.job()
+        (slot,) = await house.allocate(uid, accelerators=4)
+        assert slot.devices == ""
+        assert await shown(house, uid, PRIMARY) == "[]"
+
+    house(test)
+
+
+def test_nodes_have_what_they_are_declared_to_have(house: Run) -> None:
+    """SPEC §2, strict mode: nodes have capacities."""
+
+    async def test(house: House) -> None:
+        await house.restart(
+            devices=FakeDevices("Tesla T4"),
+            nodes=2,
+            node_vcpus=16,
+            node_memory_bytes=1 << 36,
+            node_accelerators=(("NVIDIA_L4", 4),),
+        )
+        assert await house.engine.capacity() == tuple(
+            Node(name, 16, 1 << 36, (("NVIDIA_L4", 4),)) for name in ("local-0", "local-1")
+        )
+        # Of what is only declared nobody sees anything.
+        uid = house.job()
+        (slot,) = await house.allocate(uid, node="local-1", accelerators=4)
+        assert slot.devices == ""
+
+    house(test)

@@ -1,0 +1,282 @@
+"""Shims and nodes that stop answering: noticed by lease, and never two live processes of one replica (DESIGN §4)."""
+
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
+from tests.contract.engines.test_stock import stocked
+from trainshed.core.names import ReplicaId
+from trainshed.engines.local import findings, link, settling
+from trainshed.engines.port import (
+    EngineUnavailable,
+    NodeChanged,
+    NodeState,
+    SlotLost,
+    SlotRequest,
+)
+from trainshed.replica import protocol
+
+WORKER = ReplicaId(1, 0)
+LEASE = 1.0
+GONE = "its shim did not answer for 1 s; it was killed, and its program with it"
+
+ALONE = """
+import fcntl, os, sys, time
+file = open(sys.argv[1], 'a')
+try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    print('not alone')
+    raise SystemExit(3)
+file.write(sys.argv[2] + '\\n')
+file.flush()
+print('up')
+time.sleep(60)
+"""
+"""Holds a lock, and says so in the file that it is on, for as long as it lives."""
+
+
+def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(house: Run, mark: str) -> None:
+    async def test(house: House) -> None:
+        await house.restart(lease=LEASE)
+        uid = await house.run("sh", "-c", f"echo up; sleep 60; : {mark}")
+        other = await house.run("sleep", "60")
+        await house.line(uid, lambda text: text == "up")
+        begin = asyncio.get_running_loop().time()
+        os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
+        assert await house.end(uid) == SlotLost(uid, 1, PRIMARY, 1, GONE)
+        assert asyncio.get_running_loop().time() - begin >= LEASE
+        assert not processes_marked(mark)
+        # The only node is the one that the service is on.
+        assert not any(isinstance(event, NodeChanged) for event in house.events)
+        await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
+        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+        assert not house.ends(other)
+
+    house(test)
+
+
+def test_quiet_programs_keep_their_leases(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(lease=0.5)
+        quiet = await house.run("sleep", "60")
+        timed = await house.run("sleep", "1.5")
+        assert (await house.exit(timed)).exit.exit_code == 0
+        assert not house.ends(quiet)
+
+    house(test)
+
+
+def test_a_shim_found_silent_after_a_restart_loses_its_lease_as_well(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(lease=LEASE)
+        uid = await house.run("sh", "-c", "echo up; exec sleep 60")
+        await house.line(uid, lambda text: text == "up")
+        await house.close()
+        os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
+        await house.restart()
+        assert await house.end(uid) == SlotLost(uid, 1, PRIMARY, 1, GONE)
+
+    house(test)
+
+
+def test_a_shim_of_an_earlier_version_is_not_asked_for_what_it_does_not_know(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs go on over an update of the service."""
+
+    async def test(house: House) -> None:
+        uid = await house.run("sleep", "60")
+        await house.started(uid)
+        shim = house.shim(uid)["shim"]
+        # Such a one wrote no start of its own into the journal, and never answers.
+        journal = house.data / "slots" / str(uid) / "1" / str(PRIMARY) / protocol.JOURNAL
+        journal.write_text(journal.read_text().replace('"shim_since"', '"unknown"'))
+        os.kill(shim, signal.SIGSTOP)
+        await house.restart(lease=0.5)
+        timed = await house.run("sleep", "1.5")
+        assert (await house.exit(timed)).exit.exit_code == 0
+        assert not house.ends(uid)
+        os.kill(shim, signal.SIGCONT)
+
+    house(test)
+
+
+def test_a_zygote_that_hangs_is_replaced_and_its_start_never_happens(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(lease=2.0)
+        zygote = house.zygote()
+        os.kill(zygote, signal.SIGSTOP)
+        uid = await house.run("echo", "first")
+        end = await house.end(uid)
+        assert isinstance(end, SlotLost)
+        assert end.cause == "no shim came up for it within 2 s"
+        await house.engine.launch([house.plan(uid, "echo", "second", incarnation=2)])
+        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+        assert house.texts(uid) == ["second"]
+        assert house.zygote() != zygote
+
+    house(test)
+
+
+def test_a_start_that_is_read_only_after_its_lease_does_not_happen(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(lease=2.0)
+        idle = [shim for shim, _ in await stocked(house)]
+        for shim in idle:
+            os.kill(shim, signal.SIGSTOP)
+        uid = await house.run("echo", "first")
+        assert isinstance(await house.end(uid), SlotLost)
+        handles = [os.pidfd_open(shim) for shim in idle]
+        for shim in idle:
+            os.kill(shim, signal.SIGCONT)
+        await house.engine.launch([house.plan(uid, "echo", "second", incarnation=2)])
+        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+        for handle in handles:
+            await asyncio.to_thread(_wait_for_end, handle)
+        assert house.texts(uid) == ["second"]
+
+    house(test)
+
+
+def _wait_for_end(process: int) -> None:
+    assert select.select([process], [], [], 20)[0]
+    os.close(process)
+
+
+def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
+    house: Run, tmp_path: Path
+) -> None:
+    """DESIGN §3.3: never two live incarnations of one replica, whoever wakes up when."""
+    witness = tmp_path / "witness"
+    witness.touch(mode=0o666)
+
+    async def test(house: House) -> None:
+        await house.restart(nodes=2, lease=LEASE)
+        uid, other = house.job(), JobOnOther(house)
+        (slot,) = await house.allocate(uid, node="local-1")
+        await other.start()
+        await house.engine.launch([house.plan(uid, *_alone(witness, 1))])
+        await house.line(uid, lambda text: text == "up")
+        await house.engine.partition("local-1")
+        with pytest.raises(EngineUnavailable, match="local-1 does not answer"):
+            await house.allocate(house.job(), node="local-1")
+        gone = await house.changed("local-1", NodeState.GONE)
+        lost = await house.end(uid)
+        assert isinstance(lost, SlotLost)
+        assert gone < house.events.index(lost)
+        # As soon as it is reported lost, nothing of it lives: its lock is free.
+        with witness.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        moved = await house.engine.allocate(
+            uid, 1, [SlotRequest(PRIMARY, slot.hostname, "local-0")]
+        )
+        assert moved[0].node == "local-0"
+        await house.engine.launch([house.plan(uid, *_alone(witness, 2), incarnation=2)])
+        await house.engine.heal("local-1")
+        await house.changed("local-1", NodeState.UP)
+        await house.until(lambda: witness.read_text() == "1\n2\n")
+        with witness.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert "not alone" not in house.texts(uid)
+        assert not house.ends(other.uid)
+        await house.allocate(house.job(), node="local-1")
+
+    house(test)
+
+
+class JobOnOther:
+    """A job on the other node, which must not notice anything."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def start(self) -> None:
+        self.uid = self._house.job()
+        await self._house.allocate(self.uid, node="local-0")
+        await self._house.engine.launch([self._house.plan(self.uid, "sleep", "60")])
+        await self._house.started(self.uid)
+
+
+def _alone(witness: Path, incarnation: int) -> tuple[str, ...]:
+    return (PYTHON, "-u", "-c", ALONE, str(witness), str(incarnation))
+
+
+def test_a_node_that_answers_again_within_the_lease_has_lost_nothing(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(nodes=2, lease=5.0)
+        uid = house.job()
+        await house.allocate(uid, node="local-1")
+        await house.engine.launch([house.plan(uid, "sh", "-c", "echo up; sleep 0.3; echo done")])
+        await house.line(uid, lambda text: text == "up")
+        await house.engine.partition("local-1")
+        await house.engine.heal("local-1")
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["up", "done"]
+        assert not any(isinstance(event, NodeChanged) for event in house.events)
+
+    house(test)
+
+
+def test_one_silent_shim_among_others_is_not_the_end_of_its_node(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(nodes=2, lease=LEASE)
+        uid = house.job()
+        await house.allocate(uid, [PRIMARY, WORKER], node="local-0")
+        await house.engine.launch(
+            [house.plan(uid, "sleep", "60", replica=replica) for replica in (PRIMARY, WORKER)]
+        )
+        await house.started(uid)
+        await house.started(uid, WORKER)
+        os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
+        assert isinstance(await house.end(uid), SlotLost)
+        assert not any(isinstance(event, NodeChanged) for event in house.events)
+        assert [event.replica for event in house.ends(uid)] == [PRIMARY]
+
+    house(test)
+
+
+def test_a_node_without_replicas_that_is_cut_off_takes_none(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(nodes=2)
+        await house.engine.partition("local-1")
+        await house.changed("local-1", NodeState.GONE)
+        with pytest.raises(EngineUnavailable):
+            await house.allocate(house.job(), node="local-1")
+        await house.engine.heal("local-1")
+        await house.changed("local-1", NodeState.UP)
+        await house.allocate(house.job(), node="local-1")
+
+    house(test)
+
+
+def test_a_service_without_file_handles_takes_nobodys_lease_away(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[Path] = []
+
+    def refusing(slot: Path) -> socket.socket:
+        if len(refused) < 12:
+            refused.append(slot)
+            raise OSError(errno.EMFILE, "too many open files")
+        return link.connect(slot)
+
+    async def test(house: House) -> None:
+        uid = await house.run("sleep", "60")
+        await house.started(uid)
+        monkeypatch.setattr(findings, "connect", refusing)
+        monkeypatch.setattr(settling, "_PAUSE", 0.1)
+        await house.restart(lease=0.5)
+        assert (await house.started(uid)).incarnation == 1
+        assert len(refused) == 12
+        assert not house.ends(uid)
+
+    house(test)

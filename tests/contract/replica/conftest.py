@@ -1,0 +1,136 @@
+"""Real shims without an engine: a zygote, a slot, and what its shim says."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainshed.engines.local import zygotes
+from trainshed.replica import cgroups, fence, protocol
+
+PYTHON = sys.executable
+PATIENCE = 20.0
+SECOND = 10**9
+LEVELS = (protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
+
+
+class Line:
+    """A connection to a shim."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(PATIENCE)
+        self.socket = connection
+        self._lines = protocol.Lines()
+        self._inbox: list[protocol.Message] = []
+
+    def order(self, **message: object) -> None:
+        self.socket.sendall(protocol.encode(message))
+
+    def hear(self, *kinds: str) -> protocol.Message:
+        """The next message of one of these kinds; others are passed over."""
+        while True:
+            while self._inbox:
+                message = self._inbox.pop(0)
+                if message["e"] in kinds:
+                    return message
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError("the shim hung up")
+            self._inbox += self._lines.feed(data)
+
+    def record(self) -> protocol.Message:
+        """The attempt record of a program that ran."""
+        message = self.hear("exited", "lost", "refused")
+        assert message["e"] == "exited", message
+        return message["record"]
+
+
+class Place:
+    """One slot of one gang, below a directory that is the test's."""
+
+    def __init__(self, root: Path, zygote: zygotes.ZygoteHandle, level: str) -> None:
+        self.slot = root / "slots" / "1" / "workerpool0-0"
+        self.slot.mkdir(parents=True)
+        self.logs = root / "logs"
+        self.hosts = root / "hosts"
+        self.hosts.write_text("127.0.0.1 localhost\n")
+        self.level = level
+        self._zygote = zygote
+        self._incarnation = 0
+
+    def document(self, incarnation: int, *argv: str, **fields: object) -> protocol.Message:
+        document = {
+            "incarnation": incarnation,
+            "argv": list(argv),
+            "environ": {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"},
+            "logs": str(self.logs),
+            "hosts": str(self.hosts),
+            "level": self.level,
+            "cgroup_name": f"trainshed-test-{os.getpid()}-{self.slot.parents[2].name}",
+        } | fields
+        return protocol.LaunchDocument(**document).to_message()  # pyright: ignore[reportArgumentType] - by name
+
+    def run(self, *argv: str, **fields: object) -> Line:
+        """Start the next incarnation; hears its shim from its first word."""
+        self._incarnation += 1
+        ours, theirs = socket.socketpair()
+        with theirs:
+            plan = self.document(self._incarnation, *argv, **fields)
+            self._zygote.request({"slot": str(self.slot), "plan": plan}, theirs.fileno())
+        return Line(ours)
+
+    def python(self, program: str, **fields: object) -> Line:
+        return self.run(PYTHON, "-c", program, **fields)
+
+    def up(self, line: Line) -> None:
+        """Wait until the program has written a line."""
+        line.hear("lines")
+
+    def log(self) -> list[dict[str, object]]:
+        return [
+            json.loads(line)
+            for segment in sorted(self.logs.glob("*.jsonl"))
+            for line in segment.read_text("utf-8").split("\n")
+            if line
+        ]
+
+    def texts(self) -> list[str]:
+        return [str(line["m"]) for line in self.log()]
+
+    def journal(self) -> dict[str, int]:
+        """Process ids of `shim` and `guardian` of who served the slot last."""
+        said: dict[str, int] = {}
+        for entry in (self.slot / protocol.JOURNAL).read_text().splitlines():
+            said.update(json.loads(entry) if entry else {})
+        return said
+
+
+MakePlace = Callable[[], Place]
+
+
+@pytest.fixture(scope="session")
+def memory_base() -> str:
+    return cgroups.find_bases()[0]
+
+
+@pytest.fixture
+def zygote() -> Iterator[zygotes.ZygoteHandle]:
+    handle = zygotes.start()
+    yield handle
+    handle.close()
+
+
+@pytest.fixture(params=LEVELS)
+def place(
+    tmp_path: Path, zygote: zygotes.ZygoteHandle, request: pytest.FixtureRequest
+) -> Iterator[Place]:
+    """A slot at each level that this host allows; nothing of it is left at the end."""
+    if request.param == protocol.LEVEL_ROOT and os.geteuid() != 0:
+        pytest.skip("only root can use this level")
+    place = Place(tmp_path, zygote, request.param)
+    yield place
+    assert fence.expel(str(place.slot), 10**6, "the test is over")

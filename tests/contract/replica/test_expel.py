@@ -1,0 +1,113 @@
+"""Making an end of an incarnation that does not answer (DESIGN §3.3: never two live ones of one replica)."""
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.contract.replica.conftest import PYTHON, Place
+from trainshed.replica import fence, journal, protocol
+
+DAEMON = f"""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    os.execv({PYTHON!r}, [{PYTHON!r}, '-c', 'import time; time.sleep(60)', sys.argv[1]])
+time.sleep(0.3)
+print('up')
+time.sleep(60)
+"""
+
+
+def alive(mark: str) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("frozen", [("shim",), ("shim", "guardian"), ()])
+def test_what_does_not_answer_is_killed_and_recorded(place: Place, frozen: tuple[str, ...]) -> None:
+    mark = f"mark-{place.slot}"
+    line = place.python(DAEMON, argv=[PYTHON, "-c", DAEMON, mark])
+    place.up(line)
+    assert len(alive(mark)) == 2
+    for name in frozen:
+        os.kill(place.journal()[name], signal.SIGSTOP)
+    assert fence.expel(str(place.slot), 1, "its shim did not answer")
+    assert alive(mark) == []
+    entries = journal.Entries(str(place.slot))
+    assert entries.record(1) == protocol.lost("its shim did not answer")
+    assert fence.expel(str(place.slot), 1, "again"), "to be repeated without harm"
+    assert journal.Entries(str(place.slot)).record(1) == entries.record(1)
+    assert place.run("echo", "next").record()["exit_code"] == 0
+
+
+def test_a_later_incarnation_is_left_in_peace(place: Place) -> None:
+    place.run("true").record()
+    line = place.python("import time; print('up'); time.sleep(60)")
+    place.up(line)
+    assert fence.expel(str(place.slot), 1, "late")
+    line.order(o="ping", n=1)
+    assert line.hear("pong") == {"e": "pong", "n": 1}
+    assert journal.Entries(str(place.slot)).record(2) is None
+
+
+def test_what_has_not_begun_never_will(place: Place) -> None:
+    """A shim that was frozen before it took the slot, say, and wakes up long after its replica was moved."""
+    assert fence.expel(str(place.slot), 3, "its node is gone")
+    for number in (1, 2, 3):
+        assert place.run("echo", str(number)).hear("refused", "started") == {
+            "e": "refused",
+            "cause": protocol.REFUSED_KNOWN,
+        }
+    assert place.run("echo", "4").record()["exit_code"] == 0
+    assert place.texts() == ["4"]
+
+
+def test_the_journal_of_an_earlier_version_is_enough(place: Place) -> None:
+    line = place.python("import time; print('up'); time.sleep(60)")
+    place.up(line)
+    file = place.slot / protocol.JOURNAL
+    entries = [json.loads(text) for text in file.read_text().splitlines() if text]
+    for entry in entries:
+        entry.pop("shim_since", None)
+    text = "".join("\n" + json.dumps(entry) + "\n" for entry in entries)
+    with file.open("r+") as same:
+        same.truncate(0)
+        same.write(text)
+    shim = os.pidfd_open(place.journal()["shim"])
+    os.kill(place.journal()["shim"], signal.SIGSTOP)
+    assert fence.expel(str(place.slot), 1, "no answer")
+    assert select.select([shim], [], [], 5)[0]
+    os.close(shim)
+
+
+def test_a_stranger_with_the_shims_number_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process ids come round again: an id alone is no identity."""
+    monkeypatch.setattr(fence, "_PATIENCE", 0.05)
+    lock = journal.try_lock(str(tmp_path))
+    bystander = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+    try:
+        for entry in (
+            {"starting": 2, "shim": bystander, "shim_since": 1},
+            {"starting": 3, "shim": bystander},
+        ):
+            journal.append(lock, entry)
+            assert not fence.expel(str(tmp_path), 3, "held by this test")
+        os.kill(bystander, 0)
+        assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
+    finally:
+        journal.release(lock)
+        os.kill(bystander, signal.SIGKILL)
+        os.waitpid(bystander, 0)

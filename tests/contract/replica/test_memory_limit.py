@@ -1,0 +1,87 @@
+"""Memory limits without control groups, and with them: the same verdicts (SPEC §2.1, §2.2)."""
+
+import signal
+
+import pytest
+
+from tests.contract.replica.conftest import Place
+
+LIMIT = 120 << 20
+GROWS = """
+import time
+print('up')
+kept = []
+while True: kept.append(b'x' * (4 << 20)); time.sleep(0.01)
+"""
+CHILD_GROWS = f"""
+import subprocess, sys
+child = subprocess.run([sys.executable, '-c', '''{GROWS}'''])
+print('child', child.returncode)
+raise SystemExit(3)
+"""
+CHILD_GROWS_THEN_KILLED = CHILD_GROWS.replace(
+    "raise SystemExit(3)", "import os, signal, time; time.sleep(0.5); os.kill(os.getpid(), 9)"
+)
+SHARES = """
+import os, time
+kept = b'x' * (60 << 20)
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        time.sleep(1)
+        os._exit(0)
+    children.append(child)
+print('up')
+for child in children: assert os.waitpid(child, 0)[1] == 0
+"""
+MAPS = """
+import mmap, time
+with open('data', 'wb') as file: file.truncate(200 << 20)
+with open('data', 'rb') as file:
+    view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    print(sum(view[i] for i in range(0, len(view), 4096)))
+    time.sleep(1)
+"""
+
+
+@pytest.fixture(params=["polling", "kernel"])
+def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, object]:
+    """How the limit is held."""
+    if request.param == "polling":
+        return {"memory_limit": LIMIT, "memory_polling": True}
+    if not memory_base:
+        pytest.skip("this host has no control groups to offer")
+    return {"memory_limit": LIMIT, "memory_base": memory_base}
+
+
+def test_a_main_process_over_the_limit_ran_out_of_memory(
+    place: Place, limited: dict[str, object]
+) -> None:
+    record = place.python(GROWS, **limited).record()
+    assert (record["signal"], record["oom"], record["child_oom"]) == (signal.SIGKILL, True, 0)
+
+
+def test_a_child_over_the_limit_leaves_the_verdict_to_the_main_process(
+    place: Place, limited: dict[str, object]
+) -> None:
+    record = place.python(CHILD_GROWS, **limited).record()
+    assert (record["exit_code"], record["oom"], record["child_oom"]) == (3, False, 1)
+    assert place.texts() == ["up", "child -9"]
+
+
+def test_a_kill_long_after_a_childs_end_is_no_oom(place: Place, limited: dict[str, object]) -> None:
+    record = place.python(CHILD_GROWS_THEN_KILLED, **limited).record()
+    assert (record["signal"], record["oom"], record["child_oom"]) == (signal.SIGKILL, False, 1)
+
+
+@pytest.mark.parametrize("program", [SHARES, MAPS], ids=["shared-pages", "mapped-files"])
+def test_what_is_shared_counts_once_and_files_do_not_count(
+    place: Place, limited: dict[str, object], program: str
+) -> None:
+    record = place.python(program, **limited).record()
+    assert record["exit_code"] == 0, record
+
+
+def test_a_limit_without_control_groups_is_held(place: Place) -> None:
+    assert place.python(GROWS, memory_limit=LIMIT).record()["oom"]

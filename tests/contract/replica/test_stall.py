@@ -1,0 +1,60 @@
+"""The stall watchdog with real programs: who is ended, what is found in its log (issue: Stall watchdog)."""
+
+import signal
+
+import pytest
+
+from tests.contract.replica.conftest import Place
+
+AFTER = 1.2
+
+HANGS = """
+import subprocess, sys, threading
+def train_step(): threading.Event().wait()
+def child_waits(): subprocess.Popen([sys.executable, '-c', '''
+import threading
+def load_batch(): threading.Event().wait()
+load_batch()
+''']).wait()
+print('up')
+threading.Thread(target=child_waits).start()
+train_step()
+"""
+QUIET_BUT_BUSY = """
+import time
+print('up')
+end = time.monotonic() + 2.5
+while time.monotonic() < end: sum(range(100000))
+"""
+QUIET_BUT_WRITING = """
+import time
+print('up')
+with open('data', 'ab', buffering=0) as file:
+    for _ in range(25): file.write(b'x'); time.sleep(0.1)
+"""
+NO_STACKS = "echo up; exec sleep 60"
+
+
+def test_a_hanging_program_leaves_its_stacks_and_is_ended(place: Place) -> None:
+    record = place.python(HANGS, stall_after=AFTER).record()
+    assert record["stalled"]
+    assert record["signal"] in (signal.SIGABRT, signal.SIGKILL)
+    assert (record["stopped"], record["oom"]) == (False, False)
+    texts = place.texts()
+    assert texts[0] == "up"
+    assert "for 1.2 seconds" in texts[1]
+    for function in ("load_batch", "train_step"):
+        assert any(function in text for text in texts), texts
+    assert any("child_waits" in text for text in texts), "\n".join(texts)
+
+
+@pytest.mark.parametrize("program", [QUIET_BUT_BUSY, QUIET_BUT_WRITING])
+def test_a_program_that_is_merely_quiet_goes_on(place: Place, program: str) -> None:
+    record = place.python(program, stall_after=AFTER).record()
+    assert (record["exit_code"], record["stalled"]) == (0, False), place.texts()
+
+
+def test_a_program_without_python_is_ended_as_well(place: Place) -> None:
+    record = place.run("sh", "-c", NO_STACKS, stall_after=0.5).record()
+    assert (record["signal"], record["stalled"]) == (signal.SIGKILL, True)
+    assert "No process of this replica" in place.texts()[-1]

@@ -1,0 +1,289 @@
+"""Restarts, retries, moves and drills through the controller, the real store and a scripted engine (SPEC §2.1)."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.sim.test_controller import PRIMARY, WORKER, World, world
+from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.controller import controller as controlling
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.lifecycle.turn import FailurePolicy, Step
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.specs.model import Scheduling
+from trainshed.engines.port import Fault, NodeState
+from trainshed.store.port import NodeDrain
+
+
+def replica(found: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
+    one = next(r for r in found.replicas if r.id == which)
+    return one.state, one.incarnation, one.node
+
+
+async def up(w: World, uid: JobUid, which: ReplicaId, incarnation: int) -> Job:
+    return await w.until(
+        uid,
+        lambda found: (
+            bool(found.replicas)
+            and replica(found, which)[:2] == (ReplicaState.RUNNING, incarnation)
+        ),
+    )
+
+
+async def kinds(w: World, uid: JobUid) -> list[str]:
+    return [entry.kind for entry in await w.store.reader.timeline(uid)]
+
+
+def test_a_killed_worker_is_restarted_in_place_and_the_primary_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    """SPEC §2.1: SIGKILL from outside; same node, next incarnation; the others' processes are untouched."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 1))
+            running = await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, WORKER, signal=9)
+            again = await up(w, uid, WORKER, 2)
+            assert (again.state, again.attempt, again.started) == (
+                JobState.RUNNING,
+                1,
+                running.started,
+            )
+            assert w.engine.launches.count((uid, 1, PRIMARY)) == 1
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            await w.state(uid, JobState.SUCCEEDED)
+
+    asyncio.run(story())
+
+
+def test_five_restarts_then_three_retries_then_the_job_fails(tmp_path: Path) -> None:
+    """SPEC §2.1: 5 per replica and attempt, then the whole job 3 times, then FAILED with code 3."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 1))
+            for attempt in range(1, 5):
+                for incarnation in range(1, 7):
+                    await w.until(
+                        uid,
+                        lambda found, a=attempt, i=incarnation: (
+                            found.attempt == a
+                            and bool(found.replicas)
+                            and replica(found, WORKER)[:2] == (ReplicaState.RUNNING, i)
+                            and replica(found, PRIMARY)[0] is ReplicaState.RUNNING
+                        ),
+                    )
+                    w.engine.exit(uid, attempt, WORKER, signal=9)
+            failed = await w.state(uid, JobState.FAILED)
+            assert failed.error is not None
+            assert failed.error.code == 3
+            assert (failed.attempt, dict(failed.retries)) == (4, {"replica_lost": 3})
+            assert w.engine.launches.count((uid, 1, WORKER)) == 6
+            assert (await kinds(w, uid)).count("verdict") == 24
+
+    asyncio.run(story())
+
+
+def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path) -> None:
+    """SPEC §2, running limits: during a job retry the state goes back; startTime stays the first."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1))
+            first = await w.state(uid, JobState.RUNNING)
+            w.runtimes.warm = False
+            w.runtimes.gate.clear()
+            w.engine.exit(uid, 1, PRIMARY, 139)
+            waiting = await w.until(uid, lambda found: found.attempt == 2)
+            assert waiting.state is JobState.PREPARING
+            w.runtimes.gate.set()
+            again = await w.state(uid, JobState.RUNNING)
+            assert (again.attempt, again.started) == (2, first.started)
+            assert await w.engine.released.get() == (uid, 1)
+
+    asyncio.run(story())
+
+
+def test_a_crash_between_an_exit_and_its_restart_loses_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 2))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.unavailable = 1000
+            w.engine.exit(uid, 1, WORKER, signal=9)
+            await w.until(uid, lambda found: replica(found, WORKER)[1] == 2)
+            await w.crash()
+            w.engine.unavailable = 0
+            await up(w, uid, WORKER, 2)
+            assert w.engine.launches.count((uid, 1, WORKER)) == 2
+
+    asyncio.run(story())
+
+
+def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.engine.unavailable = 3
+            subject = job(1)
+            uid = await w.create(subject)
+            await w.until(uid, lambda found: found.attempt == 1)
+            await w.cancel(subject)
+            async with asyncio.timeout(2):
+                await w.state(uid, JobState.CANCELLED)
+            assert w.engine.launches == []
+
+    asyncio.run(story())
+
+
+def test_a_drained_node_is_left_and_the_replica_goes_on_elsewhere(tmp_path: Path) -> None:
+    """SPEC §2.1: a node under maintenance; SIGTERM with grace, then restarted on another node."""
+
+    async def story() -> None:
+        async with world(tmp_path, nodes=("node-0", "node-1")) as w:
+            uid = await w.create(job(1, 1))
+            running = await w.state(uid, JobState.RUNNING)
+            node = replica(running, WORKER)[2]
+            stays = replica(running, PRIMARY)[2]
+            assert node != stays
+            await w.store.intake.drain_node(NodeDrain(node, w.time, "new disk"))
+            await w.controller.capacity_changed()
+            moved = await up(w, uid, WORKER, 2)
+            assert replica(moved, WORKER)[2] == stays
+            told = [entry.message for entry in await w.store.reader.timeline(uid)]
+            assert any("under maintenance: new disk" in message for message in told)
+            assert w.controller.nodes()[0].condition != w.controller.nodes()[1].condition
+
+    asyncio.run(story())
+
+
+def test_a_drain_is_not_forgotten_by_a_service_that_dies(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, nodes=("node-0", "node-1")) as w:
+            await w.store.intake.drain_node(NodeDrain("node-0", w.time))
+            await w.crash()
+            uid = await w.create(job(1, 3))
+            running = await w.state(uid, JobState.RUNNING)
+            assert {r.node for r in running.replicas} == {"node-1"}
+
+    asyncio.run(story())
+
+
+def test_replicas_of_a_node_that_is_gone_are_moved(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, nodes=("node-0", "node-1")) as w:
+            uid = await w.create(job(1, 1))
+            running = await w.state(uid, JobState.RUNNING)
+            node, stays = replica(running, WORKER)[2], replica(running, PRIMARY)[2]
+            w.engine.node_is(node, NodeState.GONE)
+            moved = await up(w, uid, WORKER, 2)
+            assert replica(moved, WORKER)[2] == stays
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [(DrillKind.KILL, Fault.KILL), (DrillKind.OOM, Fault.OOM), (DrillKind.SEGV, Fault.SEGV)],
+)
+def test_a_drill_hits_the_running_replica_once(
+    tmp_path: Path, kind: DrillKind, fault: Fault
+) -> None:
+    """SPEC §8: drills."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            subject = job(1, 1)
+            uid = await w.create(subject)
+            await w.state(uid, JobState.RUNNING)
+            order = Drill(0, kind, WORKER, w.time)
+            await w.store.intake.order_drill(subject.name, order)
+            w.controller.wake(uid)
+            hit = await w.until(uid, lambda found: any(d.done for d in found.drills))
+            assert w.engine.faults_done == [((uid, 1, WORKER), 1, fault)]
+            assert hit.drills[0].number == 1
+            match kind:
+                case DrillKind.KILL:
+                    await up(w, uid, WORKER, 2)
+                case DrillKind.SEGV:
+                    await w.until(uid, lambda found: found.attempt == 2)
+                case _:
+                    failed = await w.state(uid, JobState.FAILED)
+                    assert failed.error is not None
+                    assert "ran out of memory" in failed.error.message
+
+    asyncio.run(story())
+
+
+def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §2.1: the service itself failed, code 13; nothing lives when the end is told."""
+
+    def broken(subject: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
+        if type(event).__name__ == "ReplicaExited":
+            raise RuntimeError("planted")
+        return step(subject, event, now, policy)
+
+    monkeypatch.setattr(controlling, "step", broken)
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 1))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, WORKER, 1)
+            failed = await w.state(uid, JobState.FAILED)
+            assert failed.error is not None
+            assert failed.error.code == 13
+            assert not w.engine.alive
+            assert "service_failed" in await kinds(w, uid)
+
+    asyncio.run(story())
+
+
+def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, limit=1) as w:
+            first = await w.create(job(1))
+            await w.state(first, JobState.RUNNING)
+            other = job(1)
+            second = replace(
+                other, uid=JobUid(8), name=replace(other.name, job_id="8"), created=CREATED + 1
+            )
+            uid = await w.create(second)
+            async with asyncio.timeout(5):
+                while "waiting" not in await kinds(w, uid):
+                    await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
+            assert w.controller.position(uid) == 1
+            waiting = w.controller.why(uid)
+            assert waiting is not None
+            assert waiting.blockers == (str(other.name),)
+            w.engine.exit(first, 1, PRIMARY, 0)
+            await w.state(uid, JobState.RUNNING)
+            assert w.controller.position(uid) == 0
+
+    asyncio.run(story())
+
+
+def test_a_job_without_checkpoints_for_four_hours_is_warned(tmp_path: Path) -> None:
+    """SPEC §2, long jobs."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            subject = job(1, scheduling=Scheduling(timeout=10**15))
+            spec = replace(subject.spec, base_output_directory="gs://b/out")
+            w.time = 5 * 3600 * SECOND
+            uid = await w.create(replace(subject, spec=spec))
+            await w.state(uid, JobState.RUNNING)
+            async with asyncio.timeout(5):
+                # The engine says that it started at 1 ns, so the four hours are long over.
+                while "no_checkpoint" not in await kinds(w, uid):
+                    await w.notices.wait_beyond(uid, w.notices.count(uid), 1)
+
+    asyncio.run(story())

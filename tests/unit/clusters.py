@@ -1,0 +1,182 @@
+"""Small clusters, gangs and a world in which plans are carried out, for tests of the scheduler."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from trainshed.core.capacity import UNLIMITED, NodeCondition
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.model import (
+    Admit,
+    Demand,
+    Gang,
+    NodeRoom,
+    Place,
+    Plan,
+    Policy,
+    Preempt,
+    Quotas,
+    Standing,
+    StockOut,
+)
+from trainshed.scheduler.planning import plan
+from trainshed.scheduler.snapshot import Snapshot
+
+GIB = 2**30
+SECOND = 10**9
+T4 = "NVIDIA_TESLA_T4"
+V100 = "NVIDIA_TESLA_V100"
+NOW = 1_000_000 * SECOND
+STRICT = Policy(strict=True, patience=600 * SECOND)
+REGION = "us-central1"
+
+
+def gang(
+    uid: int,
+    cpus: float = 1,
+    replicas: int = 1,
+    *,
+    memory: int = 0,
+    gpus: int = 0,
+    kind: str = T4,
+    project: str = "p",
+    priority: int = 0,
+    quota: tuple[tuple[str, float], ...] = (),
+    spot: bool = False,
+    longest: int = 0,
+    created: int = 0,
+) -> Gang:
+    """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says otherwise."""
+    demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus)
+    ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
+    return Gang(
+        uid=JobUid(uid),
+        name=f"projects/{project}/locations/{REGION}/customJobs/{uid}",
+        project_id=project,
+        region=REGION,
+        priority=priority,
+        created=created or uid,
+        replicas=tuple((replica, demand) for replica in ids),
+        quota=quota,
+        spot=spot,
+        longest=longest * SECOND,
+    )
+
+
+def node(
+    name: str,
+    cpus: float = 8,
+    memory: int = 64,
+    gpus: int = 0,
+    kind: str = T4,
+    condition: NodeCondition = NodeCondition.READY,
+) -> NodeRoom:
+    return NodeRoom(name, cpus, memory * GIB, ((kind, gpus),) if gpus else (), condition)
+
+
+class World:
+    """Standings, and a snapshot that is told of each change. `check` counts all anew, from the standings alone."""
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeRoom],
+        policy: Policy = STRICT,
+        quotas: Quotas | None = None,
+    ) -> None:
+        self.snapshot = Snapshot()
+        self.policy = policy
+        self.quotas = quotas or {}
+        self.standings: dict[JobUid, Standing] = {}
+        self.snapshot.set_policy(policy)
+        self.snapshot.set_quotas(self.quotas)
+        self.set_nodes(nodes)
+
+    def set_nodes(self, nodes: Iterable[NodeRoom]) -> None:
+        self.nodes = {room.name: room for room in nodes}
+        self.snapshot.set_nodes(list(self.nodes.values()))
+
+    def put(self, standing: Standing) -> None:
+        self.standings[standing.gang.uid] = standing
+        self.snapshot.put(standing)
+
+    def wait(self, *gangs: Gang, since: int = NOW, not_before: int = 0) -> None:
+        for item in gangs:
+            self.put(Standing(item, waiting_since=since, not_before=not_before))
+
+    def run(self, item: Gang, *nodes: str, until: int = 0, leaving: bool = False) -> None:
+        """It runs on these nodes, one replica after the other; the last one takes the rest."""
+        names = [*nodes, *[nodes[-1]] * (len(item.replicas) - len(nodes))]
+        places = tuple(
+            (replica, name) for (replica, _), name in zip(item.replicas, names, strict=True)
+        )
+        self.put(Standing(item, places=places, until=until, leaving=leaving))
+
+    def end(self, uid: int) -> None:
+        del self.standings[JobUid(uid)]
+        self.snapshot.remove(JobUid(uid))
+
+    def plan(self, now: int = NOW) -> Plan:
+        return plan(self.snapshot, now)
+
+    def admitted(self, now: int = NOW) -> list[int]:
+        return [d.uid for d in self.plan(now).decisions if isinstance(d, Admit)]
+
+    def preempted(self, now: int = NOW) -> list[int]:
+        return [d.uid for d in self.plan(now).decisions if isinstance(d, Preempt)]
+
+    def carry_out(self, made: Plan, now: int) -> None:
+        """What a controller does with a plan; a stock-out leaves the queue."""
+        for decision in made.decisions:
+            standing = self.standings[decision.uid]
+            item = standing.gang
+            match decision:
+                case Admit(nodes=nodes):
+                    until = now + item.longest if item.longest else 0
+                    self.put(Standing(item, places=nodes, until=until))
+                case Place(replica=replica, node=name):
+                    places = (*standing.places, (replica, name))
+                    lost = tuple(h for h in standing.homeless if h[0] != replica)
+                    self.put(Standing(item, places, lost, until=standing.until))
+                case Preempt():
+                    self.put(Standing(item, standing.places, leaving=True, until=standing.until))
+                case StockOut():
+                    self.end(item.uid)
+
+    def step(self, now: int) -> Plan:
+        made = self.plan(now)
+        self.carry_out(made, now)
+        self.check()
+        return made
+
+    def check(self) -> None:
+        """No node over its capacity, no quota exceeded, no gang half placed, each replica in one place at most."""
+        used: defaultdict[tuple[str, str], float] = defaultdict(float)
+        quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        running = 0
+        gangs = 0
+        for standing in self.standings.values():
+            item = standing.gang
+            if not standing.places and not standing.homeless:
+                continue
+            placed = [replica for replica, _ in standing.places]
+            named = sorted([*placed, *(replica for replica, _ in standing.homeless)])
+            assert named == [replica for replica, _ in item.replicas]
+            running += len(item.replicas)
+            gangs += 1
+            for metric, amount in item.quota:
+                quota[item.project_id, item.region, metric] += amount
+            demands = dict(item.replicas)
+            for replica, name in standing.places:
+                demand = demands[replica]
+                used[name, "cpus"] += demand.vcpus
+                used[name, "memory"] += demand.memory_bytes
+                used[name, demand.accelerator] += demand.accelerators
+        for key, limit in self.quotas.items():
+            spent = quota[key.project_id, key.region, key.metric]
+            assert limit == UNLIMITED or spent <= limit, key
+        if not self.policy.strict:
+            assert running <= self.policy.max_replicas or gangs == 1
+            return
+        for (name, what), amount in used.items():
+            room = self.nodes[name]
+            has = {"cpus": room.vcpus, "memory": room.memory_bytes, **dict(room.accelerators)}
+            assert amount <= has.get(what, 0), (name, what)

@@ -1,0 +1,147 @@
+"""The buckets' access log: written line by line, read back from its end."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.buckets.access_log import AccessLine, AccessLog, older, read_back
+from trainshed.buckets.local import LocalStore
+from trainshed.core.resume.traffic import Access
+from trainshed.serve.adapters import BucketDoor, BucketHistory
+
+_LONG = 1 << 20
+
+
+def line(time: int, name: str = "x", **changes: object) -> AccessLine:
+    facts: dict[str, object] = {
+        "duration": 1,
+        "method": "GET",
+        "operation": "read",
+        "bucket": "bucket",
+        "object": name,
+        "bytes": 5,
+        "status": 200,
+        "identity": "",
+        "door": "replica",
+    }
+    return AccessLine(time, **(facts | changes))  # pyright: ignore[reportArgumentType] # by name
+
+
+def write(path: Path, *lines: AccessLine, rotate_at: int = _LONG) -> None:
+    log = AccessLog(path, rotate_at)
+    for each in lines:
+        log.write(each)
+
+
+def times(path: Path, since: int = 0, *, read_at_most: int = _LONG) -> tuple[list[int], int]:
+    page = read_back(path, since, lambda _: True, read_at_most=read_at_most)
+    return [each.time for each in page.lines], page.since
+
+
+def test_no_log_is_an_empty_one(tmp_path: Path) -> None:
+    assert times(tmp_path / "log", 7) == ([], 7)
+
+
+def test_what_ended_since_is_found_in_its_order(tmp_path: Path) -> None:
+    write(tmp_path / "log", *map(line, range(10)))
+    assert times(tmp_path / "log") == (list(range(10)), 0)
+    assert times(tmp_path / "log", 8) == ([7, 8, 9], 8), "7 ended at 8"
+
+
+def test_only_what_is_wanted_is_kept(tmp_path: Path) -> None:
+    write(tmp_path / "log", line(1, "a"), line(2, "b"))
+    page = read_back(tmp_path / "log", 0, lambda each: each.object == "b")
+    assert [each.time for each in page.lines] == [2]
+
+
+def test_the_older_file_is_read_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    write(path, *map(line, range(10)), rotate_at=1200)
+    assert older(path).exists()
+    found, since = times(path, 1)
+    kept = len(older(path).read_text().splitlines()) + len(path.read_text().splitlines())
+    assert found == list(range(10))[-kept:]
+    assert since == (found[0] + 1 if kept < 10 else since), "what was before may be gone"
+
+
+def test_what_was_thrown_away_is_not_said_to_be_known(tmp_path: Path) -> None:
+    write(tmp_path / "log", *map(line, range(30)), rotate_at=500)
+    found, since = times(tmp_path / "log", 1)
+    assert found[0] > 1
+    assert since == found[0] + 1
+    assert times(tmp_path / "log", 29)[1] == 29, "of late times all is known"
+
+
+def test_a_long_log_is_read_so_far_and_no_further(tmp_path: Path) -> None:
+    """Bounded work for a question about long ago."""
+    write(tmp_path / "log", *map(line, range(1000)))
+    found, since = times(tmp_path / "log", 0, read_at_most=2000)
+    assert 0 < len(found) < 20
+    assert found[-1] == 999
+    assert since == found[0] + 1
+
+
+def test_lines_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    write(path, line(1))
+    with path.open("a") as file:
+        file.write('{"time": 2, "dur\n')
+    write(path, line(3))
+    assert times(path) == ([1, 3], 0)
+
+
+def test_lines_of_an_older_version_have_no_door(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    write(path, line(1))
+    path.write_text(path.read_text().replace(',"door":"replica"', ""))
+    (found,) = read_back(path, 0, lambda _: True).lines
+    assert found.door == ""
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> BucketHistory:
+    root = tmp_path / "buckets"
+    store = LocalStore(root)
+    store.ensure_bucket("bucket")
+    return BucketHistory(root, BucketDoor(store))
+
+
+def log_of(tmp_path: Path) -> Path:
+    return tmp_path / "buckets.state" / "access.log"
+
+
+def test_programs_reads_and_writes_are_told_as_accesses(
+    history: BucketHistory, tmp_path: Path
+) -> None:
+    """SPEC §8: which checkpoint files were written and read. What people do meanwhile is not the job's doing."""
+    write(
+        log_of(tmp_path),
+        line(1, "run/a", operation="write", status=308, bytes=7),
+        line(2, "run/a", operation="write", status=200, bytes=3),
+        line(3, "run/a"),
+        line(4, "run/a", status=206),
+        line(5, "run/a", status=404),
+        line(6, "run/a", status=0),
+        line(7, "run/a", door="port"),
+        line(8, "run/a", door="gateway"),
+        line(9, "run/a", operation="metadata"),
+        line(10, "other/a"),
+        line(11, "run/b", operation="write", status=412),
+    )
+    uri = "gs://bucket/run/a"
+    assert history.accesses(("gs://bucket/run/",), 0) == (
+        (Access(2, 3, True, uri, 10), Access(3, 4, False, uri, 5), Access(4, 5, False, uri, 5)),
+        0,
+    )
+    assert history.accesses((), 0) == ((), 0)
+
+
+def test_files_that_are_written_past_the_api_are_seen_by_their_times(
+    history: BucketHistory, tmp_path: Path
+) -> None:
+    assert history.last_written("gs://bucket/run/") == 0
+    place = tmp_path / "buckets" / "bucket" / "run"
+    place.mkdir()
+    (place / "a").write_text("x")
+    assert history.last_written("gs://bucket/run/") == (place / "a").stat().st_mtime_ns
+    assert history.last_written("gs://none/run/") == -1

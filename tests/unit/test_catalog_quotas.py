@@ -1,0 +1,136 @@
+"""Quotas: what a job uses, and the public limits (facts §6.6); the gang that is made of a job."""
+
+from dataclasses import replace
+
+from tests.unit.jobs import MACHINE, job, program
+from trainshed.core.capacity import UNLIMITED
+from trainshed.core.catalog.quotas import metrics, public_limit, usage
+from trainshed.core.catalog.regions import regions
+from trainshed.core.names import Api, ReplicaId
+from trainshed.core.specs.model import (
+    Accelerators,
+    Disk,
+    JobSpec,
+    Machine,
+    Scheduling,
+    Strategy,
+    WorkerPool,
+)
+from trainshed.scheduler.demand import gang
+from trainshed.scheduler.model import Demand
+
+GPU_MACHINE = Machine("n1-standard-8", 8, 30, 24, Accelerators("NVIDIA_TESLA_T4", 2))
+A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
+
+
+def spec(
+    *pools: tuple[int, Machine, Disk],
+    api: Api = Api.VERTEX,
+    strategy: Strategy = Strategy.STANDARD,
+) -> JobSpec:
+    made = (
+        WorkerPool(at, count, machine, program(), disk)
+        for at, (count, machine, disk) in enumerate(pools)
+    )
+    return JobSpec(api, "us-central1", tuple(made), Scheduling(strategy=strategy), "{}")
+
+
+def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
+    """SPEC §2, "Queue": CPUs, each accelerator kind, disk."""
+    found = usage(spec((1, MACHINE, Disk()), (3, GPU_MACHINE, Disk("pd-standard", 200))))
+    assert found == (
+        ("NVIDIA_TESLA_T4", 6),
+        ("cpus_n1_e2", 28),
+        ("pd_ssd_gb", 100),
+        ("pd_standard_gb", 600),
+    )
+    e2 = Machine("e2-standard-4", 4, 16, 16)
+    assert usage(spec((1, e2, Disk("hyperdisk-balanced", 100)))) == (
+        ("cpus_n1_e2", 4),
+        ("hyperdisk_balanced_gb", 100),
+    )
+
+
+def test_spot_and_flex_start_draw_on_quotas_of_their_own() -> None:
+    """Facts §2.6: preemptible quota names; the disk is not preemptible."""
+    for strategy in (Strategy.SPOT, Strategy.FLEX_START):
+        assert usage(spec((1, A3, Disk()), strategy=strategy)) == (
+            ("pd_ssd_gb", 100),
+            ("preemptible_NVIDIA_H200_141GB", 8),
+            ("preemptible_cpus_a3", 224),
+        )
+
+
+def test_ml_jobs_have_quotas_apart_from_vertex() -> None:
+    """SPEC §2, "Capacity modes": `ml` CPUs 450."""
+    assert usage(spec((2, GPU_MACHINE, Disk()), api=Api.ML)) == (
+        ("ml_NVIDIA_TESLA_T4", 4),
+        ("ml_cpus", 16),
+        ("ml_pd_ssd_gb", 200),
+    )
+    assert public_limit("ml_cpus", "us-central1") == 450
+    assert public_limit("ml_NVIDIA_TESLA_T4", "us-central1") == UNLIMITED
+
+
+def test_more_tpu_cores_than_a_board_has_are_a_pod() -> None:
+    """Facts, quotas: TPU_V2 and TPU_V2_POD are two quotas."""
+    for cores, metric in ((8, "TPU_V2"), (32, "TPU_V2_POD")):
+        machine = Machine("cloud-tpu", 0, 0, 0, Accelerators("TPU_V2", cores))
+        assert usage(spec((1, machine, Disk()))) == ((metric, cores), ("pd_ssd_gb", 100))
+
+
+def test_public_limits_are_those_of_the_facts() -> None:
+    """Facts §6.6; null there (not available) is 0, "Unlimited" and what is not listed have none."""
+    found = {
+        ("cpus_n1_e2", "us-central1"): 2200,
+        ("cpus_n1_e2", "us-west2"): 20,
+        ("cpus_n1_e2", "us-south1"): 450,
+        ("cpus_n4", "asia-northeast2"): 180,
+        ("cpus_m1", "us-central1"): 0,
+        ("cpus_a2", "us-central1"): UNLIMITED,
+        ("cpus_a2", "us-west1"): 0,
+        ("cpus_a3", "us-west1"): UNLIMITED,
+        ("cpus_g2", "us-west1"): UNLIMITED,
+        ("NVIDIA_TESLA_T4", "us-central1"): 12,
+        ("NVIDIA_TESLA_V100", "us-east1"): 0,
+        ("NVIDIA_TESLA_P100", "us-central1"): 56,
+        ("NVIDIA_H200_141GB", "us-east4"): 8,
+        ("preemptible_NVIDIA_TESLA_T4", "us-central1"): 12,
+        ("pd_ssd_gb", "us-central1"): 75000,
+        ("no_such_metric", "us-central1"): UNLIMITED,
+    }
+    assert {key: public_limit(*key) for key in found} == found
+
+
+def test_every_metric_that_has_a_limit_or_can_be_used_has_a_name() -> None:
+    names = metrics()
+    assert list(names) == sorted(set(names))
+    limited = {
+        m for m in names if any(public_limit(m, r) != UNLIMITED for r in regions(Api.VERTEX))
+    }
+    assert {"ml_cpus", "cpus_n1_e2", "pd_ssd_gb", "preemptible_NVIDIA_L4"} <= limited
+    for api in Api:
+        for strategy in Strategy:
+            used = usage(
+                spec((1, GPU_MACHINE, Disk()), (1, A3, Disk()), api=api, strategy=strategy)
+            )
+            assert api is Api.ML or {metric for metric, _ in used} <= set(names)
+
+
+def test_a_gang_is_what_the_job_asks_for() -> None:
+    """SPEC §2, "Capacity modes"; only SPOT yields to on-demand work."""
+    made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
+    found = gang(made)
+    assert found.replicas == tuple(
+        (replica, Demand(4, 15 * 2**30))
+        for replica in (ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1))
+    )
+    assert (found.uid, found.name) == (made.uid, str(made.name))
+    assert (found.project_id, found.region, found.created) == ("demo", "us-central1", made.created)
+    assert (found.priority, found.longest, found.spot) == (3, 77, True)
+    assert found.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
+    flex = Scheduling(strategy=Strategy.FLEX_START)
+    assert not gang(replace(made, spec=replace(made.spec, scheduling=flex))).spot
+    pool = replace(made.spec.pools[0], machine=GPU_MACHINE)
+    first = gang(replace(made, spec=replace(made.spec, pools=(pool,)))).replicas[0]
+    assert first == (ReplicaId(0, 0), Demand(8, 30, "NVIDIA_TESLA_T4", 2))

@@ -1,0 +1,81 @@
+"""The forms in which people have a job: resources of both APIs, and gcloud's `--config`."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from trainshed.cli.job_files import JobFile, Unreadable, read, recognised, with_region
+from trainshed.core.names import Api
+
+SPEC: dict[str, Any] = {"workerPoolSpecs": [{"replicaCount": 1}]}
+TRAINING: dict[str, Any] = {"scaleTier": "BASIC", "region": "us-central1"}
+VERTEX = JobFile(Api.VERTEX, {"displayName": "n", "jobSpec": SPEC})
+ML = JobFile(Api.ML, {"jobId": "i", "trainingInput": TRAINING})
+YAML = """
+workerPoolSpecs:
+- machineSpec:
+    machineType: n1-standard-4
+  replicaCount: 1
+  containerSpec:
+    imageUri: gcr.io/p/i
+    args: [--date, 2026-01-02]
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "file"),
+    [
+        (SPEC, VERTEX),
+        ({"jobSpec": SPEC}, VERTEX),
+        ({"displayName": "n", "jobSpec": SPEC}, VERTEX),
+        (TRAINING, ML),
+        ({"trainingInput": TRAINING}, ML),
+        ({"jobId": "i", "trainingInput": TRAINING}, ML),
+        (
+            {"display_name": "x", "job_spec": {"worker_pool_specs": []}},
+            JobFile(Api.VERTEX, {"display_name": "x", "job_spec": {"worker_pool_specs": []}}),
+        ),
+        (
+            {"worker_pool_specs": []},
+            JobFile(Api.VERTEX, {"displayName": "n", "jobSpec": {"worker_pool_specs": []}}),
+        ),
+        (
+            {"labels": {"a": "b"}, "training_input": {}},
+            JobFile(Api.ML, {"jobId": "i", "labels": {"a": "b"}, "training_input": {}}),
+        ),
+    ],
+)
+def test_forms(found: dict[str, Any], file: JobFile) -> None:
+    assert recognised(found, None, "n", "i") == file
+    assert recognised(found, file.api, "n", "i") == file
+
+
+def test_the_api_can_be_said() -> None:
+    assert recognised({}, Api.VERTEX, "n", "i").job == {"displayName": "n", "jobSpec": {}}
+    assert recognised({}, Api.ML, "n", "i").job == {"jobId": "i", "trainingInput": {}}
+    with pytest.raises(Unreadable, match="--api"):
+        recognised({"x": 1}, None, "n", "i")
+
+
+def test_the_region_is_part_of_an_ml_job_alone() -> None:
+    assert with_region(VERTEX, "r") is VERTEX
+    assert with_region(ML, "r") is ML, "its own stays"
+    bare = JobFile(Api.ML, {"training_input": {"a": 1}})
+    assert with_region(bare, "r").job == {"training_input": {"a": 1, "region": "r"}}
+    assert with_region(bare, "") is bare
+
+
+def test_yaml_without_its_library_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert read('{"a": 1}') == {"a": 1}
+    with pytest.raises(Unreadable, match="PyYAML"):
+        read(YAML)
+
+
+def test_yaml() -> None:
+    pytest.importorskip("yaml", reason="needs PyYAML")
+    found = read(YAML)
+    assert found["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
+    with pytest.raises(Unreadable, match="neither JSON nor YAML"):
+        read("a: [")

@@ -1,0 +1,169 @@
+"""GPUs: found by the driver's library, named publicly, shared out (SPEC §2, §3)."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from trainshed.core.catalog.accelerators import accelerator_types
+from trainshed.core.names import Api
+from trainshed.engines.local import devices
+from trainshed.engines.local.devices import (
+    Device,
+    FakeDevices,
+    NvmlDevices,
+    accelerator_type,
+    choose,
+    totals,
+    visible,
+)
+from trainshed.engines.local.machine import Declared, share, split
+from trainshed.engines.port import Node
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("product", "gib", "public"),
+    [
+        ("NVIDIA H200", 139, "NVIDIA_H200_141GB"),
+        ("NVIDIA H100 80GB HBM3", 79, "NVIDIA_H100_80GB"),
+        ("NVIDIA A100-SXM4-80GB", 79, "NVIDIA_A100_80GB"),
+        ("NVIDIA A100-SXM4-40GB", 39, "NVIDIA_TESLA_A100"),
+        ("NVIDIA L4", 22, "NVIDIA_L4"),
+        ("Tesla T4", 15, "NVIDIA_TESLA_T4"),
+        ("Tesla V100-SXM2-16GB", 16, "NVIDIA_TESLA_V100"),
+        ("Tesla P100-PCIE-16GB", 16, "NVIDIA_TESLA_P100"),
+        ("Tesla P4", 8, "NVIDIA_TESLA_P4"),
+        ("Tesla K80", 11, "NVIDIA_TESLA_K80"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95, "NVIDIA_RTX_PRO_6000"),
+        ("NVIDIA L40S", 45, ""),
+        ("NVIDIA H200 MIG 1g.18gb", 16, ""),
+        ("NVIDIA GeForce RTX 4090", 24, ""),
+    ],
+)
+def test_products_have_their_public_types(product: str, gib: int, public: str) -> None:
+    assert accelerator_type(product, gib * GIB) == public
+
+
+def test_every_type_that_a_product_may_have_is_public() -> None:
+    known = set(accelerator_types(Api.VERTEX))
+    table = devices._TYPES  # pyright: ignore[reportPrivateUsage] - the whole of it
+    assert {accelerator for *_, accelerator in table} <= known
+
+
+def test_of_the_right_type_first_then_those_that_the_fewest_have() -> None:
+    found = FakeDevices("NVIDIA L4", "Tesla T4", "Tesla T4").find()
+    assert choose(found, 1, "NVIDIA_TESLA_T4", ["1", None, ""]) == "2"
+    assert choose(found, 3, "NVIDIA_TESLA_T4", ["1,2"]) == "0,1,2"
+    assert choose(found, 1, "NVIDIA_L4", ["0"]) == "0"
+
+
+def test_a_part_of_a_gpu_is_called_by_its_uuid() -> None:
+    part = Device(0, "MIG-1", "NVIDIA H200 MIG 1g.18gb", 16 * GIB, slice=True)
+    assert choose([part], 1, "", ()) == "MIG-1"
+
+
+def test_what_the_service_must_not_use_is_not_given_out() -> None:
+    found = FakeDevices("Tesla T4", "Tesla T4", "Tesla T4").find()
+    assert visible(found, None) == found
+    assert visible(found, "2,0") == (found[2], found[0])
+    assert visible(found, "GPU-00000001,9,0") == (found[1],)
+    assert visible(found, "") == visible(found, "-1") == ()
+
+
+class Nvml(ModuleType):
+    """The binding as it is called: two whole GPUs, the second divided into one part."""
+
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    class NVMLError(Exception): ...
+
+    def __init__(self, *, driver: bool = True) -> None:
+        super().__init__("pynvml")
+        self._driver = driver
+        self.open = 0
+        calls: dict[str, Callable[..., object]] = {
+            "Init": self._begin,
+            "Shutdown": self._end,
+            "DeviceGetCount": lambda: 2,
+            "DeviceGetHandleByIndex": self._whole,
+            "DeviceGetUUID": "GPU-{}".format,
+            "DeviceGetName": self._name,
+            "DeviceGetMemoryInfo": self._memory,
+            "DeviceGetMigMode": self._mode,
+            "DeviceGetMaxMigDeviceCount": self._parts,
+            "DeviceGetMigDeviceHandleByIndex": self._part,
+        }
+        for name, call in calls.items():
+            setattr(self, f"nvml{name}", call)
+
+    def _begin(self) -> None:
+        if not self._driver:
+            raise self.NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def _end(self) -> None:
+        self.open -= 1
+
+    def _whole(self, index: int) -> int:
+        return index
+
+    def _name(self, handle: object) -> bytes:
+        return b"NVIDIA H200"
+
+    def _memory(self, handle: object) -> SimpleNamespace:
+        return SimpleNamespace(total=139 * GIB)
+
+    def _mode(self, handle: int) -> list[int]:
+        if handle == 0:
+            raise self.NVMLError("Not Supported")
+        return [1, 1]
+
+    def _parts(self, handle: int) -> int:
+        return 7
+
+    def _part(self, handle: int, place: int) -> str:
+        if place:
+            raise self.NVMLError("Not Found")
+        return "part"
+
+
+def test_what_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    whole, part = NvmlDevices({}).find()
+    assert whole == Device(0, "GPU-0", "NVIDIA H200", 139 * GIB)
+    assert (whole.accelerator, whole.word) == ("NVIDIA_H200_141GB", "0")
+    assert (part.index, part.slice, part.word) == (1, True, "GPU-part")
+    assert NvmlDevices({"CUDA_VISIBLE_DEVICES": "0"}).find() == (whole,)
+    assert library.open == 0
+
+
+def test_without_driver_or_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(driver=False))
+    assert NvmlDevices({}).find() == ()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert NvmlDevices({}).find() == ()
+
+
+def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> None:
+    found = FakeDevices("Tesla T4", "Tesla T4", "NVIDIA L4").find()
+    whole = Node("local", 8.0, 64 * GIB)
+    assert split(whole, share(found, 1), Declared()) == (
+        Node("local", 8.0, 64 * GIB, totals(found)),
+    )
+    assert split(whole, share(found, 2), Declared()) == (
+        Node("local-0", 4.0, 32 * GIB, (("NVIDIA_L4", 1), ("NVIDIA_TESLA_T4", 1))),
+        Node("local-1", 4.0, 32 * GIB, (("NVIDIA_TESLA_T4", 1),)),
+    )
+
+
+def test_what_nodes_are_declared_to_have_is_what_they_have() -> None:
+    """SPEC §2, Capacity modes: strict."""
+    declared = Declared(96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),))
+    assert split(Node("local", 2.0, GIB), share((), 2), declared) == (
+        Node("local-0", 96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),)),
+        Node("local-1", 96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),)),
+    )

@@ -1,0 +1,101 @@
+"""Leases are counted in questions without an answer, nodes in what is left of them. No clock, no processes."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.leases import Leases
+from trainshed.engines.local.nodes import Nodes
+from trainshed.engines.local.seat import Seat
+from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
+from trainshed.replica import protocol
+
+
+def seat(node: str, index: int = 0, emit: Callable[[EngineEvent], None] = lambda _: None) -> Seat:
+    replica = ReplicaId(1, index)
+    slot = Slot(replica, node, "h", "h", "127.64.0.1", 2222)
+    made = Seat(
+        job_uid=JobUid(1),
+        attempt=1,
+        slot=slot,
+        directory=Path("/nowhere"),
+        emit=emit,
+        unclear=lambda _: None,
+    )
+    made.begin(1)
+    return made
+
+
+def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -> None:
+    async def body() -> None:
+        ours, theirs = socket.socketpair()
+        heard = asyncio.Event()
+        subject = seat("a", emit=lambda _: heard.set())
+        subject.attach(ours)
+        assert [subject.ask() for _ in range(4)] == [0, 1, 2, 3]
+        orders = protocol.Lines().feed(theirs.recv(4096))
+        assert [order["o"] for order in orders] == ["ping"] * 4
+        for message in ({"e": "pong", "n": 3}, {"e": "lines", "n": 1}):
+            theirs.sendall(protocol.encode(message))
+        await asyncio.wait_for(heard.wait(), 10)
+        assert [subject.ask(), subject.ask()] == [0, 1]
+        subject.begin(2)
+        assert subject.ask() == 0
+        theirs.close()
+
+    asyncio.run(body())
+
+
+def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
+    async def body() -> None:
+        silent, other, over = seat("a"), seat("a", 1), seat("b")
+        other.answers = False
+        over.lose("gone")
+        told: asyncio.Future[list[list[Seat]]] = asyncio.get_running_loop().create_future()
+
+        def late(*seats: object) -> None:
+            if not told.done():
+                told.set_result([list(group) for group in seats])  # pyright: ignore - three lists
+
+        leases = Leases(0.003, lambda: iter([silent, other, over]), late)
+        leases.watch()
+        assert await asyncio.wait_for(told, 10) == [[silent], [silent], [silent, other]]
+        leases.close()
+
+    asyncio.run(body())
+
+
+def changes(*nodes: str) -> tuple[Nodes, list[NodeChanged]]:
+    heard: list[NodeChanged] = []
+    subject = Nodes(heard.append)
+    subject.begin(nodes)
+    return subject, heard
+
+
+def test_a_node_is_gone_when_all_of_it_is_silent_and_back_when_all_of_it_is_cleared() -> None:
+    nodes, heard = changes("a", "b")
+    late, quiet, elsewhere = seat("a"), seat("a", 1), seat("b")
+    given_up = nodes.silent([late], [late, quiet], [late, quiet, elsewhere])
+    assert given_up == {late, quiet}
+    assert [(change.node, change.state) for change in heard] == [("a", NodeState.GONE)]
+    nodes.silent([late], [late, quiet], [late, quiet, elsewhere])
+    nodes.cleared(late)
+    assert len(heard) == 1
+    nodes.cleared(quiet)
+    assert [change.state for change in heard] == [NodeState.GONE, NodeState.UP]
+
+
+def test_a_node_of_which_any_shim_answers_is_not_gone() -> None:
+    nodes, heard = changes("a", "b")
+    late, answering = seat("a"), seat("a", 1)
+    assert nodes.silent([late], [late], [late, answering]) == {late}
+    assert not heard
+
+
+def test_the_node_that_the_service_itself_is_on_is_never_gone() -> None:
+    nodes, heard = changes("local")
+    late = seat("local")
+    assert nodes.silent([late], [late], [late]) == {late}
+    assert not heard

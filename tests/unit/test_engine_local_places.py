@@ -1,0 +1,66 @@
+"""Addresses and GPUs of slots: pure functions of who has which already (SPEC §2, §3)."""
+
+import pytest
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.devices import FakeDevices
+from trainshed.engines.local.places import choose_address, choose_port, moved, new_slots
+from trainshed.engines.port import Slot, SlotRequest
+
+REPLICA = ReplicaId(1, 0)
+TWO = FakeDevices("Tesla T4", "Tesla T4").find()
+
+
+def asked(index: int, count: int, node: str = "a") -> SlotRequest:
+    return SlotRequest(ReplicaId(1, index), f"h{index}", node, count, "NVIDIA_TESLA_T4")
+
+
+def gang(*requests: SlotRequest, taken: tuple[Slot, ...] = ()) -> tuple[Slot, ...]:
+    return new_slots("id", JobUid(1), requests, taken, {"a": TWO, "b": TWO[:1]}, named=True)
+
+
+def test_each_replica_has_gpus_of_its_own_as_long_as_there_are_any() -> None:
+    """SPEC §2, relaxed mode: with fewer than asked for they are shared; with none there are none."""
+    slots = gang(asked(0, 1), asked(1, 1), asked(2, 0), asked(3, 4), asked(4, 1, "c"))
+    assert [slot.devices for slot in slots] == ["0", "1", None, "0,1", ""]
+    assert gang(asked(5, 1), taken=slots[:1])[0].devices == "1"
+
+
+def test_a_slot_that_moves_keeps_its_names_and_gets_the_gpus_of_its_new_node() -> None:
+    slots = gang(asked(0, 1), asked(1, 2))
+    there = moved(slots[1], asked(1, 2, "b"), slots[:1], {"a": TWO, "b": TWO[:1]})
+    assert (there.node, there.devices) == ("b", "0")
+    assert (there.hostname, there.host, there.address, there.port) == (
+        slots[1].hostname,
+        slots[1].host,
+        slots[1].address,
+        slots[1].port,
+    )
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_peers_reach_a_replica_by_name_where_names_work(named: bool) -> None:
+    (slot,) = new_slots("id", JobUid(1), [asked(0, 0)], (), {}, named=named)
+    assert slot.host == (slot.hostname if named else slot.address)
+
+
+def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:
+    used: set[str] = set()
+    for index in range(2000):
+        address = choose_address("id", JobUid(1), ReplicaId(1, index), used)
+        assert address not in used
+        assert address.startswith("127.")
+        second, last = int(address.split(".")[1]), int(address.split(".")[3])
+        assert 64 <= second <= 127
+        assert last not in (0, 255)
+        used.add(address)
+    again = choose_address("id", JobUid(1), ReplicaId(1, 0), ())
+    assert again in used
+    assert choose_address("id", JobUid(1), ReplicaId(1, 0), {again}) != again
+
+
+def test_ports_come_in_pairs() -> None:
+    port = choose_port("id", JobUid(1), REPLICA, ())
+    assert 20000 <= port < 40000
+    assert port % 2 == 0
+    assert choose_port("id", JobUid(1), REPLICA, {port}) == port + 2 or port == 39998

@@ -1,0 +1,44 @@
+"""The pages that are made from the tables are what the tables say, and their examples are taken."""
+
+import re
+import tomllib
+
+import pytest
+from tools import diagrams
+
+from trainshed.core.failure.overrides import table_with
+from trainshed.core.failure.table import RULES
+from trainshed.core.lifecycle import tables
+
+
+@pytest.mark.parametrize("name", sorted(diagrams.pages()))
+def test_a_page_is_what_would_be_made_now(name: str) -> None:
+    """After a change of a table: `./dev docs`."""
+    assert (diagrams.DOCS / name).read_text() == diagrams.pages()[name]
+
+
+def test_a_diagram_shows_every_way_from_state_to_state() -> None:
+    """SPEC §2: the states of the two APIs, in their order."""
+    drawn = diagrams.diagram(tables.JOB)
+    assert "[*] --> QUEUED" in drawn
+    assert "QUEUED --> PREPARING: admitted" in drawn
+    assert "RUNNING --> PREPARING: retried" in drawn
+    assert "CANCELLED --> [*]" in drawn
+    assert "all up in QUEUED" not in drawn
+
+
+def test_every_row_and_every_reason_is_on_its_page() -> None:
+    """SPEC §2.1: each row with cause, what happens, budget, code and message."""
+    pages = diagrams.pages()
+    for rule in RULES:
+        assert f"| `{rule.name}` |" in pages["failure-table.md"]
+    for table in (tables.JOB, tables.ATTEMPT, tables.REPLICA, tables.PIPELINE, tables.OPERATION):
+        for cell in table.cells.values():
+            assert getattr(cell, "why", "") in pages["lifecycle.md"]
+
+
+def test_the_examples_for_operators_are_taken_as_they_stand() -> None:
+    examples = re.findall(r"```toml\n(.*?)```", diagrams.pages()["failure-table.md"], re.DOTALL)
+    assert len(examples) >= 4
+    for example in examples:
+        assert table_with(tomllib.loads(example)["failure_rules"]) != RULES

@@ -1,0 +1,478 @@
+"""Failures, restarts and retries in the life of a job (SPEC §2.1): each row of the table, with its budgets."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
+from trainshed.core.failure.table import RULES
+from trainshed.core.lifecycle.demands import instructions
+from trainshed.core.lifecycle.events import (
+    CapacityRefused,
+    Event,
+    JobAdmitted,
+    NodeLeft,
+    Preempted,
+    PreparationFailed,
+    ReleaseSlots,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+    StartReplicas,
+    StopReplica,
+    StopReplicas,
+)
+from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
+from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.specs.model import Scheduling
+
+DISABLED = Scheduling(disable_retries=True)
+WHOLE_JOB = Scheduling(restart_job_on_worker_restart=True)
+STOCK_OUT = (
+    "Resources are insufficient in region: us-central1. "
+    "Try a different region or use a different accelerator."
+)
+
+
+def failed(life: Life) -> tuple[int, str]:
+    """Code and message of a job that has failed."""
+    assert life.job.state is JobState.FAILED
+    assert life.job.error is not None
+    return life.job.error.code, life.job.error.message
+
+
+def test_a_killed_replica_restarts_in_place_and_the_others_go_on() -> None:
+    """SPEC §2.1, lost replicas: the replica is restarted, on the same node, with the same index."""
+    life = Life(job(1, 1)).up()
+    others = life.replica(PRIMARY)
+    life.exits(WORKER, signal=9)
+    worker = life.replica(WORKER)
+    assert (worker.state, worker.incarnation, worker.node) == (ReplicaState.WAITING, 2, "b")
+    assert life.replica(PRIMARY) == others
+    assert instructions(life.job) == (StartReplicas(1, ((WORKER, 2),)),)
+    assert life.job.state is JobState.RUNNING
+    life.up()
+    assert life.replica(WORKER).state is ReplicaState.RUNNING
+    assert (life.job.attempt, life.rules) == (1, ["replica_lost"])
+    assert "the replica is restarted (1 of 5)" in life.last
+
+
+@pytest.mark.parametrize("signal", [9, 15])
+def test_a_kill_from_outside_is_not_the_programs_doing(signal: int) -> None:
+    """SPEC §2.1: SIGTERM or SIGKILL from outside without OOM."""
+    life = Life(job(1)).up().exits(PRIMARY, signal=signal)
+    assert life.replica(PRIMARY).incarnation == 2
+    assert life.rules == ["replica_lost"]
+
+
+def test_five_restarts_per_replica_and_attempt_then_three_retries_then_the_end() -> None:
+    """SPEC §2.1, lost replicas: at most 5 restarts per replica and attempt; then the whole job is retried, at most
+    3 times; then FAILED. The retries count over the whole life, the restarts begin anew with each attempt."""
+    life = Life(job(1, 1)).up()
+    for attempt in (1, 2, 3, 4):
+        assert life.job.attempt == attempt
+        for restart in range(5):
+            life.loses(WORKER).up()
+            assert life.replica(WORKER).incarnation == restart + 2
+        life.loses(WORKER).up()
+    assert failed(life) == (3, "The replica workerpool1-0 was lost: its shim is gone.")
+    assert life.rules == ["replica_lost"] * 24
+    assert "5 of 5 restarts used, 3 of 3 retries used; the job fails" in life.last
+
+
+def test_restarts_are_counted_by_replica() -> None:
+    """SPEC §2.1: per replica and attempt."""
+    life = Life(job(1, 1)).up()
+    for _ in range(5):
+        life.loses(WORKER).up().loses(PRIMARY).up()
+    assert life.job.attempt == 1
+    assert life.loses(PRIMARY).up().job.attempt == 2
+
+
+def test_a_retry_waits_until_nothing_of_the_attempt_lives_and_begins_in_the_same_places() -> None:
+    """SPEC §2.1 and DESIGN §3.3: never two live incarnations of one replica."""
+    life = Life(job(1, 1)).up().exits(WORKER, 139)
+    assert life.job.state is JobState.PREPARING, "SPEC §2: the state goes back"
+    assert (life.job.attempt, instructions(life.job)) == (1, (StopReplicas(1),))
+    life.exits(PRIMARY, 143, stopped=True)
+    assert (life.job.attempt, life.job.phase) == (2, AttemptState.PREPARING)
+    assert [r.node for r in life.job.replicas] == ["a", "b"]
+    assert life.up().job.state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("code", [6, 134, 11, 139])
+def test_transient_codes_retry_the_job_three_times(code: int) -> None:
+    """SPEC §2.1, the transient row: at most 3 times, then FAILED with the user-code message."""
+    life = Life(job(1)).up()
+    for attempt in (2, 3, 4):
+        life.exits(PRIMARY, code).up()
+        assert (life.job.attempt, life.job.state) == (attempt, JobState.RUNNING)
+    life.exits(PRIMARY, code, tail="Aborted")
+    found, message = failed(life)
+    assert found == 3
+    assert message.startswith(
+        f"The replica workerpool0-0 exited with a non-zero status of {code}. Termination reason: Error."
+    )
+    assert "Aborted" in message
+
+
+@pytest.mark.parametrize(
+    ("module", "signal", "status"),
+    [("trainer.task", 6, 6), ("trainer.task", 11, 11), (None, 6, 134), (None, 11, 139)],
+)
+def test_sigabrt_and_sigsegv_are_transient_and_published_as_each_kind_of_job_does(
+    module: str | None, signal: int, status: int
+) -> None:
+    """SPEC §2.1: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
+    life = Life(job(1, module=module)).up()
+    for _ in range(3):
+        life.exits(PRIMARY, signal=signal).up()
+    life.exits(PRIMARY, signal=signal)
+    assert f"a non-zero status of {status}." in failed(life)[1]
+
+
+@pytest.mark.parametrize("code", [1, 2, 127, 129, 130, 137, 143])
+def test_other_codes_are_permanent(code: int) -> None:
+    """SPEC §2.1: any other non-zero exit, a plain exit code of 129 and more among them."""
+    life = Life(job(1, 1)).up().exits(WORKER, code)
+    assert instructions(life.job) == (StopReplicas(1),), "all replicas are shut down"
+    found, message = failed(life.up())
+    assert found == 3
+    assert f"The replica workerpool1-0 exited with a non-zero status of {code}." in message
+    assert life.rules == ["user_code_failed"]
+
+
+@pytest.mark.parametrize("signal", [2, 7, 8])
+def test_other_signals_of_the_programs_own_making_are_permanent(signal: int) -> None:
+    """SPEC §2.1: SIGINT, bus error, arithmetic error."""
+    assert failed(Life(job(1)).up().exits(PRIMARY, signal=signal))[0] == 3
+
+
+def test_out_of_memory_is_permanent() -> None:
+    """SPEC §2.1: all replicas shut down, FAILED."""
+    life = Life(job(1, 1)).up().exits(WORKER, signal=9, oom=True).up()
+    assert failed(life) == (
+        3,
+        "The replica workerpool1-0 ran out of memory and exited with a non-zero status of 137.",
+    )
+    assert life.rules == ["out_of_memory"]
+
+
+def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
+    """SPEC §2.1: a timeline entry; the main process's own exit then decides."""
+    life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
+    assert life.job.state is JobState.SUCCEEDED
+    (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
+    assert "workerpool0-0 2 processes beside its main one" in entry.message
+
+
+def test_out_of_memory_may_be_retried_with_more_if_an_operator_says_so() -> None:
+    """Issue of the escalation: 1.5 times the memory with each retry, up to a cap."""
+    rules = tuple(
+        replace(r, retries=3, memory_growth=1.5, memory_cap=2.0) if r.name == "out_of_memory" else r
+        for r in RULES
+    )
+    life = Life(job(1), FailurePolicy(rules)).up()
+    seen: list[float] = []
+    for _ in range(3):
+        life.exits(PRIMARY, signal=9, oom=True).up()
+        seen.append(life.job.memory_factor)
+    assert seen == [1.5, 2.0, 2.0]
+    life.exits(PRIMARY, signal=9, oom=True)
+    assert life.job.state is JobState.FAILED
+
+
+def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
+    """SPEC §2.1: then FAILED, code 13, with the typed cause beside it in the job's timeline."""
+    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
+    for attempt in (1, 2, 3):
+        assert life.job.attempt == attempt
+        life.see(PreparationFailed(attempt, "uv: disk full", by_user=False))
+    assert failed(life) == (13, "Internal error occurred for the current attempt")
+    assert life.job.error is not None
+    assert (life.job.error.cause, life.job.error.reason) == ("service", "uv: disk full")
+    assert "uv: disk full" in life.last
+
+
+def test_a_replica_that_the_service_cannot_run_is_an_internal_error() -> None:
+    """SPEC §2.1: engine error."""
+    life = Life(job(1, 1)).up().loses(WORKER, "no room for a mount", by_service=True)
+    assert life.rules == ["internal_error"]
+    assert life.up().job.attempt == 2
+    messages = [e.message for e in life.told if e.kind == "service_failed"]
+    assert messages == ["The service could not run workerpool1-0: no room for a mount."]
+
+
+def test_a_start_that_turns_out_to_be_impossible_gives_the_attempt_up() -> None:
+    """Without this it would be PREPARING for ever: no limit of time runs before the first RUNNING."""
+    failure = PreparationFailed(1, "there is no node x", by_user=False)
+    life = Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))), RuntimePrepared(1))
+    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED), failure)
+    assert instructions(life.job) == (StopReplicas(1, ((WORKER, 1),)),)
+    assert life.up().job.attempt == 2
+
+
+def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
+    """SPEC §2.1, the user's program; it is not tried again."""
+    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
+    code, message = failed(life.see(PreparationFailed(1, "no such object gs://b/x", by_user=True)))
+    assert code == 3
+    assert "no such object gs://b/x" in message
+
+
+def test_a_stock_out_is_retried_three_times_with_back_off() -> None:
+    """SPEC §2.1: no capacity in the region; then FAILED with code 8. The job stays QUEUED until its first room."""
+    life = Life(job(1))
+    pauses: list[int] = []
+    for _ in range(3):
+        life.see(CapacityRefused("no node has 8 T4"))
+        assert life.job.state is JobState.QUEUED
+        pauses.append(life.job.not_before - life.now)
+        life.now = life.job.not_before
+    assert pauses == [30 * SECOND, 60 * SECOND, 120 * SECOND]
+    assert failed(life.see(CapacityRefused("no node has 8 T4"))) == (8, STOCK_OUT)
+    assert life.job.error is not None
+    assert life.job.error.reason == "no node has 8 T4"
+
+
+def test_a_stock_out_that_is_told_twice_counts_once() -> None:
+    """SPEC §2.1: with back-off; nothing is asked for before the pause is over."""
+    life = Life(job(1)).see(CapacityRefused("none"), CapacityRefused("none"))
+    assert life.job.retries == (("stock_out", 1),)
+
+
+def test_a_replica_that_finds_no_other_node_is_a_stock_out_of_the_whole_job() -> None:
+    """SPEC §2.1: the gang is given up, its room too, and asked for again after the pause."""
+    life = Life(job(1, 1)).up().see(NodeLeft("b", "it is drained"))
+    life.exits(WORKER, 143, stopped=True)
+    life.see(CapacityRefused("no other node"))
+    assert life.job.state is JobState.PREPARING
+    assert life.job.retry is not None
+    life.exits(PRIMARY, 143, stopped=True)
+    assert (life.job.phase, life.job.has_room) == (AttemptState.WAITING, False)
+    assert instructions(life.job) == (ReleaseSlots(1),)
+    assert life.up().job.attempt == 2
+    assert life.job.state is JobState.RUNNING
+
+
+def test_spot_preemption_restarts_the_job_six_times() -> None:
+    """SPEC §2.1: then the stock-out message."""
+    life = Life(job(1)).up()
+    for attempt in range(2, 8):
+        life.see(Preempted("projects/p/jobs/other")).up()
+        assert (life.job.attempt, life.job.state) == (attempt, JobState.RUNNING)
+    assert failed(life.see(Preempted("projects/p/jobs/other")).up()) == (8, STOCK_OUT)
+
+
+def test_a_preempted_job_gives_its_room_back() -> None:
+    """SPEC §2.1, spot: the room is another's."""
+    life = Life(job(1)).up().see(Preempted("x"))
+    assert instructions(life.job) == (StopReplicas(1),)
+    life.exits(PRIMARY, 143, stopped=True)
+    assert (life.job.state, life.job.phase) == (JobState.PREPARING, AttemptState.WAITING)
+    assert life.job.has_room is False
+
+
+def test_counters_are_separate_by_cause_and_never_reset() -> None:
+    """SPEC §2.1: separate per cause, over the whole life of the job, never reset."""
+    life = Life(job(1)).up()
+    for _ in range(2):
+        life.exits(PRIMARY, 139).up().see(Preempted("x")).up()
+    assert dict(life.job.retries) == {"transient_exit": 2, "spot_preempted": 2}
+    assert life.exits(PRIMARY, 6).up().job.state is JobState.RUNNING
+    assert life.exits(PRIMARY, 11).job.state is JobState.FAILED
+
+
+def test_there_are_ten_attempts_at_most() -> None:
+    """SPEC §2.1: an overall cap of attempts, default 10."""
+    life = Life(job(1)).up()
+    for _ in range(3):
+        life.exits(PRIMARY, 139).up()
+    for _ in range(6):
+        life.see(Preempted("x")).up()
+    assert (life.job.attempt, life.job.state) == (10, JobState.RUNNING)
+    life.loses(PRIMARY, "gone", by_service=True)
+    assert failed(life)[0] == 13
+    assert "10 of 10 attempts used" in life.last
+
+
+def test_a_stock_out_of_a_running_job_does_not_go_past_the_cap() -> None:
+    """SPEC §2.1: the cap is overall, whatever the rows would still give."""
+    life = Life(job(1, 1), FailurePolicy(max_attempts=1)).up().see(NodeLeft("b", "it is drained"))
+    life.exits(WORKER, 143, stopped=True).see(CapacityRefused("no other node")).up()
+    assert failed(life) == (8, STOCK_OUT)
+
+
+def test_restart_job_on_worker_restart_retries_the_whole_job() -> None:
+    """SPEC §2.1: any replica restart becomes a restart of the whole job."""
+    life = Life(job(1, 1, scheduling=WHOLE_JOB)).up().exits(WORKER, signal=9)
+    assert instructions(life.job) == (StopReplicas(1),)
+    assert life.up().job.attempt == 2
+    for _ in range(2):
+        life.loses(WORKER).up()
+    assert failed(life.loses(WORKER).up())[0] == 3
+
+
+def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:
+    """SPEC §2.1: disableRetries forbids job-level retries."""
+    assert Life(job(1, scheduling=DISABLED)).up().exits(PRIMARY, 139).job.state is JobState.FAILED
+    life = Life(job(1, scheduling=DISABLED)).up()
+    for _ in range(5):
+        life.loses(PRIMARY).up()
+    assert life.job.state is JobState.RUNNING
+    life.loses(PRIMARY)
+    assert "5 of 5 restarts used, the job forbids retries; the job fails" in life.last
+
+
+def test_disable_retries_overrides_restart_job_on_worker_restart() -> None:
+    """Facts §2.6: it forces restartJobOnWorkerRestart to false."""
+    both = Scheduling(disable_retries=True, restart_job_on_worker_restart=True)
+    life = Life(job(1, 1, scheduling=both)).up().loses(WORKER)
+    assert life.replica(WORKER).incarnation == 2
+    assert life.job.retry is None
+
+
+def test_disable_retries_lets_a_job_wait_for_its_first_room() -> None:
+    """SPEC §2.1: nothing ran, so nothing is retried; once it ran, there is no second attempt."""
+    life = Life(job(1, 1, scheduling=DISABLED)).see(CapacityRefused("none"))
+    assert (life.job.state, life.job.phase) == (JobState.QUEUED, AttemptState.WAITING)
+    life.up().see(NodeLeft("b", "it is drained")).exits(WORKER, 143, stopped=True)
+    assert failed(life.see(CapacityRefused("none")).up()) == (8, STOCK_OUT)
+
+
+def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute() -> None:
+    """SPEC §2.1: given up after 20 within a minute; the job goes on without it; never a job retry."""
+    life = Life(job(1, 1, 1, reducers=True)).up()
+    for _ in range(20):
+        life.exits(REDUCER, 1)
+        life.see(ReplicaStarted(1, REDUCER, life.replica(REDUCER).incarnation, life.now))
+    assert life.replica(REDUCER).incarnation == 21
+    life.exits(REDUCER, 1)
+    assert life.replica(REDUCER).state is ReplicaState.EXITED
+    assert life.job.state is JobState.RUNNING
+    assert life.last.endswith("20 of 20 restarts used; the job goes on without it.")
+    assert life.exits(PRIMARY).up().job.state is JobState.SUCCEEDED
+
+
+def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:
+    """SPEC §2.1: a rate limit of its own, not a budget of the attempt."""
+    life = Life(job(1, 1, 1, reducers=True, scheduling=DISABLED)).up()
+    for _ in range(50):
+        life.now += 4 * SECOND
+        life.loses(REDUCER, by_service=True).up()
+    assert life.replica(REDUCER).incarnation == 51
+    assert (life.job.state, life.job.attempt) == (JobState.RUNNING, 1)
+
+
+def test_a_reducer_is_nobody_elses_business() -> None:
+    """SPEC §2.1: never a job retry, restartJobOnWorkerRestart or not."""
+    life = Life(job(1, 1, 1, reducers=True, scheduling=WHOLE_JOB)).up().exits(REDUCER, 139)
+    assert life.job.retry is None
+    assert life.replica(REDUCER).incarnation == 2
+
+
+def test_a_job_runs_without_a_reducer_that_never_comes_up() -> None:
+    """SPEC §2.1: the job goes on; SPEC §2, parallel start: RUNNING when all that are left are up."""
+    life = Life(job(1, 0, 1, reducers=True))
+    life.see(JobAdmitted(((PRIMARY, "a"), (REDUCER, "b"))), RuntimePrepared(1))
+    for _ in range(21):
+        life.loses(REDUCER, "it cannot bind its port")
+    assert life.replica(REDUCER).state is ReplicaState.LOST
+    life.see(ReplicaStarted(1, PRIMARY, 1, life.now))
+    assert life.job.state is JobState.RUNNING
+
+
+def test_a_stalled_replica_is_restarted() -> None:
+    """The stall watchdog ended it; restart by policy, as of a lost replica."""
+    life = Life(job(1)).up().exits(PRIMARY, signal=6, stalled=True)
+    assert life.rules == ["replica_lost"]
+    assert life.replica(PRIMARY).incarnation == 2
+
+
+def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:
+    """SPEC §2.1: a node can be drained at any time; its replicas move and are restarted there. Exit 0 after
+    SIGTERM is not success: a program that saves its state and leaves is not finished."""
+    life = Life(job(1, 1)).up().see(NodeLeft("a", "it is drained"))
+    assert instructions(life.job) == (StopReplica(1, PRIMARY, 1),)
+    assert life.replica(WORKER).state is ReplicaState.RUNNING
+    life.exits(PRIMARY, 0, stopped=True)
+    primary = life.replica(PRIMARY)
+    assert (primary.node, primary.avoid, primary.incarnation) == ("", "a", 2)
+    assert instructions(life.job) == (), "nothing is started before it has a place"
+    life.places(PRIMARY, "c")
+    assert instructions(life.job) == (StartReplicas(1, ((PRIMARY, 2),)),)
+    life.up()
+    assert (life.replica(PRIMARY).node, life.job.state) == ("c", JobState.RUNNING)
+    assert (life.job.attempt, life.rules) == (1, ["replica_lost"])
+
+
+def test_an_end_of_its_own_before_the_request_to_leave_decides() -> None:
+    """SPEC §2.1: the program's own exit, seen after the node was drained."""
+    for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):
+        life = Life(job(1)).up().see(NodeLeft("a", "it is drained")).exits(PRIMARY, code)
+        assert life.job.state is state
+    crashed = Life(job(1)).up().see(NodeLeft("a", "it is drained")).exits(PRIMARY, 139)
+    assert (crashed.job.attempt, crashed.replica(PRIMARY).node) == (2, "")
+
+
+def test_a_replica_that_dies_while_it_leaves_goes_on_elsewhere() -> None:
+    """SPEC §2.1: on another one if its node is gone."""
+    life = Life(job(1)).up().see(NodeLeft("a", "it does not answer")).loses(PRIMARY)
+    assert life.replica(PRIMARY).avoid == "a"
+    assert "it does not answer" in life.last
+
+
+def test_a_node_that_is_left_before_the_launch_costs_no_restart() -> None:
+    """SPEC §2: nothing ran, so only the place is another one."""
+    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), NodeLeft("a", "it is drained"))
+    primary = life.replica(PRIMARY)
+    assert (primary.node, primary.avoid, primary.incarnation) == ("", "a", 1)
+    life.places(PRIMARY, "b").up()
+    assert life.job.state is JobState.RUNNING
+
+
+def test_a_replica_that_was_to_leave_before_anybody_saw_it_start_is_stopped_by_name() -> None:
+    """SPEC §2, cancel: it leaves no process behind, and waits for the word of each that may be one."""
+    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), RuntimePrepared(1))
+    life.see(NodeLeft("a", "it is drained")).cancel()
+    assert instructions(life.job) == (StopReplicas(1, ((PRIMARY, 1),)),)
+    assert life.up().job.state is JobState.CANCELLED
+
+
+def test_an_ended_replica_does_not_come_back_to_a_node_that_was_left() -> None:
+    """SPEC §2.1: on another one if its node is gone or draining, whichever replica's end retried the job."""
+    life = Life(job(1, 1)).up().exits(WORKER).see(NodeLeft("b", "it is drained"))
+    life.exits(PRIMARY, 139)
+    assert [(r.node, r.avoid) for r in life.job.replicas] == [("a", ""), ("", "b")]
+
+
+def test_events_of_an_older_incarnation_change_nothing() -> None:
+    """DESIGN §3.3: incarnation numbers fence."""
+    life = Life(job(1)).up().loses(PRIMARY)
+    now = life.job
+    stale: tuple[Event, ...] = (
+        ReplicaStarted(1, PRIMARY, 1, life.now),
+        ReplicaExited(1, PRIMARY, 1, exited(0)),
+    )
+    for event in stale:
+        assert step(now, event, life.now).job == now
+
+
+def test_every_verdict_names_its_rule_its_effect_and_its_evidence() -> None:
+    """Issue of the failure table: each verdict is recorded with rule and evidence on the job's timeline."""
+    life = Life(job(1, 1)).up().exits(WORKER, 139)
+    (entry,) = [e for e in life.told if e.kind == "verdict"]
+    assert entry.details == {
+        "rule": "transient_exit",
+        "effect": "job_retries",
+        "cause": "exited",
+        "attempt": 1,
+        "replica": "workerpool1-0",
+        "exit_code": 139,
+        "signal": None,
+        "status": 139,
+        "count": 1,
+        "budget": 3,
+    }
+    assert entry.message == "Rule transient_exit for workerpool1-0: the job is retried (1 of 3)."

@@ -1,0 +1,158 @@
+"""The five transition tables: total, walked cell by cell, every state reachable, no way out of an end."""
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle.states import (
+    AttemptState,
+    AttemptTrigger,
+    JobState,
+    JobTrigger,
+    OperationState,
+    OperationTrigger,
+    PipelineState,
+    PipelineTrigger,
+    ReplicaState,
+    ReplicaTrigger,
+)
+from trainshed.core.lifecycle.transitions import Ignore, Illegal, IllegalTransition, Next, Table
+
+AnyTable = Table[Any, Any]
+
+THINGS: list[tuple[AnyTable, type[enum.StrEnum], type[enum.StrEnum], enum.StrEnum]] = [
+    (tables.JOB, JobState, JobTrigger, JobState.QUEUED),
+    (tables.ATTEMPT, AttemptState, AttemptTrigger, AttemptState.WAITING),
+    (tables.REPLICA, ReplicaState, ReplicaTrigger, ReplicaState.WAITING),
+    (tables.PIPELINE, PipelineState, PipelineTrigger, PipelineState.QUEUED),
+    (tables.OPERATION, OperationState, OperationTrigger, OperationState.RUNNING),
+]
+TABLES = [thing[0] for thing in THINGS]
+ENDS: dict[str, set[enum.StrEnum]] = {
+    "job": {s for s in JobState if s.is_final},
+    "attempt": {AttemptState.OVER},
+    "replica": set(),  # a replica has no end of its own: it ends with its attempt
+    "pipeline": {s for s in PipelineState if s.is_final},
+    "operation": {s for s in OperationState if s.is_final},
+}
+CANCELS: list[tuple[AnyTable, enum.StrEnum]] = [
+    (tables.JOB, JobTrigger.CANCEL_ACCEPTED),
+    (tables.PIPELINE, PipelineTrigger.CANCEL_ACCEPTED),
+    (tables.OPERATION, OperationTrigger.CANCEL_ACCEPTED),
+]
+NAMES = [table.name for table in TABLES]
+CELLS = [(table, state, trigger) for table in TABLES for state, trigger in table.cells]
+
+
+def successors(table: AnyTable, state: enum.StrEnum) -> set[enum.StrEnum]:
+    found: Iterator[Next[Any]] = (
+        cell
+        for (before, _), cell in table.cells.items()
+        if before is state and isinstance(cell, Next)
+    )
+    return {cell.state for cell in found}
+
+
+def reachable(table: AnyTable, first: enum.StrEnum) -> set[enum.StrEnum]:
+    seen, todo = {first}, [first]
+    while todo:
+        new = successors(table, todo.pop()) - seen
+        seen |= new
+        todo += new
+    return seen
+
+
+@pytest.mark.parametrize(("table", "states", "triggers", "_first"), THINGS, ids=NAMES)
+def test_a_table_says_something_of_every_state_and_every_trigger(
+    table: AnyTable,
+    states: type[enum.StrEnum],
+    triggers: type[enum.StrEnum],
+    _first: enum.StrEnum,
+) -> None:
+    """SPEC §2: every moment has an answer to everything that may come."""
+    assert set(table.cells) == {(state, trigger) for state in states for trigger in triggers}
+
+
+@pytest.mark.parametrize(
+    ("table", "state", "trigger"),
+    CELLS,
+    ids=[f"{table.name}-{state}-{trigger}" for table, state, trigger in CELLS],
+)
+def test_every_cell_does_what_it_says(
+    table: AnyTable, state: enum.StrEnum, trigger: enum.StrEnum
+) -> None:
+    """SPEC §2: a next state, or nothing with a reason, or an error with the whole story."""
+    cell = table.cells[state, trigger]
+    match cell:
+        case Next():
+            assert table.fire(state, trigger) is cell.state
+            assert cell.state in table.states
+        case Ignore():
+            assert table.fire(state, trigger) is None
+            assert cell.why
+        case Illegal():
+            with pytest.raises(IllegalTransition) as raised:
+                table.fire(state, trigger, ["it was created", "it was seen"])
+            told = str(raised.value)
+            assert cell.why
+            for part in (
+                table.name,
+                state,
+                str(trigger),
+                cell.why,
+                "it was created",
+                "it was seen",
+            ):
+                assert part in told
+
+
+@pytest.mark.parametrize(("table", "_states", "_triggers", "first"), THINGS, ids=NAMES)
+def test_every_state_can_be_reached(
+    table: AnyTable,
+    _states: type[enum.StrEnum],
+    _triggers: type[enum.StrEnum],
+    first: enum.StrEnum,
+) -> None:
+    assert reachable(table, first) == set(table.states)
+
+
+def test_nothing_leads_out_of_an_end_and_every_state_leads_to_one() -> None:
+    """SPEC §2: what is over stays as it is."""
+    for table in TABLES:
+        ends = {state for state in table.states if not successors(table, state)}
+        assert ends == ENDS[table.name]
+        for state in table.states if ends else ():
+            assert reachable(table, state) & ends, f"{table.name}: no end after {state}"
+
+
+def test_a_cancel_is_accepted_in_every_state_before_the_end() -> None:
+    """SPEC §2: cancel works in every state before the end, and is idempotent."""
+    for table, trigger in CANCELS:
+        for state in table.states:
+            cell = table.cells[state, trigger]
+            over = state in ENDS[table.name] or state.value == "CANCELLING"
+            assert isinstance(cell, Ignore if over else Next), (table.name, state)
+
+
+def test_a_cancelling_job_never_goes_back_to_work() -> None:
+    """SPEC §2: never lost."""
+    for table, _ in CANCELS:
+        cancelling = next(s for s in table.states if s.value == "CANCELLING")
+        assert reachable(table, cancelling) - {cancelling} == ENDS[table.name]
+
+
+def test_a_replica_has_another_incarnation_only_after_the_end_of_the_last() -> None:
+    """DESIGN §3.3: never two live incarnations of one replica."""
+    for state in ReplicaState:
+        cell = tables.REPLICA.cells[state, ReplicaTrigger.RESTARTED]
+        assert isinstance(cell, Next if state.is_over else Illegal)
+
+
+def test_a_table_with_a_gap_cannot_be_made() -> None:
+    rows = {state: dict.fromkeys(OperationTrigger, Ignore("x")) for state in OperationState}
+    del rows[OperationState.RUNNING][OperationTrigger.STOPPED]
+    with pytest.raises(ValueError, match="nothing is said of"):
+        Table("operation", OperationState, OperationTrigger, rows)

@@ -1,0 +1,248 @@
+"""Why a job waits and what would let it start, in exact words (issue 3, point 3)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, World, gang, node
+from trainshed.core.capacity import NodeCondition, Preflight, QuotaKey, Waiting, WaitReason
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.explaining import preflight, why
+from trainshed.scheduler.model import Policy, Standing
+from trainshed.scheduler.positions import position
+from trainshed.scheduler.reporting import node_statuses, quota_statuses
+
+CPUS = "cpus_n1_e2"
+PATIENT = STRICT.patience
+
+
+def said(world: World, uid: int, now: int = NOW) -> Waiting:
+    world.plan(now)
+    found = why(world.snapshot, JobUid(uid), now)
+    assert found is not None
+    return found
+
+
+def test_who_has_room_or_is_not_known_waits_for_nothing() -> None:
+    world = World([node("a")])
+    world.run(gang(1), "a")
+    assert why(world.snapshot, JobUid(1), NOW) is None
+    assert why(world.snapshot, JobUid(2), NOW) is None
+
+
+def test_the_one_node_is_too_full() -> None:
+    """SPEC §8: says at every moment why a job waits."""
+    world = World([node("a", 8)])
+    world.run(gang(17, 4), "a")
+    world.wait(gang(18, 1, replicas=8))
+    assert said(world, 18) == Waiting(
+        WaitReason.CAPACITY,
+        "needs 8 CPUs, 4 of 8 are used by job 17",
+        "would start now with at most 3 replicas in workerpool1",
+        (gang(17).name,),
+    )
+
+
+def test_the_nodes_are_too_full() -> None:
+    """SPEC §8."""
+    world = World([node("a", 8, gpus=4), node("b", 8, gpus=2)])
+    world.run(gang(1, 2, gpus=3), "a", until=NOW + 5)
+    world.wait(
+        gang(2, 2, gpus=4), gang(3, 8), gang(4, 1, replicas=3, gpus=2), gang(5, 1, memory=64)
+    )
+    assert said(world, 2).message == f"needs 4 {T4} on one node, and at most 2 are free on one now"
+    assert said(world, 2).blockers == (gang(1).name,)
+    world.run(gang(6, 2), "b")
+    assert said(world, 3).message == "needs 8 CPUs on one node, and at most 6 are free on one now"
+    assert said(world, 4).message == (
+        f"needs room for 3 replicas of 1 CPU and 2 {T4}, and there is room for 1 now"
+    )
+    world.run(gang(7, 1, memory=1), "a")
+    world.run(gang(8, 1, memory=2), "b")
+    assert said(world, 5).message == (
+        "needs 64 GiB of memory on one node, and at most 63 GiB are free on one now"
+    )
+
+
+def test_the_quota_is_used_up() -> None:
+    """SPEC §2, "Queue"."""
+    world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 8})
+    world.run(gang(1, 4, quota=((CPUS, 4),)), "a")
+    world.wait(gang(2, 2, replicas=4, quota=((CPUS, 8),)), gang(3, 9, quota=((CPUS, 9),)))
+    assert said(world, 2) == Waiting(
+        WaitReason.QUOTA,
+        f"needs 8 {CPUS} in {REGION}, 4 of 8 are used by job 1",
+        "would start now with at most 1 replica in workerpool1",
+        (gang(1).name,),
+    )
+    assert said(world, 3).message == f"needs 9 {CPUS} in {REGION}, and the project's quota is 8"
+
+
+def test_the_number_of_replicas_is_reached() -> None:
+    """SPEC §2, "Capacity modes"."""
+    world = World([node("a")], Policy(max_replicas=4))
+    world.run(gang(1, replicas=2), "a")
+    world.wait(gang(2, replicas=4))
+    assert said(world, 2) == Waiting(
+        WaitReason.REPLICA_LIMIT,
+        "needs 4 replicas, and 2 of 4 that may run at once do",
+        "would start now with at most 1 replica in workerpool1",
+        (gang(1).name,),
+    )
+
+
+def test_no_node_could_ever_do_or_none_can_now() -> None:
+    """SPEC §2, "Capacity modes"."""
+    world = World([node("a", 4), node("b", 16, condition=NodeCondition.DRAINED)])
+    world.wait(gang(1, 32), gang(2, 16), gang(3, 4, replicas=9))
+    lost = said(world, 1)
+    assert lost.reason is WaitReason.STOCK_OUT
+    assert lost.message == "needs 32 CPUs on one node; the largest node has 16"
+    assert said(world, 2) == Waiting(
+        WaitReason.NO_NODE, "needs 16 CPUs on a node, and b is drained"
+    )
+    assert said(world, 3).message == (
+        "needs 9 replicas at once, 4 CPUs each, and there is room for 5 of them"
+    )
+    nothing = World([])
+    nothing.wait(gang(1))
+    assert said(nothing, 1) == Waiting(WaitReason.NO_NODE, "no node is known yet")
+
+
+def test_it_pauses_or_it_is_not_its_turn() -> None:
+    """SPEC §2.1, back-off; SPEC §2, "Queue"."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2), not_before=NOW + 90 * SECOND)
+    assert said(world, 2) == Waiting(
+        WaitReason.BACK_OFF, "is tried again in 90 s", retry_at=NOW + 90 * SECOND
+    )
+    world.wait(gang(3, 8), gang(4))
+    assert said(world, 4, NOW + PATIENT) == Waiting(
+        WaitReason.POLICY, "the room is kept for job 3", "", (gang(3).name,)
+    )
+
+
+def test_a_replica_without_a_place_says_so() -> None:
+    """SPEC §2.1."""
+    world = World([node("a", 4), node("b", 4)])
+    world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
+    world.run(gang(2, 2), "b")
+    assert said(world, 1) == Waiting(
+        WaitReason.CAPACITY,
+        "workerpool0-0 lost its place on a and needs 4 CPUs on another node",
+        "",
+        (gang(2).name,),
+    )
+
+
+def test_many_blockers_are_counted_and_five_are_named() -> None:
+    world = World([node("a", 8)])
+    for uid in range(1, 8):
+        world.run(gang(uid, 1), "a")
+    world.wait(gang(9, 8))
+    found = said(world, 9)
+    assert found.message == "needs 8 CPUs, 7 of 8 are used by jobs 1, 2, 3, 4, 5 and 2 more"
+    assert len(found.blockers) == 5
+
+
+# Pre-flight
+
+
+def test_preflight_says_where_it_would_run_and_creates_nothing() -> None:
+    """SPEC §1.7."""
+    world = World([node("a", 4), node("b", 8)])
+    world.run(gang(1, 4), "a")
+    asked = gang(5, 2, replicas=2)
+    assert preflight(world.snapshot, asked, NOW) == Preflight(
+        (("workerpool0-0", "b"), ("workerpool1-0", "b")), None, 1
+    )
+    assert JobUid(5) not in world.snapshot.entries
+    with pytest.raises(ValueError, match="uid of its own"):
+        preflight(world.snapshot, gang(1), NOW)
+
+
+def test_preflight_says_why_not_and_what_would() -> None:
+    """SPEC §1.7."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2, 8))
+    found = preflight(world.snapshot, gang(9, 2, replicas=4), NOW)
+    assert not found.admitted
+    assert found.position == 2
+    assert found.waiting is not None
+    assert found.waiting.message == "needs 8 CPUs, 4 of 8 are used by job 1"
+    assert found.waiting.hint == "would start now with at most 1 replica in workerpool1"
+
+
+def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
+    """SPEC §1.7."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2, 8), since=NOW - PATIENT)
+    found = preflight(world.snapshot, gang(9, 1), NOW)
+    assert found.waiting == Waiting(
+        WaitReason.POLICY, "the room is kept for job 2", "", (gang(2).name,)
+    )
+    spot = World([node("a", 8)])
+    spot.run(gang(1, 8, spot=True), "a")
+    found = preflight(spot.snapshot, gang(9, 8), NOW)
+    assert found.waiting is not None
+    assert found.waiting.hint == (
+        "would start as soon as job 1 had left: spot work gives way to it"
+    )
+
+
+def test_preflight_tells_of_devices_that_are_not_there() -> None:
+    """SPEC §2, "Capacity modes": a GPU spec on a host without GPUs runs without them."""
+    world = World([node("a")], Policy())
+    found = preflight(world.snapshot, gang(1, gpus=2), NOW)
+    assert found.admitted
+    assert found.notices == (f"no node here has {T4}: the job would run without",)
+
+
+# Positions
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("pqr"), st.sampled_from([0, 0, 7])), min_size=1, max_size=12)
+)
+def test_positions_of_equal_jobs_are_the_order_in_which_they_start(
+    jobs: list[tuple[str, int]],
+) -> None:
+    """SPEC §2, "Queue": `ml` shows jobPosition."""
+    world = World([node("a", 64)])
+    for uid, (project, priority) in enumerate(jobs, start=1):
+        world.wait(gang(uid, 2, project=project, priority=priority))
+    places = [position(world.snapshot, JobUid(uid)) for uid in world.admitted()]
+    assert places == list(range(1, len(jobs) + 1))
+
+
+def test_who_does_not_wait_has_no_position() -> None:
+    world = World([node("a")])
+    world.run(gang(1), "a")
+    world.wait(gang(2), not_before=NOW + 1)
+    found = [position(world.snapshot, JobUid(uid)) for uid in (1, 2, 3)]
+    assert found == [0, 1, 0]
+
+
+# Reports
+
+
+def test_nodes_and_quotas_are_reported_with_what_is_used() -> None:
+    """Issue 3, points 3 and 4: `trainshed nodes list`, `trainshed quotas`."""
+    key = QuotaKey("p", REGION, CPUS)
+    world = World(
+        [node("a", 8, 16, gpus=2), node("b", condition=NodeCondition.GONE)], quotas={key: 6}
+    )
+    world.run(gang(1, 2.5, memory=4, gpus=1, quota=((CPUS, 2.5),)), "a")
+    world.wait(gang(2, 4, quota=((CPUS, 4), ("pd_ssd_gb", 100))))
+    first, second = node_statuses(world.snapshot, {"b": "it does not answer"})
+    assert (first.used_vcpus, first.used_memory_bytes) == (2.5, 4 * GIB)
+    assert first.used_accelerators == ((T4, 1),)
+    assert first.replicas == (f"{gang(1).name} workerpool0-0",)
+    assert (second.condition, second.cause) == (NodeCondition.GONE, "it does not answer")
+    cpus, disk = quota_statuses(world.snapshot, "p")
+    assert (cpus.limit, cpus.used, cpus.waiting, cpus.source) == (6, 2.5, 4, "set")
+    assert (disk.limit, disk.used, disk.waiting, disk.source) == (-1, 0, 100, "none")
+    assert quota_statuses(world.snapshot, "q") == ()

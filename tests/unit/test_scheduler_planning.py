@@ -1,0 +1,419 @@
+"""Who starts, who waits, who yields: the rules of SPEC §2, one by one."""
+
+import pytest
+
+from tests.unit.clusters import NOW, REGION, SECOND, STRICT, T4, V100, World, gang, node
+from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.model import (
+    Admit,
+    Demand,
+    Gang,
+    Place,
+    Policy,
+    Preempt,
+    Standing,
+    StockOut,
+)
+
+PATIENT = STRICT.patience
+CPUS = "cpus_n1_e2"
+
+
+def mixed(uid: int, *pools: tuple[int, Demand]) -> Gang:
+    """A gang with pools of its own demands."""
+    replicas = tuple(
+        (ReplicaId(pool, index), demand)
+        for pool, (count, demand) in enumerate(pools)
+        for index in range(count)
+    )
+    return Gang(JobUid(uid), f"projects/p/jobs/j{uid}", "p", REGION, 0, uid, replicas)
+
+
+# Order
+
+
+def test_priority_comes_first_then_age() -> None:
+    """SPEC §2, "Queue"."""
+    world = World([node("a", 2)])
+    world.wait(gang(1), gang(2), gang(3, priority=5))
+    assert world.admitted() == [3, 1]
+
+
+def test_the_project_that_uses_least_comes_first_and_shares_change_meanwhile() -> None:
+    """SPEC §2, "Queue": fair share between projects."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 2, project="busy"), "a")
+    world.wait(*(gang(uid, 1, project="busy") for uid in (2, 3, 4)))
+    world.wait(*(gang(uid, 1, project="idle") for uid in (5, 6, 7, 8, 9)))
+    assert world.admitted() == [5, 6, 2, 7, 3, 8]
+
+
+def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:
+    """SPEC §2, "Queue": dominant share: all devices count more than a few CPUs."""
+    world = World([node("a", 8, gpus=2), node("b", 8)])
+    world.run(gang(1, 1, gpus=2, project="devices"), "a")
+    world.run(gang(2, 4, project="cpus"), "b")
+    world.wait(
+        gang(3, 11, project="devices"), gang(4, 4, project="cpus"), gang(5, 4, project="devices")
+    )
+    assert world.admitted()[0] == 4
+
+
+def test_relaxed_shares_are_shares_of_the_replicas() -> None:
+    """SPEC §2, "Capacity modes": nodes have no capacities, replicas are what is scarce."""
+    world = World([node("a")], Policy(max_replicas=4))
+    world.run(gang(1, replicas=2, project="busy"), "a")
+    world.wait(gang(2, project="busy"), gang(3, project="idle"), gang(4, project="idle"))
+    assert world.admitted() == [3, 4]
+
+
+# Quotas
+
+
+def test_a_used_up_quota_holds_back_its_own_project_only() -> None:
+    """SPEC §2, "Queue": a job waits while its project's quota for that region is used up."""
+    world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 4})
+    world.run(gang(1, 3, quota=((CPUS, 3),)), "a")
+    world.wait(gang(2, 2, quota=((CPUS, 2),)))
+    world.wait(gang(3, 2, quota=((CPUS, 2),), project="q"), gang(4, 2), since=NOW)
+    assert sorted(world.admitted()) == [3, 4]
+    assert sorted(world.admitted(NOW + 2 * PATIENT)) == [3, 4]  # nor when it has waited long
+
+
+def test_public_quotas_hold_where_none_is_set() -> None:
+    """SPEC §2, "Capacity modes": `quotas: public` turns the public defaults on, `ml` CPUs 450."""
+    for public, admitted in ((False, [1, 2]), (True, [1])):
+        world = World([node("a")], Policy(public_quotas=public))
+        world.wait(gang(1, quota=(("ml_cpus", 300),)), gang(2, quota=(("ml_cpus", 300),)))
+        assert world.admitted() == admitted
+
+
+def test_an_impatient_job_gets_its_quota_before_younger_ones_of_its_project() -> None:
+    """SPEC §2, "Queue": small jobs never starve a big one."""
+    world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 4})
+    world.run(gang(1, 1, quota=((CPUS, 2),)), "a", until=NOW + 3000 * SECOND)
+    world.wait(gang(2, 4, quota=((CPUS, 4),)), gang(3, 1, quota=((CPUS, 1),), longest=10_000))
+    assert world.admitted() == [3]
+    assert world.admitted(NOW + PATIENT) == []
+
+
+# Gangs
+
+
+def test_a_gang_starts_whole_or_not_at_all() -> None:
+    """SPEC §2, "Parallel start"."""
+    world = World([node("a", 4), node("b", 4)])
+    world.run(gang(1, 1), "a")
+    world.wait(gang(2, 4, replicas=2))
+    assert world.plan().decisions == ()
+    world.end(1)
+    assert world.admitted() == [2]
+
+
+def test_the_fullest_node_that_holds_it_is_taken() -> None:
+    """SPEC §2, "Capacity modes": big holes are kept for big jobs."""
+    world = World([node("a", 8), node("b", 4)])
+    world.wait(gang(1, 2), gang(2, 8))
+    made = {d.uid: d.nodes[0][1] for d in world.plan().decisions if isinstance(d, Admit)}
+    assert made == {1: "b", 2: "a"}
+
+
+def test_work_without_devices_stays_away_from_nodes_that_have_them() -> None:
+    """SPEC §2, "Capacity modes"."""
+    world = World([node("a", 4, gpus=4), node("b", 32)])
+    world.wait(gang(1, 4), gang(2, 4, gpus=4))
+    assert len(world.admitted()) == 2
+
+
+def test_replicas_of_different_sorts_are_placed_together() -> None:
+    """SPEC §2, "Parallel start": a primary with devices and workers without."""
+    world = World([node("a", 4, gpus=1), node("b", 4), node("c", 4)])
+    world.wait(mixed(1, (1, Demand(4, 0, T4, 1)), (2, Demand(4))))
+    (made,) = world.plan().decisions
+    assert isinstance(made, Admit)
+    assert made.nodes[0] == (ReplicaId(0, 0), "a")
+    assert sorted(name for _, name in made.nodes[1:]) == ["b", "c"]
+
+
+def test_relaxed_gangs_are_dealt_evenly_and_one_too_large_runs_alone() -> None:
+    """SPEC §2, "Capacity modes": any valid spec runs on what the host has, however large."""
+    world = World([node("a", 1), node("b", 1)], Policy(max_replicas=4))
+    world.wait(gang(1, 900, replicas=5))
+    (made,) = world.step(NOW).decisions
+    assert isinstance(made, Admit)
+    assert [name for _, name in made.nodes].count("a") == 3
+    world.wait(gang(2))
+    assert world.admitted() == []
+    world.end(1)
+    assert world.admitted() == [2]
+
+
+# Backfill
+
+
+def test_a_job_is_overtaken_until_its_patience_is_over() -> None:
+    """SPEC §2, "Queue": small jobs may be backfilled but never starve a big one."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a", until=NOW + 3600 * SECOND)
+    world.wait(gang(2, 8), gang(3, 1, longest=7200), gang(4, 1, longest=600))
+    assert world.admitted() == [3, 4]
+    assert world.admitted(NOW + PATIENT) == [4]  # over before job 1 is: it delays nobody
+
+
+def test_room_is_kept_behind_work_that_starts_in_the_same_plan() -> None:
+    """SPEC §2, "Queue": job 3 starts by its priority, and is not a way past job 2 for job 4."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a", until=NOW + 900 * SECOND)
+    world.wait(gang(2, 8), gang(3, 1, priority=1, longest=2000), gang(4, 1, longest=9999))
+    assert world.admitted(NOW + PATIENT) == [3]
+
+
+def test_what_an_impatient_job_does_not_need_is_free_for_others() -> None:
+    """SPEC §2, "Queue"."""
+    world = World([node("a", 8), node("b", 4)])
+    world.run(gang(1, 8), "a", until=NOW + 3600 * SECOND)
+    world.wait(gang(2, 6), gang(3, 4, longest=9999), gang(4, 1, longest=9999))
+    assert world.admitted(NOW + PATIENT) == [3]
+    world.run(gang(1, 4), "a", until=NOW + 3600 * SECOND)
+    assert world.admitted(NOW + PATIENT) == [3, 4]  # two CPUs of a are spare beside job 2
+
+
+def test_nothing_is_certain_of_jobs_whose_end_is_not_known() -> None:
+    """SPEC §2, "Queue": nobody overtakes on a guess."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2, 8), gang(3, 1, longest=10))
+    assert world.admitted(NOW + PATIENT) == []
+
+
+def test_a_higher_priority_does_not_wait_for_an_impatient_job() -> None:
+    """SPEC §2, "Queue": priority comes before everything."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2, 8), gang(3, 1, priority=1))
+    assert world.admitted(NOW + PATIENT) == [3]
+
+
+def test_an_impatient_job_does_not_pay_for_the_younger_ones_that_overtook_it() -> None:
+    """SPEC §2, "Queue": fair share does not starve a job either."""
+    world = World([node("a", 8), node("b", 8)])
+    world.run(gang(5, 8), "b", until=NOW + 9999 * SECOND)  # younger than job 2, the same project
+    world.run(gang(6, 4, project="q"), "a", until=NOW + 3600 * SECOND)
+    world.wait(gang(2, 8), gang(7, 4, project="q", longest=9999))
+    assert world.admitted() == [7]
+    assert world.admitted(NOW + PATIENT) == []
+
+
+def test_relaxed_places_are_kept_for_an_impatient_gang() -> None:
+    """SPEC §2, "Queue"."""
+    world = World([node("a")], Policy(max_replicas=4, patience=PATIENT))
+    world.run(gang(1, replicas=2), "a", until=NOW + 3600 * SECOND)
+    world.wait(gang(2, replicas=4), gang(3, longest=9999), gang(4, longest=60))
+    assert world.admitted() == [3, 4]
+    assert world.admitted(NOW + PATIENT) == [4]
+
+
+def test_a_pause_is_kept_and_ends_by_time_alone() -> None:
+    """SPEC §2.1: a stock-out is retried with back-off."""
+    world = World([node("a")])
+    world.wait(gang(1), not_before=NOW + 30)
+    made = world.plan()
+    assert (made.decisions, made.look_again) == ((), NOW + 30)
+    assert world.admitted(NOW + 30) == [1]
+
+
+# Stock-outs
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (gang(1, 4, gpus=8, kind=V100), "needs 8 NVIDIA_TESLA_V100 on one node; the largest node has 2"),
+        (gang(1, 4, gpus=1, kind="TPU_V2"), "needs 1 TPU_V2 on one node; no node has any"),
+        (gang(1, 96), "needs 96 CPUs on one node; the largest node has 16"),
+        (gang(1, 1, memory=100), "needs 100 GiB of memory on one node; the largest node has 64 GiB"),
+        (
+            gang(1, 16, memory=1, gpus=1, kind=V100),
+            "needs 16 CPUs, 1 GiB and 1 NVIDIA_TESLA_V100 on one node; no node has all of it",
+        ),
+        (
+            gang(1, 8, replicas=4),
+            "needs 4 replicas at once, 8 CPUs each, and there is room for 3 of them",
+        ),
+    ],
+    ids=["devices", "no-devices", "cpus", "memory", "together", "gang"],
+)  # fmt: skip
+def test_what_can_never_fit_is_a_stock_out(wanted: Gang, reason: str) -> None:
+    """SPEC §2, "Capacity modes": whatever is used now; the reason names what is missing."""
+    world = World([node("a", 8, gpus=2, kind=V100), node("b", 16)])
+    world.run(gang(9, 16), "b")
+    world.wait(wanted)
+    assert world.plan().decisions == (StockOut(JobUid(1), reason),)
+
+
+@pytest.mark.parametrize("condition", [NodeCondition.DRAINED, NodeCondition.GONE])
+def test_a_node_that_may_come_back_is_waited_for(condition: NodeCondition) -> None:
+    """SPEC §2, "Capacity modes": a drained node is no stock-out."""
+    world = World([node("a", 4), node("b", 16, condition=condition)])
+    world.wait(gang(1, 16))
+    assert world.plan().decisions == ()
+    world.set_nodes([node("a", 4), node("b", 16)])
+    assert world.admitted() == [1]
+
+
+def test_relaxed_mode_knows_no_stock_out_and_no_nodes_mean_waiting() -> None:
+    """SPEC §2, "Capacity modes"."""
+    world = World([], Policy())
+    world.wait(gang(1, 999))
+    assert world.plan().decisions == ()
+    world.set_nodes([node("a", 1)])
+    assert world.admitted() == [1]
+    strict = World([])
+    strict.wait(gang(1))
+    assert strict.plan().decisions == ()
+
+
+# Replicas that lost their place
+
+
+def test_a_homeless_replica_comes_before_all_that_wait_and_goes_elsewhere() -> None:
+    """SPEC §2.1: on another node if its node is gone or draining."""
+    world = World([node("a", 4), node("b", 4)])
+    world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
+    world.wait(gang(2, 4, priority=9))
+    assert world.plan().decisions == (
+        Place(JobUid(1), ReplicaId(0, 0), "b"),
+        Admit(JobUid(2), ((ReplicaId(0, 0), "a"),)),
+    )
+
+
+@pytest.mark.parametrize("policy", [STRICT, Policy()], ids=["strict", "relaxed"])
+def test_a_replica_goes_back_only_where_there_is_no_other_node(policy: Policy) -> None:
+    """SPEC §2.1."""
+    world = World([node("a", 4)], policy)
+    world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
+    assert world.plan().decisions == (Place(JobUid(1), ReplicaId(0, 0), "a"),)
+    world.set_nodes([node("a", 4, condition=NodeCondition.DRAINED)])
+    assert world.plan().decisions == ()
+
+
+def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
+    """SPEC §2, "Queue": what runs already is not held up by what waits."""
+    world = World([node("a", 4), node("b", 4)])
+    world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
+    world.run(gang(2, 2), "b")
+    world.wait(gang(3, 1), gang(4, 2))
+    assert world.admitted() == [3, 4]  # on a, which job 1 may not go back to
+    made = world.step(NOW)
+    places = [name for d in made.decisions if isinstance(d, Admit) for _, name in d.nodes]
+    assert places == ["a", "a"]
+
+
+def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:
+    """SPEC §2, "Capacity modes"."""
+    world = World([node("b", 2)])
+    world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
+    reason = "needs 4 CPUs on one node; the largest node has 2"
+    assert world.plan().decisions == (StockOut(JobUid(1), reason),)
+
+
+# Spot
+
+
+def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
+    """SPEC §2.1, "spot preemption"."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4, spot=True), "a")
+    world.run(gang(2, 4, spot=True), "a")
+    world.wait(gang(3, 4))
+    assert world.plan().decisions == (Preempt(JobUid(2), gang(3).name),)
+
+
+def test_the_fewest_spot_jobs_are_asked() -> None:
+    """SPEC §2.1, "spot preemption"."""
+    world = World([node("a", 4), node("b", 4)])
+    world.run(gang(1, 4, spot=True), "a")
+    for uid in (2, 3, 4, 5):
+        world.run(gang(uid, 1, spot=True), "b")
+    world.wait(gang(6, 4))
+    assert world.preempted() == [1]
+
+
+def test_who_is_of_no_use_is_not_asked() -> None:
+    """SPEC §2.1, "spot preemption": job 5 is the youngest and the largest, and its room would not do."""
+    world = World([node("a", 16), node("b", 8)])
+    world.run(gang(4, 9), "a")
+    world.run(gang(5, 7, spot=True), "a")
+    world.run(gang(1, 4, spot=True), "b")
+    world.run(gang(2, 4, spot=True), "b")
+    world.wait(gang(6, 8))
+    assert sorted(world.preempted()) == [1, 2]
+
+
+def test_nobody_is_asked_in_vain() -> None:
+    """SPEC §2.1, "spot preemption": not if it would not fit anyway; spot work asks nobody."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4, spot=True), "a")
+    world.run(gang(2, 2), "a")
+    world.wait(gang(3, 8))
+    assert world.preempted() == []
+    world.wait(gang(4, 4, spot=True))
+    assert world.preempted() == []
+
+
+def test_room_to_come_counts_once() -> None:
+    """SPEC §2.1, "spot preemption": no second victim for the same need, no room counted for two."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4, spot=True), "a")
+    world.run(gang(2, 4, spot=True), "a", leaving=True)
+    world.wait(gang(3, 4))
+    assert world.plan().decisions == ()
+    world.wait(gang(4, 4))
+    assert world.plan().decisions == (Preempt(JobUid(1), gang(4).name),)
+
+
+def test_room_that_was_made_is_not_given_to_others() -> None:
+    """SPEC §2.1, "spot preemption"."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4, spot=True), "a")
+    world.wait(gang(2, 8), gang(3, 1, longest=1))
+    made = world.step(NOW)
+    assert made.decisions == (Preempt(JobUid(1), gang(2).name),)
+    assert world.plan().decisions == ()
+    world.end(1)
+    assert world.admitted() == [2]
+
+
+def test_spot_work_yields_its_quota_within_its_project() -> None:
+    """SPEC §2.1, "spot preemption"."""
+    disk = "pd_ssd_gb"
+    world = World([node("a", 8)], quotas={QuotaKey("p", REGION, disk): 200})
+    world.run(gang(1, 1, spot=True, quota=((disk, 200),)), "a")
+    world.run(gang(2, 1, spot=True, quota=((disk, 200),), project="q"), "a")
+    world.wait(gang(3, 1, quota=((disk, 100),)))
+    assert world.preempted() == [1]
+
+
+def test_spot_work_yields_places_in_relaxed_mode() -> None:
+    """SPEC §2.1, "spot preemption"; SPEC §2, "Capacity modes"."""
+    world = World([node("a")], Policy(max_replicas=2))
+    world.run(gang(1, replicas=2, spot=True), "a")
+    world.wait(gang(2))
+    assert world.preempted() == [1]
+
+
+def test_spot_work_is_not_started_where_on_demand_work_would_take_its_room_again() -> None:
+    """SPEC §2, "Queue"."""
+    world = World([node("a", 8)])
+    world.wait(gang(1, 8, spot=True), gang(2, 8))
+    assert world.admitted() == [2]
+
+
+def test_a_moment_is_named_at_which_patience_alone_may_change_the_plan() -> None:
+    """SPEC §2, "Queue": job 3 is held back by room kept for job 2 until it is impatient itself."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2, 8), since=NOW - PATIENT)
+    world.wait(gang(3, 1))
+    assert world.plan().look_again == NOW + PATIENT

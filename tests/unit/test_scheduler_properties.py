@@ -1,0 +1,292 @@
+"""Safety and liveness of plans over generated clusters and queues (SPEC §2)."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
+from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.model import (
+    Admit,
+    Demand,
+    Gang,
+    NodeRoom,
+    Place,
+    Policy,
+    Preempt,
+    Standing,
+    StockOut,
+)
+from trainshed.scheduler.planning import plan
+from trainshed.scheduler.snapshot import Snapshot
+
+CPUS = "cpus_n1_e2"
+PATIENCE = 50 * SECOND
+
+demands = st.one_of(
+    st.builds(Demand, st.sampled_from([0.5, 1, 2, 4, 8]), st.integers(0, 3)),
+    st.builds(Demand, st.just(1.0), st.just(0), st.sampled_from([T4, V100]), st.integers(1, 3)),
+)
+
+
+@st.composite
+def gangs(draw: st.DrawFn, uid: int) -> Gang:
+    pools = draw(st.lists(st.tuples(st.integers(1, 4), demands), min_size=1, max_size=2))
+    replicas = tuple(
+        (ReplicaId(pool, index), demand)
+        for pool, (count, demand) in enumerate(pools)
+        for index in range(count)
+    )
+    spent = sum(demand.vcpus for _, demand in replicas)
+    return Gang(
+        uid=JobUid(uid),
+        name=f"projects/p/jobs/j{uid}",
+        project_id=draw(st.sampled_from(["p", "q", "r"])),
+        region=REGION,
+        priority=draw(st.sampled_from([0, 0, 0, 5])),
+        created=draw(st.integers(1, 50)),
+        replicas=replicas,
+        quota=((CPUS, spent),) if draw(st.booleans()) else (),
+        spot=draw(st.booleans()) and draw(st.booleans()),
+        longest=draw(st.sampled_from([0, 20, 100])) * SECOND,
+    )
+
+
+conditions = st.sampled_from(
+    [NodeCondition.READY] * 4 + [NodeCondition.DRAINED, NodeCondition.GONE]
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[NodeRoom]:
+    found: list[NodeRoom] = []
+    for i in range(draw(st.integers(1, 5))):
+        gpus, kind = draw(st.integers(0, 4)), draw(st.sampled_from([T4, V100]))
+        cpus, memory = draw(st.sampled_from([1, 4, 8, 16])), draw(st.integers(0, 8))
+        devices = ((kind, gpus),) if gpus else ()
+        found.append(NodeRoom(f"n{i}", cpus, memory, devices, draw(conditions)))
+    return found
+
+
+policies = st.builds(
+    Policy,
+    strict=st.sampled_from([True, True, False]),
+    max_replicas=st.integers(1, 10),
+    patience=st.sampled_from([0, PATIENCE]),
+)
+limits = st.one_of(st.none(), st.integers(0, 12))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """A world some of whose jobs run already: started by plans, so that it is a state that comes about."""
+    limit = draw(limits)
+    quotas = {} if limit is None else {QuotaKey("p", REGION, CPUS): float(limit)}
+    world = World(draw(clusters()), draw(policies), quotas)
+    count = draw(st.integers(1, 14))
+    items = [draw(gangs(uid)) for uid in range(1, count + 1)]
+    first = draw(st.integers(0, count))
+    world.wait(*items[:first], since=NOW)
+    world.carry_out(world.plan(NOW), NOW)
+    for standing in list(world.standings.values()):
+        if standing.places and draw(st.booleans()) and draw(st.booleans()):
+            lose(world, standing, draw(st.integers(0, len(standing.places) - 1)))
+    delays = st.sampled_from([0, 0, 0, NOW + 10 * SECOND])
+    for item in items[first:]:
+        since = NOW - draw(st.sampled_from([0, 1, 2])) * PATIENCE
+        world.wait(item, since=since, not_before=draw(delays))
+    return world
+
+
+def lose(world: World, standing: Standing, at: int) -> None:
+    lost = standing.places[at]
+    kept = tuple(place for place in standing.places if place != lost)
+    if not standing.leaving:
+        world.put(Standing(standing.gang, kept, (lost,), until=standing.until))
+
+
+def books(snapshot: Snapshot) -> Any:
+    """All that a plan might leave behind."""
+    free = snapshot.free
+    return copy.deepcopy(
+        (
+            sorted((name, free.layout(name), free.vector(name)) for name in free),
+            {id(m): (m.used, m.waiting) for m in snapshot.meters.values()},
+            snapshot.replicas.used,
+            {
+                (name, what): used
+                for name, project in snapshot.projects.items()
+                for what, used in project.used.items()
+                if used
+            },
+            snapshot.loads,
+        )
+    )
+
+
+GENERATED = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@GENERATED
+@given(worlds())
+def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World) -> None:
+    """SPEC §2: no node over capacity, no quota exceeded, no gang half placed; the same plan for the same state."""
+    before = books(world.snapshot)
+    made = world.plan()
+    assert books(world.snapshot) == before
+    assert world.plan() == made
+    admitted = {d.uid for d in made.decisions if isinstance(d, Admit)}
+    preempted = [d.uid for d in made.decisions if isinstance(d, Preempt)]
+    assert len(preempted) == len(set(preempted))
+    assert admitted.isdisjoint(preempted)
+    for decision in made.decisions:
+        standing = world.standings[decision.uid]
+        match decision:
+            case Admit(nodes=nodes):
+                assert standing.not_before <= NOW
+                assert not standing.places
+                assert [r for r, _ in nodes] == [r for r, _ in standing.gang.replicas]
+                chosen = [name for _, name in nodes]
+            case Place(replica=replica, node=name):
+                assert replica in dict(standing.homeless)
+                chosen = [name]
+            case Preempt():
+                assert standing.gang.spot
+                assert standing.places or standing.homeless
+                chosen = []
+            case StockOut():
+                chosen = []
+        assert all(world.nodes[name].condition is NodeCondition.READY for name in chosen)
+    world.carry_out(made, NOW)
+    world.check()
+
+
+@GENERATED
+@given(worlds())
+def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
+    """However it came about, the same state gives the same plan."""
+    anew = World(reversed(list(world.nodes.values())), world.policy, world.quotas)
+    for standing in sorted(world.standings.values(), key=lambda s: -s.gang.uid):
+        anew.put(standing)
+    world.set_nodes([node("passing", 99), *world.nodes.values()])
+    world.nodes.pop("passing")
+    world.set_nodes(list(world.nodes.values()))
+    assert world.plan() == anew.plan()
+
+
+@GENERATED
+@given(worlds())
+def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
+    """SPEC §2, "Queue": of two jobs that differ in nothing but age, the younger one never starts alone."""
+    admitted = {d.uid for d in world.plan().decisions if isinstance(d, Admit)}
+    waiting = [s for s in world.standings.values() if not (s.places or s.homeless)]
+    for older in waiting:
+        for younger in waiting:
+            a, b = older.gang, younger.gang
+            alike = (a.project_id, a.priority, a.replicas, a.quota, a.spot, a.longest) == (
+                (b.project_id, b.priority, b.replicas, b.quota, b.spot, b.longest)
+            )
+            if alike and (a.created, a.uid) < (b.created, b.uid) and older.not_before <= NOW:
+                assert b.uid not in admitted or a.uid in admitted
+
+
+@GENERATED
+@given(worlds())
+def test_every_victim_is_needed(world: World) -> None:
+    """SPEC §2.1, "spot preemption": with one of them spared, the job they yield to would have no room."""
+    if not world.policy.strict:
+        return
+    made = world.plan().decisions
+    takers = {d.by for d in made if isinstance(d, Preempt)}
+    if len(takers) != 1 or any(isinstance(d, Admit | Place) for d in made):
+        return  # with several at work nothing can be said from outside
+    victims = [d.uid for d in made if isinstance(d, Preempt)]
+    (taker,) = (s.gang for s in world.standings.values() if s.gang.name in takers)
+    if world.standings[taker.uid].homeless:
+        return
+    for spared in victims:
+        trial = World(world.nodes.values(), world.policy, world.quotas)
+        for standing in world.standings.values():
+            runs = standing.places and not standing.leaving
+            if runs and (standing.gang.uid == spared or standing.gang.uid not in victims):
+                trial.put(standing)
+        trial.wait(replace(taker, spot=True))  # it asks nobody
+        assert taker.uid not in trial.admitted()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds(), st.lists(st.integers(1, 30), min_size=40, max_size=40))
+def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None:
+    """SPEC §2, "Queue": with jobs that end, none waits for ever; what nothing could hold is told apart."""
+    world.set_nodes([node("big", 64, 1, 24, T4), node("vee", 64, 1, 24, V100)])
+    world.quotas = dict.fromkeys(world.quotas, 99.0)
+    world.snapshot.set_quotas(world.quotas)
+    for standing in list(world.standings.values()):  # their nodes are no more
+        if standing.places or standing.homeless:
+            world.end(standing.gang.uid)
+    ends: dict[JobUid, int] = {}
+    now = NOW
+    for _ in range(400):
+        if not world.standings:
+            return
+        now += 5 * SECOND
+        for uid in [uid for uid, end in ends.items() if end <= now and uid in world.standings]:
+            world.end(uid)
+        for decision in world.step(now).decisions:
+            assert not isinstance(decision, StockOut)
+            if isinstance(decision, Admit):
+                ends[decision.uid] = now + spans[decision.uid % 40] * SECOND
+            if isinstance(decision, Preempt):  # it has left by the next plan, and waits again
+                item = world.standings[decision.uid].gang
+                world.wait(item, since=now)
+                ends.pop(decision.uid, None)
+    raise AssertionError(f"{len(world.standings)} jobs never ended")
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(
+        [Policy(strict=True, patience=PATIENCE), Policy(max_replicas=8, patience=PATIENCE)]
+    ),
+    st.integers(2, 8),
+    st.lists(st.integers(1, 4), min_size=10, max_size=10),
+    st.lists(st.sampled_from(["p", "q", "r"]), min_size=10, max_size=10),
+    st.sampled_from([0, 30, 1000]),
+)
+def test_a_stream_of_small_jobs_never_starves_a_big_one(
+    policy: Policy, size: int, spans: Sequence[int], projects: Sequence[str], longest: int
+) -> None:
+    """SPEC §2, "Queue": however small, short-lived and well-entitled the others are."""
+    world = World([node("a", 4), node("b", 4)], policy)
+    ends: dict[int, int] = {}
+    now, uid = NOW, 100
+    for at in range(400):
+        now += 10 * SECOND
+        for old in [u for u, end in ends.items() if end <= now]:
+            world.end(old)
+            del ends[old]
+        for _ in range(4):
+            uid += 1
+            small = gang(uid, 1, project=projects[uid % 10], longest=longest)
+            world.wait(small, since=now)
+        if at == 3:
+            world.wait(gang(1, 1, replicas=size, project="p", created=uid), since=now)
+        admitted = {d.uid for d in world.step(now).decisions if isinstance(d, Admit)}
+        if 1 in admitted:
+            assert at <= 60
+            return
+        ends |= {u: now + spans[u % 10] * 10 * SECOND for u in admitted}
+    raise AssertionError("the big job never started")
+
+
+@given(st.permutations(range(1, 8)))
+def test_a_plan_depends_on_nothing_but_the_state(order: Sequence[int]) -> None:
+    """The order in which jobs came to be known does not matter."""
+    world = World([node("a", 4)])
+    world.wait(*(gang(uid, 1, project="pq"[uid % 2]) for uid in order))
+    assert [d.uid for d in plan(world.snapshot, NOW).decisions] == [1, 2, 3, 4]

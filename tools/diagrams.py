@@ -1,0 +1,168 @@
+"""Writes the pages that are made from tables: docs/lifecycle.md and docs/failure-table.md.
+
+Run from anywhere: `python tools/diagrams.py`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trainshed.core.failure.messages import Message
+from trainshed.core.failure.rules import Action, Match, Rule
+from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
+from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle.transitions import Ignore, Illegal, Next, Table
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+TEXTS: Final = Path(__file__).resolve().parent / "pages"
+"""The hand-written parts of the pages."""
+
+AnyTable = Table[Any, Any]
+_ABOUT: Final[tuple[tuple[AnyTable, str], ...]] = (
+    (tables.JOB, "What the public surfaces show of a job."),
+    (
+        tables.ATTEMPT,
+        "Where the job's current attempt stands. A job has one attempt at a time; a retry is another one.",
+    ),
+    (
+        tables.REPLICA,
+        "One replica within an attempt. It has no end of its own: an incarnation that is over may be followed by another, "
+        "and all end with the attempt.",
+    ),
+    (tables.PIPELINE, "A training pipeline, as far as its backing job moves it."),
+    (tables.OPERATION, "A long-running operation."),
+)
+_SECOND: Final = 10**9
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
+
+
+def pages() -> Mapping[str, str]:
+    """Every page by its name in docs/."""
+    return {"lifecycle.md": lifecycle(), "failure-table.md": failure_table()}
+
+
+def lifecycle() -> str:
+    parts = [(TEXTS / "lifecycle.md").read_text()]
+    for table, about in _ABOUT:
+        parts.append(f"\n## {table.name.capitalize()}\n{about}\n\n{diagram(table)}")
+        parts.append(_reasons(table, Ignore, "Nothing happens"))
+        parts.append(
+            _reasons(table, Illegal, "It can never come, and is an error of ours if it does")
+        )
+    return "".join(parts)
+
+
+def diagram(table: AnyTable) -> str:
+    """A mermaid state diagram; triggers that lead the same way share an arrow."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (state, trigger), cell in table.cells.items():
+        if isinstance(cell, Next):
+            arrows.setdefault((state, cell.state), []).append(trigger)
+    ways_out = {before for before, _ in arrows}
+    lines = ["stateDiagram-v2", f"    [*] --> {table.states[0]}"]
+    lines += [
+        f"    {before} --> {after}: {', '.join(triggers)}"
+        for (before, after), triggers in arrows.items()
+    ]
+    lines += [f"    {state} --> [*]" for state in table.states if state not in ways_out]
+    return _fenced("mermaid", lines)
+
+
+def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) -> str:
+    """The cells of one kind, by their reason."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for (state, trigger), cell in table.cells.items():
+        if isinstance(cell, kind):
+            found.setdefault(cell.why, {}).setdefault(trigger, []).append(state)
+    if not found:
+        return ""
+    rows = [(_cells(table, by_trigger), why) for why, by_trigger in found.items()]
+    return f"\n{title}:\n\n{_table(('trigger and state', 'because'), rows)}"
+
+
+def _cells(table: AnyTable, by_trigger: Mapping[str, list[str]]) -> str:
+    """Triggers that come in the same states are named together."""
+    by_states: dict[tuple[str, ...], list[str]] = {}
+    for trigger, states in by_trigger.items():
+        by_states.setdefault(tuple(states), []).append(trigger)
+    return "; ".join(
+        f"{'anything' if len(triggers) == len(table.triggers) else ', '.join(triggers)} in {', '.join(states)}"
+        for states, triggers in by_states.items()
+    )
+
+
+def failure_table() -> str:
+    rows = [
+        (
+            str(number),
+            f"`{rule.name}`",
+            _when(rule.match),
+            _then(rule),
+            str(rule.code or "–"),
+            "–" if rule.message is Message.NONE else f"`{rule.message}`",
+        )
+        for number, rule in enumerate(RULES, 1)
+    ]
+    table = _table(("", "row", "when", "what happens", "code", "message"), rows)
+    text = (TEXTS / "failure-table.md").read_text()
+    return text.replace("<!-- the rows -->\n", table).replace(
+        "<!-- attempts -->", str(MAX_ATTEMPTS)
+    )
+
+
+def _when(match: Match) -> str:
+    causes = ", ".join(f"`{cause}`" for cause in sorted(match.causes))
+    parts = [causes]
+    if match.exit_codes:
+        parts.append(f"exit codes {_numbers(match.exit_codes)}")
+    if match.signals:
+        parts.append(f"signals {_numbers(match.signals)}")
+    if match.primary is not None:
+        parts.append("the primary" if match.primary else "not the primary")
+    if match.reducer is not None:
+        parts.append("a reducer" if match.reducer else "not a reducer")
+    return "; ".join(parts)
+
+
+def _then(rule: Rule) -> str:
+    steps: list[str] = []
+    if rule.restarts:
+        within = f" within {rule.window // _SECOND} s" if rule.window else " in each attempt"
+        steps.append(f"the replica is restarted, {rule.restarts} times{within}")
+    if rule.retries:
+        pauses = ", ".join(str(pause // _SECOND) for pause in rule.back_off)
+        after = f" after {pauses} s" if pauses else ""
+        room = ", in new room" if rule.gives_room else ""
+        steps.append(f"the job is retried, {rule.retries} times{after}{room}")
+    last = {
+        Action.SUCCEED: "the job succeeds",
+        Action.DONE: "the job goes on without it" if rule.restarts else "the replica is done",
+        Action.FAIL: "the job fails",
+        Action.CANCEL: "the job is cancelled",
+    }
+    return "; then ".join([*steps, last[rule.action]])
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "".join(_lines(head, rows))
+
+
+def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for cells in (head, ("---",) * len(head), *rows):
+        yield f"| {' | '.join(cells)} |\n"
+
+
+def _fenced(language: str, lines: Iterable[str]) -> str:
+    return f"```{language}\n{chr(10).join(lines)}\n```\n"
+
+
+if __name__ == "__main__":
+    main()
