@@ -300,14 +300,23 @@ def test_a_replica_goes_back_only_where_there_is_no_other_node(policy: Policy) -
 
 def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
     """SPEC §2, "Queue": what runs already is not held up by what waits."""
-    world = World([node("a", 4), node("b", 4)])
+    drained = node("a", 4, condition=NodeCondition.DRAINED)
+    world = World([drained, node("b", 4)])
     world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
     world.run(gang(2, 2), "b")
     world.wait(gang(3, 1), gang(4, 2))
-    assert world.admitted() == [3, 4]  # on a, which job 1 may not go back to
-    made = world.step(NOW)
-    places = [name for d in made.decisions if isinstance(d, Admit) for _, name in d.nodes]
-    assert places == ["a", "a"]
+    assert world.plan().decisions == ()  # on b it would be in the way of job 1
+
+
+def test_a_replica_goes_back_where_it_was_if_that_takes_work_again_and_no_other_has_room() -> None:
+    """SPEC §2.1: a node that is undrained while its replicas wait for another one."""
+    drained = node("a", 4, condition=NodeCondition.DRAINED)
+    world = World([drained, node("b", 4)])
+    world.put(Standing(gang(1, 4), homeless=((ReplicaId(0, 0), "a"),)))
+    world.run(gang(2, 2), "b")
+    assert world.plan().decisions == ()
+    world.set_nodes([node("a", 4), node("b", 4)])
+    assert world.plan().decisions == (Place(JobUid(1), ReplicaId(0, 0), "a"),)
 
 
 def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:

@@ -93,7 +93,12 @@ def explanation(answer: dict[str, Any]) -> Iterator[str]:
     if waiting is None:
         yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
     else:
-        yield click.style("Would wait", fg="yellow", bold=True) + faint(f"  {where}")
+        verdict, colour = (
+            ("Has no place here", "red")
+            if waiting.reason == "stock_out"
+            else ("Would wait", "yellow")
+        )
+        yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
         yield from (f"  {line}" for line in waiting_lines(waiting))
     yield ""
     yield from _machine_table(answer["machines"])

@@ -72,11 +72,13 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
 
 def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
     standing = entry.standing
+    missing, possible = verdict(snapshot, entry.shape.pack)
     if standing.not_before > now:
         seconds = -(-(standing.not_before - now) // SECOND)
-        message = f"is tried again in {seconds} s"
-        return Waiting(WaitReason.BACK_OFF, message, retry_at=standing.not_before)
-    missing, possible = verdict(snapshot, entry.shape.pack)
+        cause = f"{missing}; " if missing else ""
+        message = f"{cause}is tried again in {seconds} s"
+        offer = hint(snapshot, entry) if missing else ""
+        return Waiting(WaitReason.BACK_OFF, message, offer, retry_at=standing.not_before)
     if missing:
         return Waiting(WaitReason.STOCK_OUT, missing, hint(snapshot, entry))
     if not possible:

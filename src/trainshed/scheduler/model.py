@@ -42,7 +42,7 @@ class Standing:
     """Where a gang stands now. `places`: (replica, node) of what has room; () = the whole gang waits.
 
     A replica of a gang that has places but is not among them lost its own and waits for another one;
-    `homeless` names those, with the node each must not go back to ("" = any will do).
+    `homeless` names those, with the node each goes back to only if no other has room ("" = any will do).
     `waiting_since`: when it began to wait; `not_before`: it is not admitted earlier. `until`: when it will be over at
     the latest, 0 = not known. `leaving`: its room is being given back already.
     """

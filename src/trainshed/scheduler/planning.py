@@ -234,22 +234,24 @@ class _Decision:
                 self.made.append(Place(entry.gang.uid, replica, node))
 
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
-        """Another place for one replica; while there is none, room is kept for it before all that wait."""
-        without = self._excluded(kind, lost)
+        """Another place for one replica: on another node, else where it was, if that takes work; while there is none,
+        room is kept for it before all that wait."""
         if not self._scratch.strict:
-            return self._scratch.least_loaded(without)
+            others = any(node != lost for _, node in self._snapshot.loads)
+            return self._scratch.least_loaded(lost if others else "")
         missing, possible = verdict_of(self._snapshot, ((kind, 1),))
         if missing:
             self.made.append(StockOut(entry.gang.uid, missing))
         if not possible:
             return None
-        hidden = self._scratch.hide((without,))
-        self._scratch.avoid = without
+        hidden = self._scratch.hide((lost,))
+        self._scratch.avoid = lost
         try:
-            return self._find_place(entry, ((kind, 1),))
+            parts = self._scratch.fit(((kind, 1),), ENDLESS)
         finally:
             self._scratch.avoid = ""
             self._scratch.show(hidden)
+        return parts[0].node if parts else self._find_place(entry, ((kind, 1),))
 
     def _find_place(self, entry: Entry, kinds: Kinds) -> str | None:
         parts = self._scratch.fit(kinds, ENDLESS)
@@ -261,19 +263,6 @@ class _Decision:
         ):
             self._await(entry, Need(self._scratch, entry, kinds))
         return None
-
-    def _excluded(self, kind: Kind, lost: str) -> str:
-        """The node it must not go back to: any other that could hold it will do, and only if none is there, that one."""
-        if not self._scratch.strict:
-            return lost if any(node != lost for _, node in self._snapshot.loads) else ""
-        ready = self._snapshot.ready
-        if lost not in ready:
-            return lost
-        layout, vector = ready.layout(lost), ready.vector(lost)
-        ready.discard(lost)
-        other = ready.best(kind)
-        ready.add(lost, layout, vector)
-        return lost if other is not None else ""
 
 
 def _by_end(item: tuple[int, Entry]) -> tuple[int, int]:

@@ -32,8 +32,8 @@ class Preemption:
 
     @property
     def _looks_first(self) -> bool:
-        """Whether the best case says anything: not while a node is out of sight."""
-        return self._scratch.strict and not self._scratch.avoid
+        """Whether the best case says anything."""
+        return self._scratch.strict
 
     def room_for(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> list[Entry] | None:
         """Whom to ask so that the gang, or `kinds` of it, can start; nobody where the room that comes anyway will do;
