@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import test_buckets_http
+from tests.unit.test_buckets_http import Ask
 from trainshed.buckets.access_log import AccessLine, AccessLog, older, read_back
 from trainshed.buckets.local import LocalStore
 from trainshed.core.resume.traffic import Access
 from trainshed.serve.adapters import BucketDoor, BucketHistory
 
 _LONG = 1 << 20
+
+ask, store = test_buckets_http.ask, test_buckets_http.store
+"""The fixtures of the buckets over HTTP."""
 
 
 def line(time: int, name: str = "x", **changes: object) -> AccessLine:
@@ -96,6 +101,31 @@ def test_lines_of_an_older_version_have_no_door(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(',"door":"replica"', ""))
     (found,) = read_back(path, 0, lambda _: True).lines
     assert found.door == ""
+
+
+def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
+    """Programs come by their replica's endpoint, which nothing else does."""
+    target = "/upload/storage/v1/b/bucket/o?uploadType=media&name=x"
+    ask("POST", target, b"1", client=None)
+    ask("POST", target, b"2", client=None, **{"x-forwarded-proto": "http"})
+    ask("POST", target, b"3")
+    ask("POST", target, b"4", **{"x-forwarded-proto": "http"})
+    lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
+    assert [each.door for each in lines] == ["replica", "gateway", "port", "port"]
+
+
+def test_the_begin_of_an_upload_is_no_write(ask: Ask, tmp_path: Path) -> None:
+    """It may never be finished: a checkpoint that was only announced is none."""
+    begun = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=resumable&name=x", {})
+    where = begun.headers["location"].removeprefix("http://h:1")
+    ask("PUT", where, b"12", content_range="bytes 0-1/*")
+    ask("PUT", where, b"345", content_range="bytes 2-4/5")
+    lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
+    assert [(each.operation, each.status, each.object, each.bytes) for each in lines] == [
+        ("metadata", 200, "x", 0),
+        ("write", 308, "x", 2),
+        ("write", 200, "x", 3),
+    ]
 
 
 @pytest.fixture

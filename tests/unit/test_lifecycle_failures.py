@@ -22,6 +22,7 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
+from trainshed.core.lifecycle.giving_up import give_up
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
@@ -476,3 +477,23 @@ def test_every_verdict_names_its_rule_its_effect_and_its_evidence() -> None:
         "budget": 3,
     }
     assert entry.message == "Rule transient_exit for workerpool1-0: the job is retried (1 of 3)."
+
+
+def test_a_job_that_is_given_up_does_not_wait_for_a_replica_without_a_place() -> None:
+    """SPEC §2.1, the service itself failed: code 13. Nobody would ever report of a replica that is nowhere."""
+    life = Life(job(1, 1)).up().see(NodeLeft("b", "maintenance")).exits(WORKER, 143, stopped=True)
+    assert life.replica(WORKER).node == ""
+    life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
+    assert life.job.state is JobState.RUNNING, "the primary lives"
+    life.up()
+    assert failed(life)[0] == 13
+
+
+def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
+    """SPEC §2, cancel: after an accepted cancel the final state is CANCELLED."""
+    life = Life(job(1, 1)).up().cancel()
+    life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
+    life.up()
+    assert life.job.state is JobState.CANCELLED
+    assert life.job.error is not None
+    assert life.job.error.code == 1

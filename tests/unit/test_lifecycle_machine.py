@@ -214,6 +214,25 @@ def test_the_running_limit_goes_on_through_a_retry_and_max_wait_does_not_come_ba
     assert (life.job.state, life.job.started, life.job.attempt) == (JobState.RUNNING, first, 2)
 
 
+def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
+    """SPEC §2, queue: maxWaitTime cancels a job that is not RUNNING by then. The moment and the last start may be
+    reported together."""
+    limited = Scheduling(max_wait=1800 * SECOND)
+    life = Life(job(1, scheduling=limited)).up().cancel(CancelCause.MAX_WAIT)
+    assert life.job.state is JobState.RUNNING
+    late = Life(job(1, 1, scheduling=limited)).see(PLACES, RuntimePrepared(1))
+    late.see(ReplicaStarted(1, PRIMARY, 1, CREATED)).cancel(CancelCause.MAX_WAIT).up()
+    assert late.job.state is JobState.CANCELLED
+
+
+def test_a_clock_that_is_set_back_ends_no_job_before_its_last_change() -> None:
+    life = Life(job(1)).up()
+    life.now -= HOUR
+    life.exits(PRIMARY)
+    assert life.job.state is JobState.SUCCEEDED
+    assert life.job.ended == life.job.updated > life.now
+
+
 @pytest.mark.parametrize(
     ("cause", "words"),
     [

@@ -43,8 +43,8 @@ def only(life: Life) -> Hit:
 
 
 def steps(first: int | None, before: int | None, after: int | None) -> Progress:
-    told = (Step(n, 0) if n is not None else None for n in (first, before, after))
-    return Progress("workerpool0-0", "step", *told)
+    told = [Step(n, 0) if n is not None else None for n in (first, before, after)]
+    return Progress("workerpool0-0", "step", told[0], told[1], told[2])
 
 
 def found(progress: Progress, seen: Traffic = UNSEEN, *, hit: Hit | None = None) -> Finding:
@@ -156,7 +156,8 @@ def test_a_job_that_itself_began_at_a_later_step_is_measured_by_that() -> None:
     ("progress", "why", "advice"),
     [
         (Progress(), "the log tells no step", "let the program print its step"),
-        (steps(1, 12, None), "no line of workerpool0-0 told a step after", "ask again"),
+        (steps(None, 12, 5), "too far back", "it was at 12"),
+        (steps(1, 12, None), "the job ended before a line of workerpool0-0", "an earlier moment"),
         (replace(steps(1, 12, 5), ascending=False), "fall as well as rise", "give a stepPattern"),
     ],
 )
@@ -188,6 +189,8 @@ def test_a_fault_under_way_is_unknown_for_now() -> None:
     life.exits(PRIMARY, signal=9)
     finding = find(only(life), steps(1, 5, None), UNSEEN, 0, over=False)
     assert finding.why == "it is not up again yet"
+    finding = find(only(life.up()), steps(1, 5, None), UNSEEN, 0, over=False)
+    assert finding.why == "no line of workerpool0-0 has told a step since the restart"
 
 
 def test_one_that_started_over_fails_the_report() -> None:

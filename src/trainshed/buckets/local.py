@@ -75,7 +75,7 @@ class LocalStore:
         latest = 0
         for name in self.list(bucket, prefix):
             with contextlib.suppress(FileNotFoundError):
-                latest = max(latest, os.stat(directory / name).st_mtime_ns)
+                latest = max(latest, (directory / name).stat().st_mtime_ns)
         return latest
 
     def write_probe(self, bucket: str, prefix: str = "") -> None:

@@ -22,6 +22,12 @@ class Session:
 _COMMANDS = (
     ("demo", "trainshed.cli.demo", "Run a small distributed training job from start to end."),
     ("down", "trainshed.cli.down", "Cancel all jobs and stop the service."),
+    (
+        "drill",
+        "trainshed.cli.drill",
+        "Do to a job what can happen to it, and see what comes of it.",
+    ),
+    ("drill-plans", "trainshed.cli.drill_plans", "Store drills that jobs order by a label."),
     ("env", "trainshed.cli.environment", "Print what points gcloud and the SDKs at the service."),
     ("explain", "trainshed.cli.explain", "Say whether a job would start now, and why not."),
     ("jobs", "trainshed.cli.jobs", "List, describe, follow and cancel jobs."),

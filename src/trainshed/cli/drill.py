@@ -27,7 +27,10 @@ _PAUSE = 500_000_000
 @click.command()
 @click.argument("job")
 @click.option(
-    "--kind", type=click.Choice([kind.value for kind in DrillKind]), required=True, help="What is to happen to it."
+    "--kind",
+    type=click.Choice([kind.value for kind in DrillKind]),
+    required=True,
+    help="What is to happen to it.",
 )
 @click.option(
     "--replica",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trainshed.cli import logs, watching
+from trainshed.cli import drill_report, logs, watching
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.colours import faint, state_colour
 from trainshed.cli.commands import Session
@@ -39,6 +39,7 @@ def command() -> None:
 
 
 command.add_command(logs.command, "logs")
+command.add_command(drill_report.command, "resume-report")
 command.add_command(watching.command, "watch")
 
 

@@ -210,9 +210,12 @@ class Controller:
         """Fold the events over the job and commit what changed, then act on what is stored."""
         live = tracked.live
         job, told = live.job, list[TimelineEntry]()
-        for event in (*(intent.event for intent in live.intents), *events):
+        current = (event for event in events if self._room.counts(job.uid, event))
+        for event in (*(intent.event for intent in live.intents), *current):
             job = self._fold(job, event, told)
-        for node in {r.node for r in job.replicas if r.node and not r.leaving and job.has_room}:
+        for node in sorted(
+            {r.node for r in job.replicas if r.node and not r.leaving and job.has_room}
+        ):
             if (news := self._room.unfit(node)) is not None:
                 job = self._fold(job, NodeLeft(node, news.cause), told)
         job = self._take_room(job, told)

@@ -1,7 +1,8 @@
 """The scheduler's snapshot, kept up to date from stored jobs, nodes and quotas; and what is asked of it.
 
 A decision counts from the moment it is made: it is put into the snapshot before the job has taken it, so that the
-next one does not give the same room away again. Whatever a job then makes of it corrects the snapshot.
+next one does not give the same room away again. Whatever a job then makes of it corrects the snapshot; a job that is
+stored anew before it has taken the decision undoes it, and the decision must not be taken any more (`counts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,13 @@ from trainshed.core.capacity import (
     Waiting,
 )
 from trainshed.core.catalog.quotas import metrics
+from trainshed.core.lifecycle.events import (
+    CapacityRefused,
+    Event,
+    JobAdmitted,
+    Preempted,
+    ReplicaPlaced,
+)
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid
@@ -39,6 +47,7 @@ from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
 _NEVER = 2**62
+"""`not_before` of a job that has not taken its stock-out yet: it is not refused twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,24 @@ class Room:
         if made.look_again:
             self._wake_at(made.look_again)
         return made.decisions
+
+    def counts(self, uid: JobUid, event: Event) -> bool:
+        """Whether the decision that `event` reports still counts; True for events that report none. If not, its room
+        may be another job's by now, and whatever is true instead has been, or will be, decided anew."""
+        standing = self._standings.get(uid)
+        if standing is None:
+            return True  # the job is over, and takes no notice
+        match event:
+            case JobAdmitted(nodes):
+                return set(standing.places) == set(nodes)
+            case ReplicaPlaced(replica=replica, node=node):
+                return (replica, node) in standing.places
+            case Preempted():
+                return standing.leaving
+            case CapacityRefused():
+                return standing.not_before == _NEVER
+            case _:
+                return True
 
     def unfit(self, node: str) -> NodeNews | None:
         """Why a node takes no work; None if it does, or is not known."""
@@ -226,10 +253,12 @@ def standing_of(job: Job, before: Standing | None) -> Standing:
     keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
     leaving = job.phase is AttemptState.STOPPING and not keeps
     end = job.started + job.spec.scheduling.timeout if job.started else 0
+    # While it is shut down nothing of it is placed: its next attempt asks, once it has begun.
+    stopping = job.phase is AttemptState.STOPPING
     return Standing(
         asked,
         tuple((r.id, r.node) for r in job.replicas if r.node),
-        tuple((r.id, r.avoid) for r in job.replicas if not r.node),
+        () if stopping else tuple((r.id, r.avoid) for r in job.replicas if not r.node),
         waiting_since=job.created,
         until=end,
         leaving=leaving,

@@ -36,8 +36,9 @@ class LogPages(Protocol):
 
 @dataclass(slots=True)
 class _Watch:
-    """How far the log was read for the drills of one job."""
+    """How far the log was read for the drills of one job. `job`: as it was seen last."""
 
+    job: Job
     cursors: dict[int, LogCursor]
     task: asyncio.Task[None] | None = None
     again: bool = False
@@ -66,7 +67,8 @@ class Watchers:
         if not armed:
             self._watches.pop(job.uid, None)
             return
-        watch = self._watches.setdefault(job.uid, _Watch({}))
+        watch = self._watches.setdefault(job.uid, _Watch(job, {}))
+        watch.job = job
         if watch.task is not None:
             watch.again = True
             return
@@ -96,7 +98,7 @@ class Watchers:
             watch.task = None
             if watch.again:
                 watch.again = False
-                self.lines_written(job)
+                self.lines_written(watch.job)
 
     async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
         """Whether a line since the order matches that was not looked at before."""

@@ -37,7 +37,7 @@ from trainshed.replica import durable
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import clock, memory
-from trainshed.serve.adapters import BucketDoor
+from trainshed.serve.adapters import BucketDoor, BucketHistory
 from trainshed.serve.announcing import SERVICE_FILE, write_private
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.settings import Settings, accelerators_of
@@ -138,6 +138,7 @@ class Service:
             notices=self._notices,
             runtimes=self._runtimes.catalog,
             buckets=self._door,
+            history=BucketHistory(data / "buckets", self._door),
             now=clock.now,
             new_uid=clock.JobUids(),
             wake=self._controller.wake,

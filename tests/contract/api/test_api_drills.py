@@ -327,7 +327,7 @@ async def test_the_report_of_a_job_that_nothing_can_be_seen_of(house: Drilled) -
     assert report["result"] == "UNKNOWN"
     (found,) = report["drills"]
     assert found["outcome"] == "unknown"
-    assert "so far no line" in found["why"]
+    assert "no line of workerpool0-0 has told a step" in found["why"]
     assert "/gcs" in found["checkpoints"]["unknown"]
 
 

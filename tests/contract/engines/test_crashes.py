@@ -14,7 +14,7 @@ from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marke
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, settling
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.port import SlotLost, SlotStarted
+from trainshed.engines.port import EngineUnavailable, Fault, SlotLost, SlotStarted
 from trainshed.replica.protocol import Message
 
 COUNTS = """
@@ -50,6 +50,29 @@ def test_a_program_that_ended_while_the_service_was_down_is_reported(house: Run)
         os.close(gone)
         await house.restart()
         assert (await house.exit(uid)).exit.exit_code == 5
+
+    house(test)
+
+
+def test_a_fault_is_not_taken_for_done_while_the_shim_does_not_listen(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §8: a drill happens, though the service is killed in the middle of it."""
+
+    def deaf(slot: Path) -> socket.socket:
+        raise ConnectionRefusedError(slot)
+
+    async def test(house: House) -> None:
+        uid = await house.python(SLEEPS)
+        await house.line(uid, lambda text: text.startswith("up"))
+        with monkeypatch.context() as patched:
+            patched.setattr(findings, "connect", deaf)
+            await house.restart()
+            with pytest.raises(EngineUnavailable):
+                await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
+        await house.started(uid)
+        await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
+        assert (await house.exit(uid)).exit.signal == signal.SIGKILL
 
     house(test)
 

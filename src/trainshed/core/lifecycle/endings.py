@@ -119,7 +119,8 @@ def settle(turn: Turn) -> None:
     if job.outcome is not None:
         turn.attempt_goes(AttemptTrigger.ENDED)
         turn.job_goes(_JOB_TRIGGERS[job.outcome.state])
-        turn.change(error=job.outcome.error, ended=turn.now)
+        # A clock that was set back ends no job before its last change.
+        turn.change(error=job.outcome.error, ended=max(turn.now, job.updated))
         turn.tell(story.over(job.outcome, turn.now))
     elif job.retry is not None:
         _next_attempt(turn, job.retry)

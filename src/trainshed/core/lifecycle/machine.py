@@ -235,6 +235,8 @@ def _cancel_requested(turn: Turn, event: CancelRequested) -> None:
         job.outcome.state is not JobState.FAILED or _primary_exited_before(job, event.at)
     ):
         return
+    if event.cause is CancelCause.MAX_WAIT and job.started:
+        return  # it was up just as the moment came
     message = story.cancel_message(job, event.cause)
     turn.job_goes(JobTrigger.CANCEL_ACCEPTED)
     turn.tell(story.cancel_requested(job, event.cause, event.at))

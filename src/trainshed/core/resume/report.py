@@ -76,14 +76,14 @@ def find(hit: Hit, progress: Progress, traffic: Traffic, first_line: int, *, ove
     end = progress.after.at if progress.after else hit.until
     taken = read(traffic.accesses, hit.restarted, end, {file.uri for file in kept})
     taken = taken if hit.restarted else ()
-    outcome, why = _outcome(hit, progress, over=over)
+    outcome, why, then = _outcome(hit, progress, over=over)
     lost = None
     if outcome is not Outcome.UNKNOWN and progress.before and progress.after:
         # A program that logs each tenth step may show a gap where it has lost nothing.
         lost = max(0, progress.before.number - progress.after.number + 1)
     unseen = traffic.unseen
     found = Finding(hit, progress, first_line, kept, taken, unseen, outcome, lost, why, "")
-    return replace(found, advice=_advice(found))
+    return replace(found, advice=_advice(found, then))
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
@@ -94,41 +94,57 @@ def result(findings: tuple[Finding, ...]) -> Result:
     return Result.PASS if outcomes == {Outcome.RESUMED} else Result.UNKNOWN
 
 
-def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str]:
+def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str, str]:
+    """The outcome; why it is not known, and what to do about that."""
     whose = f"of {progress.source} " if progress.source else ""
     word = progress.word
     if not hit.restarted:
-        return Outcome.UNKNOWN, _not_back(hit, over=over)
-    if progress.before is None or progress.first is None:
-        return (
-            Outcome.UNKNOWN,
-            f"no line {whose}tells a step before the fault" if whose else "the log tells no step",
+        why, then = _not_back(hit, over=over)
+    elif progress.before is None:
+        why = "the log tells no step before the fault"
+        then = "let the program print its step (step 120), or give a stepPattern for the lines that tell it"
+    elif progress.first is None:
+        why = f"the first {word} {whose}is too far back in the log to be found"
+        then = (
+            f"it was at {progress.before.number} before the fault; see in the log where it went on"
         )
-    if not progress.ascending:
-        return (
-            Outcome.UNKNOWN,
-            f"the {word} numbers {whose}in the log fall as well as rise before the fault",
-        )
-    if progress.after is None:
-        ended = "the job ended before" if over else "so far"
-        return Outcome.UNKNOWN, f"{ended} no line {whose}told a {word} after the restart"
-    if progress.after.number > progress.first.number:
-        return Outcome.RESUMED, ""
-    return Outcome.STARTED_OVER, ""
+    elif not progress.ascending:
+        why = f"the {word} numbers {whose}in the log fall as well as rise before the fault"
+        then = "give a stepPattern for a number that only grows"
+    elif progress.after is None and over:
+        why = f"the job ended before a line {whose}told a {word} after the restart"
+        then = "order the drill for an earlier moment"
+    elif progress.after is None:
+        why = f"no line {whose}has told a {word} since the restart"
+        then = "ask again when the job has run on"
+    elif progress.after.number > progress.first.number:
+        return Outcome.RESUMED, "", ""
+    else:
+        return Outcome.STARTED_OVER, "", ""
+    return Outcome.UNKNOWN, why, then
 
 
-def _not_back(hit: Hit, *, over: bool) -> str:
+def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
+    """Why there is no next incarnation, and what to do about it."""
+    later = "order another drill, of a job that runs longer" if over else "ask again when it runs"
     if hit.ruling is None:
-        return "the fault has shown no effect" + ("" if over else " yet")
+        return "the fault has shown no effect" + ("" if over else " yet"), later
+    rule = hit.ruling.rule
     if hit.ruling.effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED):
-        return f"the job ended by the rule {hit.ruling.rule}, which starts nothing again"
+        why = f"the job ended by the rule {rule}, which starts nothing again"
+        return (
+            why,
+            "the failure table can be given restarts or retries for it (docs/failure-table.md)",
+        )
     if hit.ruling.effect in (Effect.REPLICA_DONE, Effect.JOB_SUCCEEDS):
-        return f"by the rule {hit.ruling.rule} the replica is not started again"
-    return "the job ended before the replica was up again" if over else "it is not up again yet"
+        return f"by the rule {rule} the replica is not started again", later
+    if over:
+        return "the job ended before the replica was up again", later
+    return "it is not up again yet", later
 
 
-def _advice(finding: Finding) -> str:
-    """What to do about it, in one sentence."""
+def _advice(finding: Finding, then: str) -> str:
+    """What to do about it, in one sentence. `then`: about an outcome that is not known."""
     match finding.outcome:
         case Outcome.RESUMED:
             if not finding.lost:
@@ -138,7 +154,7 @@ def _advice(finding: Finding) -> str:
         case Outcome.STARTED_OVER:
             return f"started over: {_cause(finding)}"
         case Outcome.UNKNOWN:
-            return f"unknown: {finding.why}; {_next_step(finding)}"
+            return f"unknown: {finding.why}; {then}."
         case _:
             assert_never(finding.outcome)
 
@@ -160,16 +176,3 @@ def _cause(finding: Finding) -> str:
             " program looks for its latest checkpoint when it starts."
         )
     return "no checkpoint was written before the fault; write them more often, or order the drill for later."
-
-
-def _next_step(finding: Finding) -> str:
-    hit, progress = finding.hit, finding.progress
-    if hit.restarted and progress.before is None:
-        return "let the program print its step (step 120), or give a stepPattern for the lines that tell it."
-    if hit.restarted and not progress.ascending:
-        return "give a stepPattern for a number that only grows."
-    if hit.restarted:
-        return "let the job run on to the next line with a step, and ask again."
-    if hit.ruling is not None and hit.ruling.effect == Effect.JOB_FAILS:
-        return "a rule of your own in the failure table can restart or retry it (docs/failure-table.md)."
-    return "ask again when the replica runs."

@@ -210,8 +210,11 @@ class LocalEngine:
         fault: Fault,
     ) -> None:
         seat = self._gangs.of(job_uid, attempt).get(replica)
-        if seat is not None and seat.incarnation == incarnation:
-            seat.inject(fault)
+        if seat is None or seat.incarnation != incarnation:
+            return
+        if not seat.inject(fault):
+            # Kept in mind it would be lost with this service, and its caller takes it for done.
+            raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         self._gangs.release(job_uid, attempt)

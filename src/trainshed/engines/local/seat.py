@@ -54,7 +54,6 @@ class Seat:
         self._started = 0
         self._record: protocol.Message | None = None
         self._grace: int | None = None
-        self._fault: Fault | None = None
         self._heard_of = False
         self._silent = 0
 
@@ -82,7 +81,6 @@ class Seat:
         self._started = 0
         self._record = None
         self._grace = None
-        self._fault = None
         self._heard_of = True  # It has all the time of a first lease.
         self._silent = 0
 
@@ -92,8 +90,6 @@ class Seat:
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
             self._link.stop(self._grace)
-        if self._fault is not None:
-            self._link.inject(self._fault)
 
     def ask(self) -> int:
         """Have the shim give a sign of life; returns how many times it was asked in vain since it gave the last one."""
@@ -120,12 +116,11 @@ class Seat:
         elif self._link is not None:
             self._link.stop(grace)
 
-    def inject(self, fault: Fault) -> None:
-        """Have the shim do a fault; nothing if it is over."""
+    def inject(self, fault: Fault) -> bool:
+        """Have the shim do a fault; nothing if it is over. False: it lives, and cannot be told now."""
         if self._link is not None:
             self._link.inject(fault)
-        elif self.is_live:
-            self._fault = fault
+        return self._link is not None or not self.is_live
 
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(protocol.lost(cause, by_service=by_service))

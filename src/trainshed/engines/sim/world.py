@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,
@@ -23,7 +22,8 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, SIGTERM, Life, OnTerm, Scripts, forever
+from trainshed.engines.sim.processes import Processes
+from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, Life, Scripts, forever
 from trainshed.engines.sim.seats import Fate, Incarnation, Seat
 from trainshed.engines.sim.tidings import Tidings
 
@@ -77,8 +77,7 @@ class World:
         self.refuse_launches = 0
         self.unavailable_until = 0
         self.starts = 0
-        self._random = random.Random(seed)
-        self._zygote_back = 0
+        self._processes = Processes(clock, self.times.start, random.Random(seed), self._tell)
         self._gangs: dict[Gang, dict[ReplicaId, Seat]] = {}
 
     # --- what a service asks for ---
@@ -158,7 +157,7 @@ class World:
         one = seat.incarnations.get(incarnation) if seat is not None else None
         if seat is not None and one is not None and one.fate is Fate.RUNNING:
             signal = SIGSEGV if fault is Fault.SEGV else SIGKILL
-            self._end(seat, one, None, signal, oom=fault is Fault.OOM)
+            self._processes.end(seat, one, None, signal, oom=fault is Fault.OOM)
 
     def allocations(self) -> tuple[Gang, ...]:
         self._answer()
@@ -179,7 +178,7 @@ class World:
         if place.alive:
             place.alive = False
             for seat, one in self._living(node):
-                self._lose(seat, one, f"node {node} died", tell=False)
+                self._processes.lose(seat, one, f"node {node} died", tell=False)
             self._silence(place)
 
     def cut_off(self, node: str) -> None:
@@ -214,12 +213,12 @@ class World:
         one = seat.latest
         if one is None or not one.lives:
             return False
-        self._lose(seat, one, "its shim is gone")
+        self._processes.lose(seat, one, "its shim is gone")
         return True
 
     def kill_zygote(self, back_after: int) -> None:
         """Nothing starts until another zygote is there; what runs goes on."""
-        self._zygote_back = max(self._zygote_back, self.clock.now + back_after)
+        self._processes.no_starts_before(self.clock.now + back_after)
 
     def fail(self, until: int) -> None:
         """The engine answers nothing until then."""
@@ -291,85 +290,13 @@ class World:
         one.accelerators = seat.accelerators
         seat.incarnations[plan.incarnation] = one
         self.starts += 1
-        wait = max(0, self._zygote_back - self.clock.now)
-        delay = wait + self._random.randint(1, self.times.start)
-        self.clock.after(delay, lambda: self._begin(seat, one))
-
-    def _begin(self, seat: Seat, one: Incarnation) -> None:
-        if one.fate is not Fate.STARTING:
-            return
-        if one.script.start_fails:
-            self._lose(seat, one, "its sandbox could not be made", by_service=True)
-            return
-        one.fate, one.started = Fate.RUNNING, self.clock.now
-        self._check_room(one.node)
-        self._tell(seat, one)
-        script = one.script
-
-        def ends() -> None:
-            if one.fate is Fate.RUNNING:
-                code = None if script.signal is not None or script.oom else script.code
-                signal = SIGKILL if script.oom else script.signal
-                self._end(seat, one, code, signal, oom=script.oom)
-
-        self.clock.after(script.runs, ends)
+        self._processes.start(seat, one)
 
     def _stop(self, seat: Seat, one: Incarnation, grace: int) -> None:
-        if one.fate is Fate.STARTING:
-            # Nothing runs yet, and its node may be out of reach: a start under way is forbidden where it is.
-            one.fate, one.cause = Fate.LOST, "never started"
-        if not one.lives:
-            self._tell(seat, one)
-            return
-        place = self.places[one.node]
-        if one.stopped:
-            return
-        if not place.reachable:
+        if one.lives and not self.places[one.node].reachable:
             one.to_stop = grace  # as soon as it can be told, if its fence does not come first
-            return
-        one.stopped = True
-        script = one.script
-        if script.on_term is OnTerm.DIE:
-            self._end(seat, one, None, SIGTERM)
-            return
-        if script.on_term is OnTerm.EXIT and script.term_takes < grace:
-            self.clock.after(
-                script.term_takes, lambda: self._end_if_runs(seat, one, script.term_code, None)
-            )
         else:
-            self.clock.after(grace, lambda: self._end_if_runs(seat, one, None, SIGKILL))
-
-    def _end_if_runs(
-        self, seat: Seat, one: Incarnation, code: int | None, signal: int | None
-    ) -> None:
-        if one.fate is Fate.RUNNING:
-            self._end(seat, one, code, signal)
-
-    def _end(
-        self,
-        seat: Seat,
-        one: Incarnation,
-        code: int | None,
-        signal: int | None,
-        *,
-        oom: bool = False,
-    ) -> None:
-        one.fate = Fate.EXITED
-        one.exit = ExitRecord(code, signal, oom, one.started, self.clock.now, stopped=one.stopped)
-        self._tell(seat, one, news=True)
-
-    def _lose(
-        self,
-        seat: Seat,
-        one: Incarnation,
-        cause: str,
-        *,
-        by_service: bool = False,
-        tell: bool = True,
-    ) -> None:
-        one.fate, one.cause, one.by_service = Fate.LOST, cause, by_service
-        if tell:
-            self._tell(seat, one, news=True)
+            self._processes.stop(seat, one, grace)
 
     def _silence(self, place: Place) -> None:
         place.reachable, place.since = False, self.clock.now
@@ -389,7 +316,7 @@ class World:
             for seat in self.seats():
                 for one in seat.incarnations.values():
                     if one.node == place.node.name and one.lives:
-                        self._lose(seat, one, "its node does not answer", tell=False)
+                        self._processes.lose(seat, one, "its node does not answer", tell=False)
                     if one.node == place.node.name:
                         self._tell(seat, one, fenced=True)
 
@@ -423,6 +350,8 @@ class World:
     ) -> None:
         """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing, until its
         fence has passed."""
+        if one.fate is Fate.RUNNING and news:
+            self._check_room(one.node)
         if self.places[one.node].reachable or fenced or one.cause == "never started":
             for event in seat.told(one)[-1:] if news else seat.told(one):
                 self.tidings.tell(event)

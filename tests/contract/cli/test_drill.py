@@ -1,0 +1,312 @@
+"""`trainshed drill`, `drill-plans`, `jobs resume-report` and `demo --drill` against a service of paper."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.contract.cli.conftest import NOW, Invoke
+from tests.contract.cli.fake_service import FakeService, Stream, entry, exited, job, line, replica
+from tests.contract.cli.test_demo import prepare
+from trainshed.cli import drill, drill_plans, drill_report
+from trainshed.cli.commands import Session
+
+JOB, PLANS = "/trainshed/v1/jobs/7", "/trainshed/v1/drillPlans"
+REPORT = f"{JOB}/resumeReport"
+DRILL = {
+    "number": 1,
+    "kind": "kill",
+    "replica": "workerpool0-0",
+    "atLine": "",
+    "after": "",
+    "task": "workerpool0-0",
+    "state": "armed",
+    "orderTime": "2026-11-20T06:00:02.000000Z",
+    "fireTime": "",
+    "attempt": 0,
+    "incarnation": 0,
+}
+Run = Callable[..., Result]
+
+
+def step(number: int) -> dict[str, Any]:
+    return {"number": number, "at": "2026-11-20T06:00:03.000000Z"}
+
+
+def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
+    """A drill that fired, in a report."""
+    return {
+        "drill": DRILL | {"state": "done", "fireTime": "2026-11-20T06:00:03.000000Z"},
+        "outcome": outcome,
+        "why": "",
+        "lost": 2,
+        "unit": "step",
+        "advice": f"{outcome}: see to it.",
+        "verdict": {
+            "at": "",
+            "rule": "replica_lost",
+            "effect": "replica_restarts",
+            "count": 1,
+            "budget": 5,
+            "message": "",
+        },
+        "downSeconds": 0.5,
+        "silentSeconds": 2.25,
+        "restart": {"at": "2026-11-20T06:00:03.500000Z", "attempt": 1, "incarnation": 2},
+        "steps": {
+            "replica": "workerpool0-0",
+            "first": step(1),
+            "before": step(12),
+            "after": step(11),
+        },
+        "checkpoints": {
+            "written": [{"uri": "gs://b/c/10", "at": "2026-11-20T06:00:02.000000Z", "bytes": 2500}],
+            "writtenCount": 2,
+            "read": [
+                {"uri": "gs://b/c/10", "at": "2026-11-20T06:00:03.600000Z", "bytes": 2_500_000}
+            ],
+            "unknown": "",
+        },
+    } | changes
+
+
+WAITING = {"drill": DRILL, "outcome": "", "why": "it has not fired yet", "advice": "wait."}
+UNDER_WAY = reported(
+    "unknown", restart=None, lost=None, steps=dict.fromkeys(("first", "before", "after")), why="no"
+)
+UP = reported("unknown", lost=None, steps=reported()["steps"] | {"after": None}, why="so far")
+
+
+def report(*drills: dict[str, Any], result: str = "PASS") -> dict[str, Any]:
+    return {"name": "n", "result": result, "drills": list(drills)}
+
+
+@pytest.fixture
+def run(trainshed: Invoke) -> Run:
+    """Runs one of the commands, in the surroundings that `trainshed` made."""
+
+    def invoke(command: click.Command, *arguments: str, **options: Any) -> Result:
+        return CliRunner().invoke(command, arguments, obj=Session(lambda: NOW), **options)
+
+    return invoke
+
+
+def running(service: FakeService) -> None:
+    view = job(replicas=[replica("workerpool0-0")])
+    service.on("GET", JOB, view)
+    service.on("POST", f"{JOB}:drill", DRILL)
+    service.on("GET", f"{JOB}/watch", Stream([view, view]))
+    entries = [entry("created", "It was created.", 0), entry("drill_fired", "It is done.", 3)]
+    service.on("GET", f"{JOB}/timeline", {"name": "n", "entries": entries})
+    lines = [line("workerpool0-0", f"step {n}", n) for n in (10, 11, 12)]
+    service.on("GET", f"{JOB}/logs", Stream(lines))
+
+
+def test_a_drill_is_ordered_watched_and_reported(run: Run, service: FakeService) -> None:
+    running(service)
+    answers = [WAITING, UNDER_WAY, UP, UP, reported(), reported()]
+    service.on("GET", REPORT, *map(report, answers))
+    told = run(drill.command, "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
+    assert told.exit_code == 0, told.output
+    (sent,) = service.bodies("POST", f"{JOB}:drill")
+    assert json.loads(sent) == {"kind": "kill", "replica": "worker 0", "atLine": "x"}
+    assert told.stdout.splitlines() == [
+        "Drill 1: kill of workerpool0-0",
+        "06:00:03.000  drill_fired: It is done.",
+        "workerpool0-0  step 10",
+        "workerpool0-0  step 11",
+        "",
+        "Drill 1  kill of workerpool0-0 at 06:00:03.000",
+        "Decided  replica restarts (1 of 5), by the rule replica_lost",
+        "Down     0.50s to the next start, 2.2s to its first line  (attempt 1, incarnation 2)",
+        "Written  gs://b/c/10 (2.5 kB) 1.0s before, the last of 2 files",
+        "Read     gs://b/c/10 (2.5 MB)",
+        "Steps    12 before, 11 after  (the first ever was 1, workerpool0-0)",
+        "Outcome  resumed, 2 steps lost",
+        "Advice   see to it.",
+    ]
+    (asked,) = [a for a in service.asked if a.path == f"{JOB}/logs"]
+    assert asked.query == {"follow": "true", "since": "2026-11-20T06:00:03.500000Z"}
+
+
+def test_a_job_that_starts_over_exits_with_1(run: Run, service: FakeService) -> None:
+    running(service)
+    service.on("GET", REPORT, report(reported("started_over"), result="FAIL"))
+    told = run(drill.command, "7", "--kind", "kill")
+    assert told.exit_code == 1
+    assert "Outcome  started over, 2 steps lost" in told.stdout
+
+
+def test_a_job_that_does_not_come_back_ends_the_watch(run: Run, service: FakeService) -> None:
+    running(service)
+    service.on("GET", REPORT, report(UNDER_WAY))
+    told = run(drill.command, "7", "--kind", "oom")
+    assert told.exit_code == 0
+    assert "Outcome  unknown" in told.stdout
+    assert not [a for a in service.asked if a.path == f"{JOB}/logs"]
+
+
+def test_a_job_that_tells_no_steps_is_not_waited_for(run: Run, service: FakeService) -> None:
+    running(service)
+    silent = reported("unknown", lost=None, steps=UNDER_WAY["steps"])
+    service.on("GET", REPORT, report(silent))
+    assert run(drill.command, "7", "--kind", "kill").exit_code == 0
+    assert not [a for a in service.asked if a.path == f"{JOB}/logs"]
+
+
+def test_without_waiting_it_says_where_to_look(run: Run, service: FakeService) -> None:
+    running(service)
+    told = run(drill.command, "7", "--kind", "segv", "--after", "30s", "--no-wait")
+    assert told.exit_code == 0
+    assert told.stdout.endswith("trainshed jobs resume-report 7\n")
+    (sent,) = service.bodies("POST", f"{JOB}:drill")
+    assert json.loads(sent) == {"kind": "segv", "after": "30s"}
+
+
+def test_a_line_and_a_time_exclude_each_other(run: Run, service: FakeService) -> None:
+    told = run(drill.command, "7", "--kind", "kill", "--at-line", "x", "--after", "3")
+    assert told.exit_code == 2
+    assert not service.asked
+
+
+def test_a_pattern_that_is_none_is_refused_before_anything_is_done(
+    run: Run, service: FakeService
+) -> None:
+    running(service)
+    service.refuse("GET", REPORT, 400, "no", stepPattern="is none.")
+    told = run(drill.command, "7", "--kind", "kill", "--step-pattern", "(")
+    assert told.exit_code == 1
+    assert "stepPattern: is none." in told.stderr
+    assert not service.bodies("POST", f"{JOB}:drill")
+
+
+def test_the_report_of_a_job(run: Run, service: FakeService) -> None:
+    running(service)
+    nothing: list[Any] = []
+    files = {"written": nothing, "writtenCount": 0, "read": nothing, "unknown": "nobody looked"}
+    unseen = reported("started_over", checkpoints=files)
+    service.on("GET", REPORT, report(WAITING, unseen, result="FAIL"))
+    told = run(drill_report.command, "7", "--step-pattern", "at (.*)")
+    assert told.exit_code == 1
+    assert "Outcome  it has not fired yet\n" in told.stdout
+    assert "Written  unknown: nobody looked\nRead     unknown\n" in told.stdout
+    assert told.stdout.endswith("\nReport  FAIL\n")
+    assert service.asked[-1].query == {"stepPattern": "at (.*)"}
+    found = run(drill_report.command, "7", "--format", "json")
+    assert json.loads(found.stdout)["result"] == "FAIL"
+    assert found.exit_code == 1
+
+
+def test_the_report_of_a_job_without_drills_says_how_to_order_one(
+    run: Run, service: FakeService
+) -> None:
+    running(service)
+    service.on("GET", REPORT, report(result="UNKNOWN"))
+    told = run(drill_report.command, "7")
+    assert told.exit_code == 0
+    assert told.stdout == "This job has had no drill. Order one: trainshed drill 7 --kind kill\n"
+
+
+PLAN = {
+    "name": "worse",
+    "project": "p",
+    "drills": [
+        {"kind": "kill", "replica": "workerpool1-0", "atLine": "step 12$", "after": ""},
+        {"kind": "oom", "replica": "workerpool0-0", "atLine": "", "after": "30s"},
+        {"kind": "segv", "replica": "workerpool0-0", "atLine": "", "after": ""},
+    ],
+}
+
+
+def test_plans_are_listed_and_shown(run: Run, service: FakeService) -> None:
+    service.on("GET", PLANS, {"project": "p", "plans": [PLAN]})
+    service.on("GET", f"{PLANS}/worse", PLAN)
+    assert run(drill_plans.command).stdout.splitlines() == [
+        "PLAN   KIND  REPLICA        WHEN",
+        "worse  kill  workerpool1-0  at a line like step 12$",
+        "       oom   workerpool0-0  after 30s",
+        "       segv  workerpool0-0  at once",
+    ]
+    assert json.loads(run(drill_plans.command, "show", "worse").stdout) == PLAN
+    assert service.asked[-1].query == {"project": "p"}
+    service.on("GET", PLANS, {"project": "p", "plans": []})
+    assert "trainshed drill-plans put FILE" in run(drill_plans.command, "list").stderr
+
+
+def test_a_plan_is_stored_from_a_file_that_names_it_or_is_called_so(
+    run: Run, service: FakeService, tmp_path: Path
+) -> None:
+    service.on("POST", PLANS, PLAN)
+    file = tmp_path / "worse.yaml"
+    file.write_text("drills:\n- kind: kill\n  after: 30s\n")
+    told = run(drill_plans.command, "put", str(file))
+    assert told.stdout == "Stored. A job orders it with the label trainshed-drill=worse\n"
+    sent = run(drill_plans.command, "put", "-", "--project", "q", input=json.dumps(PLAN))
+    assert sent.exit_code == 0, sent.output
+    bodies = [json.loads(body) for body in service.bodies("POST", PLANS)]
+    assert bodies[0] == {
+        "name": "worse",
+        "project": "p",
+        "drills": [{"kind": "kill", "after": "30s"}],
+    }
+    assert bodies[1] == PLAN | {"project": "q"}
+    file.write_text("- 1")
+    assert run(drill_plans.command, "put", str(file)).exit_code == 1
+    assert run(drill_plans.command, "put", str(tmp_path / "none")).exit_code == 1
+
+
+def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:
+    prepare(service)
+    over = job(state="SUCCEEDED", replicas=[replica("workerpool0-0", "EXITED", exit=exited())])
+    service.on("GET", JOB, over)
+    service.on("POST", f"{JOB}:drill", DRILL)
+    service.on("GET", REPORT, report(*drills, result=result))
+
+
+def arguments(service: FakeService) -> list[str]:
+    (sent,) = service.bodies("POST", "/v1/projects/p/locations/us-central1/customJobs")
+    pools = json.loads(sent)["jobSpec"]["workerPoolSpecs"]
+    return pools[0]["pythonPackageSpec"].get("args", [])
+
+
+def test_the_demo_shows_that_its_job_resumes(trainshed: Invoke, service: FakeService) -> None:
+    demo(service, reported(), result="PASS")
+    told = trainshed("demo", "--drill")
+    assert told.exit_code == 0, told.output
+    (sent,) = service.bodies("POST", f"{JOB}:drill")
+    assert json.loads(sent)["kind"] == "kill"
+    assert "Report  PASS\n" in told.stdout
+    assert "--planted-bug" not in arguments(service)
+
+
+def test_the_demo_shows_that_a_resume_bug_is_caught(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    """Issue of drills: a demo with a planted resume bug."""
+    demo(service, reported("started_over"), result="FAIL")
+    told = trainshed("demo", "--drill", "--planted-bug")
+    assert told.exit_code == 0, "the demo did what it is for"
+    assert "Report  FAIL\n" in told.stdout
+    assert "The planted bug was found" in told.stdout
+    assert "--planted-bug" in arguments(service)
+
+
+@pytest.mark.parametrize(
+    ("options", "result"), [((), "FAIL"), ((), "UNKNOWN"), (("--planted-bug",), "PASS")]
+)
+def test_the_demo_fails_if_the_report_says_something_else(
+    trainshed: Invoke, service: FakeService, options: tuple[str, ...], result: str
+) -> None:
+    demo(service, reported("unknown"), result=result)
+    told = trainshed("demo", "--drill", *options)
+    assert told.exit_code == 1
+    assert "should have said" in told.stderr
+
+
+def test_the_demo_plants_no_bug_without_a_drill(trainshed: Invoke, service: FakeService) -> None:
+    assert trainshed("demo", "--planted-bug").exit_code == 2
+    assert not service.asked

@@ -1,0 +1,322 @@
+"""Drills in a real service (SPEC §8): each kind hits a program that saves its step to a bucket, and the report is held
+against what the program itself logged."""
+
+import importlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import leftovers
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    command,
+    container_job,
+    environment,
+    running,
+    submit,
+)
+
+KINDS = ("kill", "segv", "oom", "maintenance", "preempt", "stockout", "internal")
+LAST = 60
+PROGRAM = """
+import os, time, urllib.error, urllib.parse, urllib.request
+api, name = os.environ["STORAGE_EMULATOR_HOST"], {name!r}
+def latest():
+    try:
+        path = api + "/storage/v1/b/trainshed/o/" + urllib.parse.quote(name, safe="") + "?alt=media"
+        return int(urllib.request.urlopen(path).read())
+    except urllib.error.HTTPError:
+        return 0
+def save(step):
+    path = api + "/upload/storage/v1/b/trainshed/o?uploadType=media&name=" + urllib.parse.quote(name)
+    urllib.request.urlopen(urllib.request.Request(path, str(step).encode(), method="POST")).read()
+step = latest() if {resumes} else 0
+if step:
+    print("restored the checkpoint of step", step, flush=True)
+while step < {last}:
+    step += 1
+    print("step", step, "of {last}", flush=True)
+    if step % 5 == 0:
+        save(step)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Two nodes, a short grace, and stock-outs that are soon over."""
+    data = tmp_path_factory.mktemp("drills")
+    config = data / "settings.toml"
+    config.write_text(
+        "grace = 1\nnodes = 2\n\n[[failure_rules]]\nname = 'stock_out'\nback_off = [0.5]\n"
+    )
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+def program(run: str, *, resumes: bool = True) -> str:
+    return PROGRAM.format(name=f"{run}/checkpoint", resumes=resumes, last=LAST)
+
+
+def job(run: str, script: str) -> dict[str, Any]:
+    body = container_job(script)
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://trainshed/{run}"}
+    return body
+
+
+def ordered(service: Service, job_id: str, **drill: Any) -> None:
+    answer = service.call("POST", f"/trainshed/v1/jobs/{job_id}:drill", drill)
+    assert answer["number"] == 1
+
+
+@pytest.fixture(scope="module")
+def drilled(service: Service) -> dict[str, str]:
+    """A job for each kind of drill, and one that forgets its checkpoint; all run at the same time."""
+    jobs: dict[str, str] = {}
+    for name in (*KINDS, "forgetful"):
+        job_id = submit(service, job(name, program(name, resumes=name != "forgetful")))
+        kind = name if name in KINDS else "kill"
+        ordered(service, job_id, kind=kind, atLine="step 12 ")
+        jobs[name] = job_id
+    return jobs
+
+
+def report(service: Service, job_id: str) -> dict[str, Any]:
+    """The report on the only drill of a job, after the job's end."""
+    service.finish(job_id)
+    found = service.call("GET", f"/trainshed/v1/jobs/{job_id}/resumeReport")
+    (drill,) = found["drills"]
+    return drill | {"result": found["result"]}
+
+
+def runs(service: Service, job_id: str) -> list[list[int]]:
+    """The steps that the program logged, of each of its lives."""
+    lives: list[list[int]] = []
+    for line in service.lines(job_id):
+        if match := re.match(r"step (\d+) of", line):
+            step = int(match[1])
+            if not lives or step <= lives[-1][-1]:
+                lives.append([])
+            lives[-1].append(step)
+    return lives
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "effect"),
+    [
+        ("kill", "replica_lost", "replica_restarts"),
+        ("maintenance", "replica_lost", "replica_restarts"),
+        ("segv", "transient_exit", "job_retries"),
+        ("preempt", "spot_preempted", "job_retries"),
+        ("stockout", "stock_out", "job_retries"),
+        ("internal", "internal_error", "job_retries"),
+    ],
+)
+def test_a_job_that_resumes_is_reported_so(
+    service: Service, drilled: dict[str, str], kind: str, rule: str, effect: str
+) -> None:
+    """SPEC §8: injected into a real job; §2.1: what the rule of that name decides."""
+    found = report(service, drilled[kind])
+    assert (found["drill"]["kind"], found["drill"]["state"]) == (kind, "done")
+    assert (found["verdict"]["rule"], found["verdict"]["effect"]) == (rule, effect)
+    assert found["verdict"]["count"] == 1
+    assert (found["outcome"], found["result"]) == ("resumed", "PASS"), found
+    before, after = (found["steps"][key]["number"] for key in ("before", "after"))
+    lines = service.lines(drilled[kind])
+    steps = [int(line.split()[1]) for line in lines if line.startswith("step ")]
+    assert steps == [*range(1, before + 1), *range(after, LAST + 1)], lines
+    assert after % 5 == 1, "from a checkpoint on"
+    assert found["lost"] == before - after + 1
+    assert 0 <= found["downSeconds"] <= found["silentSeconds"] < 30
+    restart = found["restart"]
+    assert (restart["attempt"], restart["incarnation"]) == (
+        (1, 2) if effect == "replica_restarts" else (2, 1)
+    )
+    files = found["checkpoints"]
+    uri = f"gs://trainshed/{kind}/checkpoint"
+    assert files["unknown"] == ""
+    assert [file["uri"] for file in files["written"]] == [uri]
+    assert [(file["uri"], file["bytes"]) for file in files["read"]] == [(uri, len(str(after - 1)))]
+
+
+def test_a_job_that_forgets_its_checkpoint_is_caught(
+    service: Service, drilled: dict[str, str]
+) -> None:
+    """SPEC §8: so that people find out before it matters."""
+    found = report(service, drilled["forgetful"])
+    assert (found["outcome"], found["result"]) == ("started_over", "FAIL")
+    first, again = runs(service, drilled["forgetful"])
+    assert found["lost"] == len(first)
+    assert again == list(range(1, LAST + 1))
+    assert found["checkpoints"]["written"]
+    assert found["checkpoints"]["read"] == []
+    assert "no checkpoint was read after the restart" in found["advice"]
+
+
+def test_a_job_that_runs_out_of_memory_is_over(service: Service, drilled: dict[str, str]) -> None:
+    """SPEC §2.1: out of memory is not retried, and so nothing is known of resuming."""
+    found = report(service, drilled["oom"])
+    assert found["verdict"]["rule"] == "out_of_memory"
+    assert (found["outcome"], found["restart"], found["result"]) == ("unknown", None, "UNKNOWN")
+    assert "out_of_memory" in found["why"]
+    public = service.call("GET", f"{CUSTOM_JOBS}/{drilled['oom']}")
+    assert public["state"] == "JOB_STATE_FAILED"
+    assert "memory" in public["error"]["message"]
+
+
+def untyped(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def test_an_official_client_orders_a_plan_by_a_label(service: Service) -> None:
+    """The plan hits a worker twice; the steps are the primary's, which goes on."""
+    plan = {
+        "project": PROJECT,
+        "drills": [
+            {"kind": "kill", "replica": "worker 0", "atLine": "^waits 1$"},
+            {"kind": "kill", "replica": "worker 0", "atLine": "^waits 2$"},
+        ],
+    }
+    service.call("PUT", "/trainshed/v1/drillPlans/twice", plan)
+    # Each life of the worker lets the primary do one step: through its working directory it counts its lives.
+    primary = (
+        "import socket\n"
+        "from json import loads\n"
+        "from os import environ\n"
+        "me = loads(environ['TF_CONFIG'])['cluster']['chief'][0].split(':')\n"
+        "server = socket.create_server(('0.0.0.0', int(me[1])))\n"
+        "for step in (1, 2, 3):\n"
+        "    server.accept()[0].recv(1)\n"
+        "    print('step', step, flush=True)\n"
+    )
+    worker = (
+        "import signal, socket, time\n"
+        "from json import loads\n"
+        "from os import environ\n"
+        "from pathlib import Path\n"
+        "lives = Path('lives')\n"
+        "life = int(lives.read_text()) + 1 if lives.exists() else 1\n"
+        "lives.write_text(str(life))\n"
+        "host, port = loads(environ['TF_CONFIG'])['cluster']['chief'][0].split(':')\n"
+        "while True:\n"
+        "    try:\n"
+        "        socket.create_connection((host, int(port))).send(b'x')\n"
+        "        break\n"
+        "    except ConnectionRefusedError:\n"
+        "        time.sleep(0.05)\n"
+        "print('waits', life, flush=True)\n"
+        "signal.pause()\n"
+    )
+
+    def config(script: str) -> dict[str, Any]:
+        return {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", script]}
+
+    body = {
+        "jobId": "by_label",
+        "labels": {"trainshed-drill": "twice"},
+        "trainingInput": {
+            "scaleTier": "CUSTOM",
+            "masterType": "n1-standard-4",
+            "masterConfig": config(primary),
+            "workerType": "n1-standard-4",
+            "workerCount": 1,
+            "workerConfig": config(worker),
+            "useChiefInTfConfig": True,
+            "region": REGION,
+        },
+    }
+    options = untyped("google.api_core.client_options").ClientOptions(api_endpoint=service.rest)
+    ml = untyped("googleapiclient.discovery").build(
+        "ml",
+        "v1",
+        static_discovery=True,
+        client_options=options,
+        credentials=untyped("google.oauth2.credentials").Credentials(service.token),
+    )
+    jobs = ml.projects().jobs()
+    jobs.create(parent=f"projects/{PROJECT}", body=body).execute()
+    assert service.finish("by_label")["state"] == "SUCCEEDED"
+    found = service.call("GET", "/trainshed/v1/jobs/by_label/resumeReport")
+    assert [d["drill"]["task"] for d in found["drills"]] == ["worker-replica-0"] * 2
+    assert [d["verdict"]["count"] for d in found["drills"]] == [1, 2]
+    assert [d["restart"]["incarnation"] for d in found["drills"]] == [2, 3]
+    steps = [d["steps"] for d in found["drills"]]
+    assert [s["replica"] for s in steps] == ["master-replica-0"] * 2
+    assert [(s["before"]["number"], s["after"]["number"]) for s in steps] == [(1, 2), (2, 3)]
+    assert [d["lost"] for d in found["drills"]] == [0, 0]
+    assert found["result"] == "PASS"
+    refused = body | {"jobId": "never", "labels": {"trainshed-drill": "thrice"}}
+    with pytest.raises(untyped("googleapiclient.errors").HttpError, match="twice"):
+        jobs.create(parent=f"projects/{PROJECT}", body=refused).execute()
+
+
+def trainshed(service: Service, *args: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command(*args, "--url", service.rest, "--token", service.token),
+        env=environment(service.data),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(process: "subprocess.Popen[str]", *, status: int = 0) -> str:
+    """What the command printed, after its end."""
+    with process:
+        try:
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == status, errors
+    return output
+
+
+def test_the_command_tells_what_happens_and_ends_in_the_report(
+    service: Service, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    job_id = submit(service, job("told", f"open({str(gate)!r}).read()\n{program('told')}"))
+    process = trainshed(service, "drill", job_id, "--kind", "kill", "--at-line", "step 7 ")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "Drill 1: kill of workerpool0-0\n"
+    gate.write_text("")
+    gate.unlink()
+    gate.touch()  # the second life need not wait
+    lines = told(process)
+    assert "drill_fired: Drill 1: kill is done to workerpool0-0." in lines
+    assert re.search(r"restored the checkpoint of step \d+", lines)
+    assert re.search(r"Decided  replica restarts \(1 of 5\), by the rule replica_lost", lines)
+    assert re.search(r"Outcome  resumed, \d steps? lost", lines)
+    service.finish(job_id)
+    again = told(trainshed(service, "jobs", "resume-report", job_id))
+    assert again.rstrip().endswith("Report  PASS")
+
+
+def test_plans_come_and_go_by_the_command(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "soon.json"
+    file.write_text('{"drills": [{"kind": "kill", "after": "30s"}]}')
+    where = ("--project", PROJECT)
+    told(trainshed(service, "drill-plans", "put", str(file), *where))
+    assert "soon" in told(trainshed(service, "drill-plans", "list", *where))
+    told(trainshed(service, "drill-plans", "delete", "soon", *where))
+    assert "soon" not in told(trainshed(service, "drill-plans", "list", *where))
+    told(trainshed(service, "drill-plans", "delete", "soon", *where), status=1)
+
+
+def test_the_demo_shows_that_a_planted_bug_is_caught(service: Service) -> None:
+    """A primary alone, so that it takes no longer than its epochs do."""
+    lines = told(trainshed(service, "demo", "--drill", "--planted-bug", "--workers", "0"))
+    assert re.search(r"Steps    \d+ before, 1 after", lines)
+    assert "Read     nothing that was written before" in lines
+    assert "Report  FAIL\nThe planted bug was found" in lines
