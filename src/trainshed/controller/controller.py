@@ -14,7 +14,7 @@ from trainshed.controller.carrier import Hands, preparation, ready
 from trainshed.controller.carrying import Carrying
 from trainshed.controller.inboxes import Inbox, Inboxes
 from trainshed.controller.room import Room
-from trainshed.controller.sightings import event_of, events_of, settle_leftover, settle_unknown
+from trainshed.controller.sightings import event_of, events_of, settle_leftovers, settle_unknown
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.events import (
@@ -81,6 +81,7 @@ class Controller:
         self._alarms = Alarms(now, self._deadline_passed)
         self._watchers = Watchers(logs, self._hands.buckets, now, self.report)
         self._watching: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
         self._look_again: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -94,9 +95,9 @@ class Controller:
         self._room.set_nodes(await self._hands.engine.capacity())
         self._room.set_drains(await self._reader.drained_nodes())
         self._room.set_quotas(dict(await self._reader.quotas()))
-        for uid, attempt in await self._hands.engine.allocations():
-            if uid not in self._tracked:
-                await settle_leftover(self._hands.engine, uid, attempt)
+        self._settling = asyncio.create_task(
+            settle_leftovers(self._hands.engine, self._tracked.__contains__)
+        )
         self._watching = asyncio.create_task(self._watch())
         for uid in tuple(self._tracked):
             self.wake(uid)
@@ -109,8 +110,9 @@ class Controller:
         self._watchers.close()
         if self._look_again is not None:
             self._look_again.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._settling):
+            if task is not None:
+                task.cancel()
         tidying = self._carrying(final=True)
         if tidying:
             # Jobs that are over give their slots back; what is not done in time the next start does.
@@ -299,9 +301,14 @@ class Controller:
         return found
 
     def _decide(self) -> None:
-        if not self._closing:
+        """Have the scheduler look at what changed. Whoever calls goes on, whatever becomes of it."""
+        if self._closing:
+            return
+        try:
             for uid, event in self._decisions():
                 self.report(uid, event)
+        except Exception:
+            log.exception("the scheduler failed; it is asked again at the next change")
 
     def _decide_at(self, at: int) -> None:
         if self._look_again is not None:

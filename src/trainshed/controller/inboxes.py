@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
+from trainshed.engines.port import EngineUnavailable
 from trainshed.store.port import StaleCommit
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,10 @@ class Inboxes:
                 if stale > _STALE_LIMIT:
                     log.error("job %d changes under this service; has another one taken over?", uid)
                     await asyncio.sleep(_PAUSE)
+            except EngineUnavailable as failure:
+                log.warning("job %d: %s; once more in a second", uid, failure)
+                self._put_back(uid, inbox)
+                await asyncio.sleep(_PAUSE)
             except Exception:
                 log.exception("job %d: its events could not be stored; once more in a second", uid)
                 self._put_back(uid, inbox)

@@ -1,8 +1,9 @@
 """What an engine sees and a scheduler decides, put into the words of the job's machine; and what is done about jobs
 that are over."""
 
+import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from trainshed.core.lifecycle.events import (
@@ -19,6 +20,9 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable, SlotExited, SlotLost, SlotStarted
 from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
+
+_PAUSE = 1.0
+"""Seconds before an engine that could not answer is asked again."""
 
 
 def event_of(seen: SlotStarted | SlotExited | SlotLost) -> Event:
@@ -52,12 +56,20 @@ def events_of(decision: Decision, job: Job | None) -> Event | None:
             assert_never(decision)
 
 
-async def settle_leftover(engine: Engine, uid: JobUid, attempt: int) -> None:
-    """A start finds slots of a job that ended just before the service did: stop what lives, and give back what does
-    not; what still has to die is settled as unknown when it does."""
-    await engine.stop(uid, attempt, 0)
-    with contextlib.suppress(EngineUnavailable):
-        await engine.release(uid, attempt)
+async def settle_leftovers(engine: Engine, is_live: Callable[[JobUid], bool]) -> None:
+    """A start finds slots of jobs that ended just before the service did: stop what lives of them, and give back what
+    does not; what still has to die is settled as unknown when it does. Tries again while the engine cannot answer."""
+    while True:
+        try:
+            for uid, attempt in await engine.allocations():
+                if not is_live(uid):
+                    await engine.stop(uid, attempt, 0)
+                    with contextlib.suppress(EngineUnavailable):
+                        await engine.release(uid, attempt)
+        except EngineUnavailable:
+            await asyncio.sleep(_PAUSE)
+        else:
+            return
 
 
 async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -> None:

@@ -1,0 +1,196 @@
+"""What must hold at every commit of a simulated service, whatever happens in its world (DESIGN §3, SPEC §2)."""
+
+from dataclasses import dataclass, field
+
+from tests.sim.judging import Judge
+from trainshed.core.capacity import UNLIMITED, QuotaKey
+from trainshed.core.catalog.quotas import usage
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
+from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.states import AttemptState, JobState
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.sim.world import World
+from trainshed.scheduler.model import Policy
+
+SECOND = 10**9
+_IDLE = 15 * 60 * SECOND
+"""ns for which room may be free, and the service up, while a job waits for it: back-offs, detection and delays."""
+_SETTLES = 60 * SECOND
+"""ns after a change of the quotas in which admissions may be stored that were decided before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One step of the machine as the controller took it."""
+
+    before: Job
+    event: Event
+    now: int
+    after: Job
+
+
+@dataclass(slots=True)
+class Books:
+    """What is stored, and what was found wrong with it. `jobs`: as committed last."""
+
+    world: World
+    policy: Policy
+    quotas: dict[QuotaKey, float] = field(default_factory=dict[QuotaKey, float])
+    jobs: dict[JobUid, Job] = field(default_factory=dict[JobUid, Job])
+    judges: dict[JobUid, Judge] = field(default_factory=dict[JobUid, Judge])
+    wrong: list[str] = field(default_factory=list[str])
+    steps: int = 0
+    quotas_since: int = 0
+    drained: set[str] = field(default_factory=set[str])
+    blocked_until: int = 0
+    """Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead service."""
+    _idle_since: int | None = None
+
+    def created(self, job: Job) -> None:
+        self.jobs[job.uid] = job
+        self.judges[job.uid] = Judge.of(job)
+
+    def committed(self, job: Job, taken: list[Taken]) -> None:
+        """A commit was stored; `taken`: the steps that led to it."""
+        before = self.jobs[job.uid]
+        if taken and not _same(taken[0].before, before):
+            self._wrong(job, "it was stepped from a state that is not stored")
+        judge = self.judges[job.uid]
+        for step in taken:
+            self.steps += 1
+            judge.observe(step.before, step.event, step.now, step.after)
+            self._check_limits(step)
+        if judge.differences:
+            self._wrong(job, "machine and reference differ\n" + judge.told())
+            judge.differences.clear()
+        self._check_truth(before, job)
+        self._check_idle(job)
+        if _took_room(before, job):
+            self._check_nodes(job)
+            if not before.has_room:
+                self._check_quotas(job)
+        if job.state.is_final and not before.state.is_final:
+            self._check_end(job)
+
+    def is_over(self) -> bool:
+        return all(job.state.is_final for job in self.jobs.values())
+
+    def _check_limits(self, step: Taken) -> None:
+        """SPEC §2: maxWaitTime counts from creation, until the first RUNNING; the running limit from the first RUNNING."""
+        event, job = step.event, step.before
+        if not isinstance(event, CancelRequested) or event.cause is CancelCause.USER:
+            return
+        scheduling = job.spec.scheduling
+        if event.cause is CancelCause.MAX_WAIT:
+            due = job.created + (scheduling.max_wait or 0)
+            if scheduling.max_wait is None or event.at != due or step.now < due:
+                self._wrong(job, f"{event} at {step.now}, created {job.created}")
+            if job.started and step.after.state is JobState.CANCELLED:
+                self._wrong(job, "maxWaitTime cancelled a job that has run")
+        if event.cause is CancelCause.TIMEOUT:
+            due = job.started + scheduling.timeout
+            if not job.started or event.at != due or step.now < due:
+                self._wrong(job, f"{event} at {step.now}, started {job.started}")
+
+    def _check_truth(self, before: Job, job: Job) -> None:
+        """Whatever is said of a replica's end is what happened to it."""
+        known = {(before.attempt, r.id, r.incarnation): r for r in before.replicas}
+        for replica in job.replicas:
+            old = known.get((job.attempt, replica.id, replica.incarnation))
+            if replica.exit is None or (old is not None and old.exit is not None):
+                continue
+            seat = self.world.seat(job.uid, job.attempt, replica.id)
+            one = seat.incarnations.get(replica.incarnation) if seat else None
+            if one is None or one.exit != replica.exit:
+                self._wrong(job, f"{replica.id} is said to have ended with {replica.exit}: {one}")
+
+    def _check_quotas(self, job: Job) -> None:
+        """SPEC §2, "Queue": what has room is within its quotas when it gets it."""
+        if self.world.clock.now - self.quotas_since < _SETTLES:
+            return
+        project, region = job.name.project_id, job.spec.region
+        used: dict[str, float] = {}
+        for other in self.jobs.values():
+            if other.has_room and (other.name.project_id, other.spec.region) == (project, region):
+                for metric, amount in usage(other.spec):
+                    used[metric] = used.get(metric, 0) + amount
+        for metric, _ in usage(job.spec):
+            limit = self.quotas.get(QuotaKey(project, region, metric), UNLIMITED)
+            if limit != UNLIMITED and used[metric] > limit:
+                self._wrong(job, f"{used[metric]} of {limit} {metric} are used by {project}")
+
+    def _check_nodes(self, job: Job) -> None:
+        """SPEC §2, strict mode: no node holds more than it has."""
+        if not self.policy.strict:
+            return
+        for node in {r.node for r in job.replicas if r.node}:
+            has = self.world.places[node].node
+            there = [(j, r) for j in self.jobs.values() if j.has_room for r in _placed(j, node)]
+            machines = [j.spec.pool(r.id.pool).machine for j, r in there]
+            devices = sum(m.accelerators.count for m in machines if m.accelerators)
+            vcpus = sum(m.vcpus for m in machines)
+            memory = sum(m.memory_bytes for m in machines)
+            if (
+                vcpus > has.vcpus
+                or memory > has.memory_bytes
+                or devices > sum(count for _, count in has.accelerators)
+            ):
+                names = ", ".join(f"{j.uid} {r.id}" for j, r in there)
+                self._wrong(job, f"{node} ({has}) is given {vcpus} vCPUs, {memory} B: {names}")
+
+    def _check_end(self, job: Job) -> None:
+        if job.ended != job.updated or not job.created <= job.ended:
+            self._wrong(job, f"created {job.created}, ended {job.ended}")
+        if job.state is JobState.SUCCEEDED:
+            primary = next((r for r in job.replicas if r.id.is_primary), None)
+            if primary is None or primary.exit is None or primary.exit.exit_code != 0:
+                self._wrong(job, f"it succeeded; its primary is {primary}")
+        for replica in job.replicas:
+            seat = self.world.seat(job.uid, job.attempt, replica.id)
+            if seat is not None and seat.latest is not None and seat.latest.lives:
+                self._wrong(job, f"it is over while {replica.id} lives")
+
+    def _check_idle(self, job: Job) -> None:
+        """No job waits while nothing else has room and nothing is wrong."""
+        now = self.world.clock.now
+        since = self._idle_since
+        if since is not None and now - max(since, self.blocked_until) > _IDLE:
+            waiting = [job.uid for job in self.jobs.values() if _waits(job)]
+            self.wrong.append(f"from {since} to {now} nothing ran, while {waiting} waited")
+        self.jobs[job.uid] = job
+        busy = any(job.has_room for job in self.jobs.values() if not job.state.is_final)
+        waits = any(_waits(job) and job.not_before <= now for job in self.jobs.values())
+        free = not busy and not self.quotas and not self.drained
+        self._idle_since = now if waits and free else None
+
+    def _wrong(self, job: Job, what: str) -> None:
+        self.wrong.append(f"at {self.world.clock.now / SECOND:.3f} s, job {job.uid}: {what}")
+
+
+def _same(one: Job, other: Job) -> bool:
+    """Labels belong to requests, and a request moves `updated`."""
+    return (one.state, one.attempt, one.phase, one.replicas, one.outcome, one.retries) == (
+        other.state,
+        other.attempt,
+        other.phase,
+        other.replicas,
+        other.outcome,
+        other.retries,
+    )
+
+
+def _took_room(before: Job, after: Job) -> bool:
+    places, had = _places(after), _places(before)
+    return bool(places - had)
+
+
+def _places(job: Job) -> set[tuple[ReplicaId, str]]:
+    return {(r.id, r.node) for r in job.replicas if r.node and job.has_room}
+
+
+def _placed(job: Job, node: str) -> list[Replica]:
+    return [replica for replica in job.replicas if replica.node == node]
+
+
+def _waits(job: Job) -> bool:
+    return job.phase is AttemptState.WAITING and not job.state.is_final and job.outcome is None

@@ -1,0 +1,232 @@
+"""Holds the machine to the reference: every step of a job is told to both, and every difference is written down."""
+
+from dataclasses import dataclass, field
+
+from tests.sim import reference as spec
+from tests.sim.reference import Member, Reference
+from trainshed.core.cluster import has_reducers
+from trainshed.core.lifecycle.drills import DrillKind
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    CapacityRefused,
+    Event,
+    NodeLeft,
+    Preempted,
+    PreparationFailed,
+    ReplicaExited,
+    ReplicaLost,
+)
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
+from trainshed.core.names import ReplicaId
+
+SECOND = 10**9
+_LINES = 60
+"""Of a story, its end is told."""
+_CAUSES = {
+    "transient_exit": "crash",
+    "replica_lost": "lost",
+    "stock_out": "no room",
+    "internal_error": "service",
+    "spot_preempted": "preempted",
+}
+"""Rules of the table by the words of the reference."""
+_UP = (AttemptState.STARTING, AttemptState.RUNNING)
+_ATTEMPT_DRILLS = {
+    DrillKind.PREEMPT: spec.Evicted(),
+    DrillKind.STOCKOUT: spec.NoRoom(ran=True),
+    DrillKind.INTERNAL: spec.Failed(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One line of a job's story, for people who look for the mistake."""
+
+    now: int
+    event: object
+    became: str
+
+    def __str__(self) -> str:
+        return f"{self.now / SECOND:14.3f}  {self.event}\n{'':16}-> {self.became}"
+
+
+@dataclass(slots=True)
+class Judge:
+    """One per job. `differences`: what machine and reference do not agree on, in words."""
+
+    reference: Reference
+    story: list[Told] = field(default_factory=list[Told])
+    differences: list[str] = field(default_factory=list[str])
+    _asked: set[tuple[int, Member, int]] = field(default_factory=set[tuple[int, Member, int]])
+
+    @classmethod
+    def of(cls, job: Job) -> "Judge":
+        scheduling = job.spec.scheduling
+        members = tuple((r.pool, r.index) for r in job.spec.replicas())
+        reducers = frozenset(m for m in members if m[0] == 2 and has_reducers(job.spec))
+        return cls(
+            Reference(
+                members,
+                reducers,
+                scheduling.restart_job_on_worker_restart,
+                scheduling.disable_retries,
+            )
+        )
+
+    def observe(self, before: Job, event: Event, now: int, after: Job) -> None:
+        """The machine took `event`: so does the reference, and both must say the same."""
+        if before.state.is_final:
+            if after != before:
+                self._differ("a job that was over has changed")
+            return
+        self.story.append(Told(now, event, _became(after)))
+        for fact in self._facts(before, event, now):
+            self.reference.learn(fact, now)
+        self._drills(before, after, now)
+        if after.attempt > self.reference.attempts:
+            self._begins(before, after)
+        self._compare(after)
+
+    def _facts(self, before: Job, event: Event, now: int) -> list[spec.Fact]:
+        """What the event means in the words of the reference; nothing if it is no news."""
+        running = before.phase in _UP
+        match event:
+            case ReplicaExited(attempt, replica, incarnation, ended):
+                member = _member(replica)
+                if not self._is_news(attempt, member, incarnation):
+                    return []
+                leaving = (attempt, member, incarnation) in self._asked and ended.stopped
+                code, signal = ended.exit_code, ended.signal
+                return [
+                    spec.Ended(member, code, signal, ended.oom, ended.ended, ended.stopped, leaving)
+                ]
+            case ReplicaLost(attempt, replica, incarnation, _, by_service):
+                member = _member(replica)
+                if not self._is_news(attempt, member, incarnation):
+                    return []
+                asked = (attempt, member, incarnation) in self._asked
+                return [spec.Vanished(member, by_service, asked)]
+            case PreparationFailed(attempt, _, by_user):
+                waits = any(r.state is ReplicaState.WAITING for r in before.replicas)
+                here = before.phase is AttemptState.PREPARING or (running and waits)
+                return [spec.Unprepared(by_user)] if attempt == before.attempt and here else []
+            case CapacityRefused():
+                homeless = any(not r.node for r in before.replicas)
+                waits = before.phase is AttemptState.WAITING or homeless
+                asks = before.phase is not AttemptState.STOPPING and now >= before.not_before
+                return [spec.NoRoom(ran=running)] if waits and asks else []
+            case Preempted():
+                has_room = before.has_room and before.phase is not AttemptState.STOPPING
+                return [spec.Evicted()] if has_room else []
+            case CancelRequested(cause) if cause is CancelCause.MAX_WAIT and before.started:
+                return []  # SPEC §2: it cancels a job that is not RUNNING by then
+            case CancelRequested():
+                return [spec.Cancelled(event.at)]
+            case NodeLeft(node):
+                if running:
+                    self._asked.update(
+                        (before.attempt, _member(r.id), r.incarnation)
+                        for r in before.replicas
+                        if r.node == node and not r.state.is_over
+                    )
+                return []
+            case _:
+                return []
+
+    def _is_news(self, attempt: int, member: Member, incarnation: int) -> bool:
+        return self.reference.concerns(attempt, member, incarnation)
+
+    def _drills(self, before: Job, after: Job, now: int) -> None:
+        """Drills that went off in this step; what they do to the attempt is a fact like any other."""
+        known = {drill.number: drill for drill in before.drills}
+        for drill in after.drills:
+            old = known.get(drill.number)
+            if not drill.fired or (old is not None and old.fired):
+                continue
+            if drill.kind in _ATTEMPT_DRILLS:
+                self.reference.learn(_ATTEMPT_DRILLS[drill.kind], now)
+            elif drill.kind is DrillKind.MAINTENANCE:
+                self._asked.add((drill.attempt, _member(drill.replica), drill.incarnation))
+
+    def _begins(self, before: Job, after: Job) -> None:
+        said = self.reference
+        if said.verdict is not None:
+            self._differ(f"an attempt begins although the job is {said.verdict.state}")
+        if said.attempts and not said.giving_up:
+            self._differ("an attempt begins although the one before was not given up")
+        if before.phase in (*_UP, AttemptState.STOPPING):
+            alive = set(said.members) - said.over
+            homeless = {_member(r.id) for r in before.replicas if not r.node}
+            if alive - homeless:
+                self._differ(f"an attempt begins while {sorted(alive)} of the last one live")
+        if after.attempt != said.attempts + 1:
+            self._differ(f"attempt {after.attempt} follows attempt {said.attempts}")
+        said.begins()
+
+    def _compare(self, job: Job) -> None:
+        said = self.reference
+        verdict = said.verdict
+        outcome = job.outcome
+        if (outcome is None) != (verdict is None):
+            self._differ(f"decided: {outcome}; the reference says {verdict}")
+        elif outcome is not None and verdict is not None:
+            code = outcome.error.code if outcome.error else None
+            if (outcome.state.value, code) != (verdict.state, verdict.code):
+                self._differ(f"decided: {outcome}; the reference says {verdict}")
+            self._compare_words(job, verdict)
+        if job.state.is_final and (outcome is None or job.state is not outcome.state):
+            self._differ(f"the job is {job.state}, its outcome {outcome}")
+        if job.state is JobState.CANCELLED and verdict is not None and verdict.state != "CANCELLED":
+            self._differ("cancelled, though nobody asked for it")
+        retries = {_CAUSES[rule]: count for rule, count in job.retries}
+        if retries != {cause: count for cause, count in said.retries.items() if count}:
+            self._differ(f"retries {retries}; the reference counts {said.retries}")
+        if verdict is None and not said.giving_up and said.attempts == job.attempt:
+            for replica in job.replicas:
+                member = _member(replica.id)
+                if replica.incarnation != said.incarnations[member]:
+                    self._differ(
+                        f"{replica.id} is at incarnation {replica.incarnation}; "
+                        f"the reference at {said.incarnations[member]}"
+                    )
+                if replica.state.is_over != (member in said.over):
+                    self._differ(f"{replica.id} is {replica.state}; the reference disagrees")
+
+    def _compare_words(self, job: Job, verdict: spec.Verdict) -> None:
+        """The public message, where the text gives it word for word."""
+        message = job.outcome.error.message if job.outcome and job.outcome.error else ""
+        if verdict.cause in ("no room", "preempted"):
+            wanted = f"Resources are insufficient in region: {job.spec.region}."
+        elif verdict.cause == "service":
+            wanted = "Internal error occurred for the current attempt"
+        elif verdict.cause == "exit" and verdict.member is not None:
+            pool, index = verdict.member
+            wanted = f"The replica workerpool{pool}-{index} exited with a non-zero status of "
+        elif verdict.cause == "oom" and verdict.member is not None:
+            pool, index = verdict.member
+            wanted = f"The replica workerpool{pool}-{index} ran out of memory and exited with a non-zero status of "
+        else:
+            return
+        if not message.startswith(wanted):
+            self._differ(f"the message is {message!r}, not {wanted!r}")
+
+    def _differ(self, what: str) -> None:
+        self.differences.append(what)
+
+    def told(self) -> str:
+        """The story and what was wrong with it."""
+        lines = [str(line) for line in self.story[-_LINES:]]
+        return "\n".join([*lines, *(f"!! {what}" for what in dict.fromkeys(self.differences))])
+
+
+def _member(replica: ReplicaId) -> Member:
+    return (replica.pool, replica.index)
+
+
+def _became(job: Job) -> str:
+    replicas = " ".join(f"{r.id}.{r.incarnation}:{r.state}@{r.node or '-'}" for r in job.replicas)
+    decided = f" outcome {job.outcome.state}" if job.outcome else ""
+    again = f" retry {job.retry.rule}" if job.retry else ""
+    return f"{job.state} attempt {job.attempt} {job.phase}{decided}{again} | {replicas}"

@@ -1,0 +1,91 @@
+"""One life of the service under virtual time: the real controller over the store and world that outlive it."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from trainshed.controller.carrier import Hands
+from trainshed.controller.controller import Controller
+from trainshed.controller.launching import Launching
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.engines.port import Engine
+from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime
+from trainshed.scheduler.model import Policy
+from trainshed.store.logs.lines import LogCursor, LogPage
+from trainshed.store.notices import Notices
+from trainshed.store.port import Ledger, Store
+
+SECOND = 10**9
+GRACE = 30 * SECOND
+BROKEN, BAD_PACKAGE, COLD = "gs://b/broken", "gs://b/bad", "gs://b/cold"
+"""Packages of simulated jobs: the service cannot build the first, the user's is bad, the last takes a while."""
+
+
+class SimRuntimes:
+    """Environments that are there at once, but for those of the packages above."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._built: set[str] = set()
+
+    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+        special = {BROKEN, BAD_PACKAGE, COLD}.intersection(package_uris) - self._built
+        return None if special else PreparedRuntime("")
+
+    async def prepare(
+        self, choice: RuntimeChoice, package_uris: tuple[str, ...]
+    ) -> PreparedRuntime:
+        await asyncio.sleep(self._random.uniform(0.1, 90))
+        if BROKEN in package_uris and self._random.random() < 0.6:
+            raise BuildFailed("no interpreter could be had")
+        if BAD_PACKAGE in package_uris:
+            raise PackageFailed("the package has no setup.py")
+        self._built.add(COLD)
+        return PreparedRuntime("")
+
+
+class SimBuckets:
+    """Every job directory can be written; nothing ever is."""
+
+    def write_probe(self, uri: str) -> None: ...
+
+    def last_written(self, uri: str) -> int:
+        return 0
+
+
+class NoLogs:
+    """No program of a simulation prints anything."""
+
+    async def page(
+        self,
+        uid: JobUid,
+        *,
+        replicas: set[ReplicaId] | None = None,
+        start: int = 0,
+        after: LogCursor | None = None,
+        limit: int = 1000,
+    ) -> LogPage:
+        return LogPage((), None)
+
+
+def controller(
+    store: Store, ledger: Ledger, engine: Engine, now: Callable[[], int], policy: Policy, seed: int
+) -> Controller:
+    """A controller as `serve` would build it. `ledger`: the store's own, or one that watches it."""
+    runtimes = SimRuntimes(seed)
+
+    def hands(report: Callable[[JobUid, Event], None]) -> Hands:
+        return Hands(engine, runtimes, SimBuckets(), Launching(), report, GRACE)
+
+    return Controller(
+        ledger=ledger,
+        reader=store.reader,
+        logs=NoLogs(),
+        hands=hands,
+        notices=Notices(),
+        now=now,
+        owner="simulation",
+        scheduling=policy,
+    )

@@ -1,0 +1,346 @@
+"""The simulated engine keeps the port's promises (`engines.port`), and its faults do what they are called."""
+
+from collections.abc import Callable
+
+import pytest
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    Fault,
+    LaunchRejected,
+    Node,
+    NodeChanged,
+    NodeState,
+    SlotExited,
+    SlotLost,
+    SlotRequest,
+    SlotStarted,
+)
+from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.programs import Life, OnTerm, Script, forever
+from trainshed.engines.sim.tidings import Delays, Tidings
+from trainshed.engines.sim.world import Times, World
+
+SECOND = 10**9
+JOB = JobUid(5)
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+NODES = (Node("node-0", 8, 2**34), Node("node-1", 8, 2**34))
+TIMES = Times(lease=30 * SECOND, fence=120 * SECOND, start=SECOND // 2)
+
+
+class Stage:
+    """A world with one listener."""
+
+    def __init__(
+        self, scripts: Callable[[Life], Script] = forever, delays: Delays | None = None
+    ) -> None:
+        self.clock = Clock(1000 * SECOND)
+        tidings = Tidings(self.clock, delays, seed=3)
+        self.world = World(
+            self.clock, NODES, scripts, times=TIMES, tidings=tidings, strict=True, seed=1
+        )
+        self.heard: list[EngineEvent] = []
+        self.listen()
+
+    def listen(self) -> None:
+        self.heard.clear()
+        self.world.attach(self.heard.append)
+
+    def up(self, *replicas: ReplicaId, node: str = "node-0") -> None:
+        gang = replicas or (PRIMARY,)
+        self.world.allocate(JOB, 1, [SlotRequest(r, f"host-{r}", node) for r in gang])
+        self.world.launch([plan(r) for r in gang])
+        self.wait(1)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(self.clock.now + round(seconds * SECOND))
+
+    def ends(self) -> list[SlotExited | SlotLost]:
+        return [e for e in self.heard if isinstance(e, SlotExited | SlotLost)]
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.heard]
+
+
+def plan(replica: ReplicaId = PRIMARY, incarnation: int = 1, attempt: int = 1) -> LaunchPlan:
+    return LaunchPlan(
+        JOB, attempt, replica, incarnation, ("true",), (), f"host-{replica}", "", (), cpu_weight=400
+    )
+
+
+def test_a_program_starts_runs_and_ends_as_its_script_says() -> None:
+    stage = Stage(lambda _: Script(10 * SECOND, code=3))
+    stage.up()
+    assert stage.kinds() == ["SlotStarted"]
+    stage.wait(10)
+    (end,) = stage.ends()
+    assert isinstance(end, SlotExited)
+    assert (end.exit.exit_code, end.exit.ended - end.exit.started) == (3, 10 * SECOND)
+
+
+def test_an_incarnation_is_never_started_twice_only_reported_again() -> None:
+    stage = Stage(lambda _: Script(10 * SECOND))
+    stage.up()
+    stage.world.launch([plan()])
+    stage.wait(20)
+    stage.world.launch([plan()])
+    stage.wait(1)
+    assert stage.world.starts == 1
+    assert stage.kinds() == [
+        "SlotStarted",
+        "SlotStarted",
+        "SlotExited",
+        "SlotStarted",
+        "SlotExited",
+    ]
+
+
+def test_the_same_allocation_gives_the_same_slots() -> None:
+    stage = Stage()
+    request = SlotRequest(PRIMARY, "host", "node-0")
+    first = stage.world.allocate(JOB, 1, [request])
+    assert stage.world.allocate(JOB, 1, [request]) == first
+    assert stage.world.allocations() == ((JOB, 1),)
+
+
+def test_a_replica_moves_only_when_nothing_of_it_lives() -> None:
+    stage = Stage()
+    stage.up()
+    moved = [SlotRequest(PRIMARY, "host-0", "node-1")]
+    with pytest.raises(EngineUnavailable, match="still lives"):
+        stage.world.allocate(JOB, 1, moved)
+    stage.world.stop_replica(JOB, 1, PRIMARY, 1, SECOND)
+    (slot,) = stage.world.allocate(JOB, 1, moved)
+    assert slot.node == "node-1"
+
+
+def test_what_never_started_is_reported_so_and_never_will() -> None:
+    stage = Stage()
+    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
+    stage.world.stop(JOB, 1, SECOND)
+    stage.world.launch([plan()])
+    stage.wait(5)
+    assert stage.world.starts == 0
+    assert [e.cause for e in stage.ends() if isinstance(e, SlotLost)] == ["never started"] * 2
+
+
+def test_a_start_under_way_is_stopped_before_there_is_a_process() -> None:
+    stage = Stage()
+    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
+    stage.world.launch([plan()])
+    stage.world.stop(JOB, 1, SECOND)
+    stage.wait(5)
+    assert stage.kinds() == ["SlotLost"]
+
+
+@pytest.mark.parametrize(
+    ("on_term", "takes", "status", "after"),
+    [
+        (OnTerm.DIE, 0, (None, 15), 0),
+        (OnTerm.EXIT, 3, (0, None), 3),
+        (OnTerm.EXIT, 60, (None, 9), 30),
+        (OnTerm.IGNORE, 0, (None, 9), 30),
+    ],
+)
+def test_stop_is_sigterm_then_sigkill_after_the_grace(
+    on_term: OnTerm, takes: int, status: tuple[int | None, int | None], after: int
+) -> None:
+    stage = Stage(lambda _: Script(10**18, on_term=on_term, term_takes=takes * SECOND))
+    stage.up()
+    asked = stage.clock.now
+    stage.world.stop(JOB, 1, 30 * SECOND)
+    stage.wait(100)
+    (end,) = stage.ends()
+    assert isinstance(end, SlotExited)
+    assert (end.exit.exit_code, end.exit.signal) == status
+    assert end.exit.ended - asked == after * SECOND
+    assert end.exit.stopped
+
+
+def test_one_incarnation_is_stopped_and_the_others_are_not_touched() -> None:
+    stage = Stage()
+    stage.up(PRIMARY, WORKER)
+    stage.world.stop_replica(JOB, 1, WORKER, 1, SECOND)
+    stage.world.launch([plan(WORKER, 2)])
+    stage.wait(2)
+    assert [
+        (seat.replica, seat.latest.number) for seat in stage.world.running() if seat.latest
+    ] == [
+        (PRIMARY, 1),
+        (WORKER, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "signal", "oom"),
+    [(Fault.KILL, 9, False), (Fault.OOM, 9, True), (Fault.SEGV, 11, False)],
+)
+def test_an_injected_fault_is_seen_as_what_it_is(fault: Fault, signal: int, oom: bool) -> None:
+    stage = Stage()
+    stage.up()
+    stage.world.inject(JOB, 1, PRIMARY, 1, fault)
+    stage.world.inject(JOB, 1, PRIMARY, 1, fault)
+    stage.wait(1)
+    (end,) = stage.ends()
+    assert isinstance(end, SlotExited)
+    assert (end.exit.signal, end.exit.oom) == (signal, oom)
+
+
+def test_a_killed_shim_takes_its_program_with_it_and_leaves_no_record() -> None:
+    stage = Stage()
+    stage.up()
+    (seat,) = stage.world.seats()
+    assert stage.world.kill_shim(seat)
+    stage.wait(1)
+    assert isinstance(stage.ends()[0], SlotLost)
+    assert not stage.world.kill_shim(seat)
+
+
+def test_replicas_of_a_dead_node_are_lost_when_the_fence_has_passed_and_not_before() -> None:
+    """Engine port, NodeChanged: each is reported lost as soon as it is certain that it is dead."""
+    stage = Stage()
+    stage.up()
+    stage.world.die("node-0")
+    stage.wait(119)
+    assert [e.state for e in stage.heard if isinstance(e, NodeChanged)] == [NodeState.GONE]
+    assert stage.ends() == []
+    stage.wait(2)
+    assert isinstance(stage.ends()[0], SlotLost)
+    with pytest.raises(EngineUnavailable, match="does not answer"):
+        stage.world.allocate(JobUid(6), 1, [SlotRequest(PRIMARY, "host", "node-0")])
+
+
+def test_a_cut_off_node_that_is_back_in_time_goes_on_and_one_that_is_late_has_killed_its_own() -> (
+    None
+):
+    """DESIGN §4, "Fencing": never two live incarnations."""
+    stage = Stage()
+    stage.up()
+    stage.world.cut_off("node-0")
+    stage.wait(60)
+    assert len(stage.world.running()) == 1
+    stage.world.come_back("node-0")
+    stage.wait(200)
+    assert stage.ends() == []
+    stage.world.cut_off("node-0")
+    stage.wait(121)
+    assert stage.world.running() == []
+    assert len(stage.ends()) == 1
+    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-1")])
+    stage.world.launch([plan(incarnation=2)])
+    stage.world.come_back("node-0")
+    stage.wait(5)
+    assert [s.latest.number for s in stage.world.running() if s.latest] == [2]
+    assert stage.world.violations == []
+
+
+def test_an_end_behind_a_cut_cable_is_told_when_the_node_is_back() -> None:
+    stage = Stage(lambda _: Script(10 * SECOND, code=4))
+    stage.up()
+    stage.world.cut_off("node-0")
+    stage.wait(50)
+    assert stage.ends() == []
+    stage.world.come_back("node-0")
+    stage.wait(1)
+    assert isinstance(stage.ends()[0], SlotExited)
+
+
+def test_a_stop_behind_a_cut_cable_is_obeyed_when_the_node_is_back() -> None:
+    stage = Stage()
+    stage.up()
+    stage.world.cut_off("node-0")
+    stage.world.stop(JOB, 1, SECOND)
+    stage.wait(10)
+    assert stage.ends() == []
+    stage.world.come_back("node-0")
+    stage.wait(2)
+    assert isinstance(stage.ends()[-1], SlotExited)
+
+
+def test_nothing_starts_while_there_is_no_zygote_and_what_runs_goes_on() -> None:
+    stage = Stage()
+    stage.up()
+    stage.world.kill_zygote(20 * SECOND)
+    stage.world.allocate(JobUid(6), 1, [SlotRequest(PRIMARY, "host", "node-0")])
+    other = LaunchPlan(JobUid(6), 1, PRIMARY, 1, ("true",), (), "host", "", ())
+    stage.world.launch([other])
+    stage.wait(19)
+    assert len(stage.world.running()) == 1
+    stage.wait(2)
+    assert len(stage.world.running()) == 2
+
+
+def test_a_start_that_fails_is_the_services_fault() -> None:
+    stage = Stage(lambda _: Script(SECOND, start_fails=True))
+    stage.up()
+    (end,) = stage.ends()
+    assert isinstance(end, SlotLost)
+    assert end.by_service
+
+
+def test_refused_launches_and_an_engine_that_does_not_answer() -> None:
+    stage = Stage()
+    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
+    stage.world.refuse_launches = 1
+    with pytest.raises(LaunchRejected):
+        stage.world.launch([plan()])
+    stage.world.fail(stage.clock.now + 10 * SECOND)
+    with pytest.raises(EngineUnavailable):
+        stage.world.launch([plan()])
+    stage.wait(10)
+    stage.world.launch([plan()])
+    with pytest.raises(LaunchRejected, match="no node"):
+        stage.world.allocate(JOB, 2, [SlotRequest(PRIMARY, "host", "node-9")])
+
+
+def test_slots_are_given_back_when_nothing_lives_and_not_before() -> None:
+    stage = Stage()
+    stage.up()
+    with pytest.raises(EngineUnavailable, match="still lives"):
+        stage.world.release(JOB, 1)
+    stage.world.stop(JOB, 1, 0)
+    stage.world.release(JOB, 1)
+    stage.world.release(JOB, 1)
+    assert stage.world.allocations() == ()
+
+
+def test_who_listens_next_is_told_everything_again() -> None:
+    stage = Stage(lambda life: Script(10 * SECOND if life.replica == WORKER else 10**18))
+    stage.up(PRIMARY, WORKER)
+    stage.world.drain("node-1")
+    stage.wait(20)
+    stage.listen()
+    stage.wait(1)
+    assert stage.kinds() == ["NodeChanged", "SlotStarted", "SlotStarted", "SlotExited"]
+
+
+def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
+    """Engine port, watch: per replica started, then its end; of several replicas in any order."""
+    stage = Stage(lambda _: Script(2 * SECOND), Delays(60 * SECOND, 0.5))
+    replicas = [ReplicaId(1, index) for index in range(40)]
+    stage.world.strict = False
+    stage.up(*replicas)
+    stage.wait(300)
+    assert len(stage.heard) > 80
+    told: list[EngineEvent] = stage.heard
+    for replica in replicas:
+        mine = [e for e in told if not isinstance(e, NodeChanged) and e.replica == replica]
+        ends = [isinstance(e, SlotExited) for e in mine]
+        assert ends == sorted(ends)
+        assert ends[-1]
+    firsts = [e.replica for e in told if isinstance(e, SlotStarted)]
+    assert firsts != sorted(firsts, key=replicas.index)
+
+
+def test_what_no_service_may_ask_for_is_noted() -> None:
+    """DESIGN §3.3: two live incarnations; SPEC §2: a node over its capacity."""
+    stage = Stage()
+    stage.up()
+    stage.world.launch([plan(incarnation=2)])
+    assert "while 1.1 lives" in stage.world.violations[0]
+    crowd = [ReplicaId(1, index) for index in range(3)]
+    stage.up(*crowd)
+    assert any("node node-0 has" in violation for violation in stage.world.violations)

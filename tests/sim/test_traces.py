@@ -1,0 +1,124 @@
+"""The machine against an independent reading of SPEC §2 and §2.1, over random lives of jobs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.judging import Judge
+from tests.sim.traces import Life
+from tests.unit.jobs import CREATED, SECOND, exited, job
+from trainshed.core.failure.table import RULES
+from trainshed.core.lifecycle.events import (
+    JobAdmitted,
+    Preempted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.lifecycle.states import AttemptState, JobState
+from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.names import ReplicaId
+
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+BLOCKS, LIVES = 10, 300
+_WILD = (912, 141, 22, 16, 11)
+"""Seeds of lives that exhaust a budget which few others do; looked at first."""
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_machine_and_reference_agree_on_every_step(block: int) -> None:
+    """SPEC §2, §2.1: final state, public code, message, restarts and retries of every cause, in any order of reports."""
+    for seed in range(block * LIVES, (block + 1) * LIVES):
+        judge = Life(seed).live()
+        assert not judge.differences, f"seed {seed}\n{judge.told()}"
+
+
+def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
+    """Every budget of the table, one more and one less than it is."""
+    yield "attempts+1", FailurePolicy(max_attempts=11)
+    yield "attempts-1", FailurePolicy(max_attempts=9)
+    for index, rule in enumerate(RULES):
+        for budget in ("restarts", "retries"):
+            for change in (1, -1):
+                if value := getattr(rule, budget):
+                    planted = replace(rule, **{budget: value + change})
+                    rules = (*RULES[:index], planted, *RULES[index + 1 :])
+                    yield f"{rule.name}.{budget}{change:+}", FailurePolicy(rules)
+
+
+@pytest.mark.parametrize(("name", "policy"), [pytest.param(*p, id=p[0]) for p in _off_by_one()])
+def test_a_budget_that_is_off_by_one_is_noticed(name: str, policy: FailurePolicy) -> None:
+    """SPEC §2.1: the budgets are exact, and the lives are wild enough to show it."""
+    seeds = (*_WILD, *range(3000))
+    assert any(Life(seed, policy).live().differences for seed in seeds), name
+
+
+def test_every_outcome_is_met() -> None:
+    """The lives above would show little if they all ended alike."""
+    rules = {life.job.outcome.rule for life in _lives(300) if life.job.outcome}
+    assert rules >= {
+        "primary_succeeded",
+        "transient_exit",
+        "replica_lost",
+        "out_of_memory",
+        "user_code_failed",
+        "package_failed",
+        "internal_error",
+        "stock_out",
+        "spot_preempted",
+        "cancelled_user",
+    }
+
+
+def _lives(count: int) -> list[Life]:
+    lives = [Life(seed) for seed in range(count)]
+    for life in lives:
+        life.live()
+    return lives
+
+
+@pytest.mark.parametrize("record", [exited(139), exited(signal=11), exited(6)])
+def test_a_crash_of_the_whole_gang_costs_one_retry(record: ExitRecord) -> None:
+    """SPEC §2.1: at most 3 retries. All replicas crash together, as they do when one takes its peers with it: the
+    primary's crash, reported second, is met by the retry that the worker's crash has brought about."""
+    subject, now = job(1, 1), CREATED
+    judge = Judge.of(subject)
+    for attempt in (1, 2, 3, 4):
+        places = JobAdmitted(((PRIMARY, "node-0"), (WORKER, "node-0")))
+        for event in (
+            *((places,) if attempt == 1 else ()),
+            RuntimePrepared(attempt),
+            ReplicaStarted(attempt, PRIMARY, 1, now),
+            ReplicaStarted(attempt, WORKER, 1, now),
+            ReplicaExited(attempt, WORKER, 1, record),
+            ReplicaExited(attempt, PRIMARY, 1, record),
+        ):
+            now += SECOND
+            before, subject = subject, step(subject, event, now + 10 * SECOND).job
+            judge.observe(before, event, now + 10 * SECOND, subject)
+        assert subject.state is (JobState.PREPARING if attempt < 4 else JobState.FAILED)
+    assert not judge.differences, judge.told()
+
+
+def test_a_spot_job_that_is_being_restarted_gives_its_room_up_when_it_is_preempted() -> None:
+    """SPEC §2.1. Else the scheduler, which sees it keep its room, would ask again and again while it shuts down; and
+    what is over already is not preempted, so no preemption is counted."""
+    subject = job(1, 1)
+    for event in (
+        JobAdmitted(((PRIMARY, "node-0"), (WORKER, "node-0"))),
+        RuntimePrepared(1),
+        ReplicaStarted(1, PRIMARY, 1, CREATED),
+        ReplicaStarted(1, WORKER, 1, CREATED),
+        ReplicaExited(1, WORKER, 1, exited(139)),
+        Preempted("an on-demand job"),
+        ReplicaExited(
+            1, PRIMARY, 1, replace(exited(signal=15, ended=CREATED + 60 * SECOND), stopped=True)
+        ),
+    ):
+        subject = step(subject, event, CREATED + 30 * SECOND).job
+    assert subject.phase is AttemptState.WAITING
+    assert not subject.has_room
+    assert dict(subject.retries) == {"transient_exit": 1}

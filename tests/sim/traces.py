@@ -1,0 +1,290 @@
+"""Random lives of jobs, event by event, without any service: whatever could be reported, in whatever order it could be.
+
+`Life` plays the world to one job and the machine: it reports only what a port could report of the job as it stands,
+late, twice and out of date at times.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tests.sim.judging import Judge
+from tests.unit.jobs import CREATED, RUNTIME, job
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    CapacityRefused,
+    DrillOrdered,
+    DrillTriggered,
+    Event,
+    JobAdmitted,
+    NodeLeft,
+    Preempted,
+    PreparationFailed,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaPlaced,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.specs.model import JobSpec, Program, Scheduling
+
+SECOND = 10**9
+NODES = ("node-0", "node-1", "node-2")
+_STEPS = 3_000
+_ENOUGH = 800
+"""Steps after which a user loses patience: a reducer may be restarted for ever, below its limit of rate."""
+_REDUCER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+
+_UP = (AttemptState.STARTING, AttemptState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Leanings:
+    """How a life is inclined: weights of what may happen to a running replica, and chances of the rest."""
+
+    ends: tuple[tuple[str, int], ...]
+    cancel: float
+    stale: float
+    leave: float
+    preempt: float
+    drill: float
+    favour: int
+    """The pool in which most of it happens; -1: none."""
+    steps: tuple[int, ...]
+    """ns between two events."""
+
+
+def leanings(dice: random.Random) -> Leanings:
+    """Lives that are all a bit of everything exhaust no budget: each has one or two kinds of trouble of its own."""
+    kinds = ("success", "crash", "killed", "lost", "service", "exit", "oom")
+    weights = {kind: dice.choice((0, 0, 0, 1)) for kind in kinds}
+    weights[dice.choice(("crash", "killed", "lost", "service", "success"))] += 20
+    return Leanings(
+        tuple(weights.items()),
+        cancel=dice.choice((0, 0, 0.005, 0.05)),
+        stale=dice.choice((0, 0.1, 0.3)),
+        leave=dice.choice((0, 0, 0.05, 0.3)),
+        preempt=dice.choice((0, 0, 0.05, 0.3)),
+        drill=dice.choice((0, 0, 0.05)),
+        favour=dice.choice((-1, -1, 0, 1, 2)),
+        steps=dice.choice(((0, 1, SECOND, 3 * SECOND, 70 * SECOND), (0, SECOND))),
+    )
+
+
+def random_job(dice: random.Random) -> Job:
+    """A queued job of one to six replicas, sometimes with reducers."""
+    workers = dice.choice((0, 0, 1, 2, 4))
+    servers = dice.choice((0, 0, 1)) if workers else 0
+    scheduling = Scheduling(
+        restart_job_on_worker_restart=dice.random() < 0.2,
+        disable_retries=dice.random() < 0.15,
+    )
+    made = job(1, workers, servers, scheduling=scheduling)
+    if servers and dice.random() < 0.6:
+        made = replace(made, spec=_with_reducers(made.spec))
+    return made
+
+
+def _with_reducers(spec: JobSpec) -> JobSpec:
+    program = Program(RUNTIME, image_uri=_REDUCER_IMAGE)
+    pools = tuple(replace(p, program=program) if p.position == 2 else p for p in spec.pools)
+    return replace(spec, pools=pools)
+
+
+class Life:
+    """One job from its creation to its end."""
+
+    def __init__(self, seed: int, policy: FailurePolicy | None = None) -> None:
+        self.policy = policy or FailurePolicy()
+        self.dice = random.Random(seed)
+        self.job = random_job(self.dice)
+        self.judge = Judge.of(self.job)
+        self.now = CREATED
+        self._leanings = leanings(self.dice)
+        self._sent: list[Event] = []
+        self._drilled = 0
+
+    def live(self) -> Judge:
+        """Until the job is over, or machine and reference differ. Raises AssertionError if it never ends."""
+        for number in range(_STEPS):
+            if self.job.state.is_final or self.judge.differences:
+                break
+            self.now += self.dice.choice(self._leanings.steps)
+            impatient = number == _ENOUGH
+            self.take(CancelRequested(CancelCause.USER, self.now) if impatient else self._next())
+        else:
+            raise AssertionError("the job does not end\n" + self.judge.told())
+        return self.judge
+
+    def take(self, event: Event) -> None:
+        self._sent.append(event)
+        before = self.job
+        self.job = step(before, event, self.now, self.policy).job
+        self.judge.observe(before, event, self.now, self.job)
+
+    def _next(self) -> Event:
+        dice, lean = self.dice, self._leanings
+        if self._sent and dice.random() < lean.stale:
+            again = dice.choice(self._sent)
+            if not isinstance(again, _ONCE):
+                return again
+        if dice.random() < lean.cancel:
+            at = self.now - dice.choice((0, 0, SECOND))
+            return CancelRequested(CancelCause.USER, at)
+        if self._drilled < 3 and dice.random() < lean.drill:
+            self._drilled += 1
+            return DrillOrdered(self._drill())
+        return self._by_phase[self.job.phase](self)
+
+    def _drill(self) -> Drill:
+        replica = self.dice.choice(self.job.spec.replicas())
+        line = self.dice.choice(("", "ready"))
+        return Drill(0, self.dice.choice(tuple(DrillKind)), replica, self.now, line)
+
+    def _waiting(self) -> Event:
+        self.now = max(self.now, self.job.not_before)
+        if self.dice.random() < 0.15:
+            return CapacityRefused("no such node")
+        return JobAdmitted(tuple((r, self.dice.choice(NODES)) for r in self.job.spec.replicas()))
+
+    def _preparing(self) -> Event:
+        dice = self.dice
+        if homeless := self._homeless():
+            return self._rehouse(homeless)
+        if dice.random() < self._leanings.leave:
+            return NodeLeft(dice.choice(NODES), "maintenance")
+        if dice.random() < 0.08:
+            by_user = dice.random() < 0.2
+            return PreparationFailed(self.job.attempt, "cannot be built", by_user=by_user)
+        return RuntimePrepared(self.job.attempt)
+
+    def _homeless(self) -> list[Replica]:
+        return [r for r in self.job.replicas if not r.node and r.state is ReplicaState.WAITING]
+
+    def _rehouse(self, homeless: list[Replica]) -> Event:
+        if self.dice.random() < 0.05:
+            return CapacityRefused("no such node")
+        one = self.dice.choice(homeless)
+        node = self.dice.choice(NODES)
+        return ReplicaPlaced(self.job.attempt, one.id, one.incarnation, node)
+
+    def _up(self) -> Event:
+        dice = self.dice
+        if dice.random() < self._leanings.preempt:
+            return Preempted("an on-demand job")
+        if dice.random() < self._leanings.leave:
+            return NodeLeft(dice.choice(NODES), "maintenance")
+        if (homeless := self._homeless()) and dice.random() < 0.5:
+            return self._rehouse(homeless)
+        lines = [d for d in self.job.drills if d.is_armed and d.at_line]
+        if lines and dice.random() < 0.3:
+            return DrillTriggered(dice.choice(lines).number, self.now)
+        placed = [r for r in self.job.replicas if not r.state.is_over and r.node]
+        if not placed:
+            return self._rehouse(homeless)
+        favoured = [r for r in placed if r.id.pool == self._leanings.favour]
+        one = dice.choice(favoured if favoured and dice.random() < 0.9 else placed)
+        if one.state is ReplicaState.WAITING:
+            return self._comes_up(one)
+        if one.state is ReplicaState.STOPPING:
+            return self._obeys(one)
+        return self._ends(one)
+
+    def _comes_up(self, one: Replica) -> Event:
+        if self.dice.random() < 0.9:
+            return ReplicaStarted(self.job.attempt, one.id, one.incarnation, self.now)
+        return self._ends(one)
+
+    def _obeys(self, one: Replica) -> Event:
+        """A replica that is to leave ends: by SIGTERM, with a checkpoint, never started, or by itself just before."""
+        dice = self.dice
+        kind = dice.choice(("term", "checkpoint", "kill", "gone", "itself"))
+        if kind == "itself":
+            return self._ends(one)
+        if kind == "gone":
+            return ReplicaLost(self.job.attempt, one.id, one.incarnation, "never started")
+        code = dice.choice((0, 1, 143)) if kind == "checkpoint" else None
+        signal = None if code is not None else 15 if kind == "term" else 9
+        return self._exited(one, code, signal, stopped=True)
+
+    def _ends(self, one: Replica) -> Event:
+        dice = self.dice
+        kinds, weights = zip(*self._leanings.ends, strict=True)
+        kind = dice.choices(kinds, weights)[0]
+        match kind:
+            case "success":
+                return self._exited(one, 0, None)
+            case "crash":
+                code, signal = dice.choice(
+                    ((6, None), (134, None), (11, None), (139, None), (None, 6), (None, 11))
+                )
+                return self._exited(one, code, signal)
+            case "killed":
+                return self._exited(one, None, dice.choice((9, 15)))
+            case "exit":
+                code, signal = dice.choice(
+                    (
+                        (1, None),
+                        (2, None),
+                        (137, None),
+                        (143, None),
+                        (255, None),
+                        (None, 7),
+                        (None, 8),
+                        (None, 2),
+                    )
+                )
+                return self._exited(one, code, signal)
+            case "oom":
+                return self._exited(one, None, 9, oom=True)
+            case _:
+                by_service = kind == "service"
+                return ReplicaLost(
+                    self.job.attempt,
+                    one.id,
+                    one.incarnation,
+                    "its shim is gone",
+                    by_service=by_service,
+                )
+
+    def _exited(
+        self,
+        one: Replica,
+        code: int | None,
+        signal: int | None,
+        *,
+        oom: bool = False,
+        stopped: bool = False,
+    ) -> ReplicaExited:
+        ended = self.now - self.dice.choice((0, 0, SECOND))
+        record = ExitRecord(code, signal, oom, CREATED, ended, stopped=stopped)
+        return ReplicaExited(self.job.attempt, one.id, one.incarnation, record)
+
+    def _stopping(self) -> Event:
+        if self.dice.random() < self._leanings.preempt:
+            return Preempted("an on-demand job")
+        alive = [r for r in self.job.replicas if not r.state.is_over]
+        one = self.dice.choice(alive)
+        return self._obeys(one)
+
+    def _over(self) -> Event:
+        raise AssertionError("the job is over")
+
+    _by_phase: dict[AttemptState, Callable[["Life"], Event]] = {  # noqa: RUF012 - a table
+        AttemptState.WAITING: _waiting,
+        AttemptState.PREPARING: _preparing,
+        AttemptState.STARTING: _up,
+        AttemptState.RUNNING: _up,
+        AttemptState.STOPPING: _stopping,
+        AttemptState.OVER: _over,
+    }
+
+
+_ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
+"""Decided or seen once: these are not told again."""

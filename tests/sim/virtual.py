@@ -1,0 +1,126 @@
+"""Virtual time: a clock whose hands move only when nobody has anything left to do, and an event loop that lives by it.
+
+The world (nodes, programs) puts its own happenings on the clock; they go on while no loop runs, as real ones do while
+no service does. Nothing here waits: a year passes as fast as what happens in it can be computed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from trainshed.engines.sim.clock import Clock
+
+T = TypeVar("T")
+
+SECOND = 10**9
+_BUSY = 20_000
+"""So many turns of the loop without a step of the clock are an endless loop."""
+
+
+class Deadlock(Exception):
+    """Everything waits, and nothing will ever come: neither a timer nor a happening of the world."""
+
+
+class Livelock(Exception):
+    """The loop goes round and round while time stands still."""
+
+
+class _Selector:
+    """What `BaseEventLoop` sleeps with: instead of sleeping it moves the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turns = 0
+        self._at = -1
+
+    def select(self, timeout: float | None) -> list[Any]:
+        clock = self._clock
+        if timeout is not None and timeout <= 0:
+            self._count()
+            clock.run_due()
+            return []
+        upcoming = clock.next_at()
+        if timeout is None and upcoming is None:
+            raise Deadlock(f"at {clock.now / SECOND:.3f} s everything waits for nothing")
+        wake = None if timeout is None else clock.now + max(1, round(timeout * SECOND))
+        target = min(at for at in (wake, upcoming) if at is not None)
+        clock.advance(target)
+        return []
+
+    def close(self) -> None: ...
+
+    def _count(self) -> None:
+        if self._at != self._clock.now:
+            self._at, self._turns = self._clock.now, 0
+        self._turns += 1
+        if self._turns > _BUSY:
+            raise Livelock(f"at {self._clock.now / SECOND:.3f} s time stands still")
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop on a `Clock`: no sockets, no threads, no signals. `to_thread` runs at once, in place."""
+
+    def __init__(self, clock: Clock, failures: list[BaseException]) -> None:
+        super().__init__()
+        self._failures = failures
+        self._clock = clock
+        self._selector = _Selector(clock)
+        self._clock_resolution = 1e-6
+        self.set_exception_handler(self._failed)
+
+    def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failure = context.get("exception")
+        if isinstance(failure, Exception):
+            self._failures.append(failure)
+
+    def time(self) -> float:
+        return self._clock.now / SECOND
+
+    def run_in_executor(  # pyright: ignore[reportIncompatibleMethodOverride] - no executor is ever used
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as failure:
+            future.set_exception(failure)
+        else:
+            future.set_result(result)
+        return future
+
+    def call_soon_threadsafe(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("a thread under virtual time: nobody could say when it is done")
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """A generator that is dropped with its loop is closed by nobody, as in a process that is killed."""
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        raise RuntimeError("nobody else may wake this loop")
+
+
+def run(
+    clock: Clock, body: Coroutine[Any, Any, T], failures: list[BaseException] | None = None
+) -> T:
+    """Run `body` to its end under virtual time. Whatever it leaves running is dropped on the spot, as by SIGKILL:
+    no `finally` of it is given a turn of the loop. A `SystemExit` from anywhere ends the run at once.
+    `failures`: gets what ended a task and was looked at by nobody."""
+    loop = VirtualLoop(clock, failures if failures is not None else [])
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(body)
+    finally:
+        abandon(loop)
+        asyncio.set_event_loop(None)
+
+
+def abandon(loop: VirtualLoop) -> None:
+    """Forget every task of a loop that will never turn again."""
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - asyncio would complain of what is meant
+        with contextlib.suppress(BaseException):
+            task.get_coro().close()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess,reportUnknownMemberType,reportAttributeAccessIssue] - a task has one until it is done
+    loop.close()
