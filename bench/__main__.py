@@ -1,189 +1,182 @@
-"""`./dev bench`: start-up, throughput, submit cost and memory, as ratios to floors of the same run.
+"""`./dev bench`: all that is promised about time and memory, as ratios to floors of the same run.
 
-Prints a table and writes it to build/bench/main.md; exits 1 if a target is missed.
+Prints a table for each part and writes them to build/bench/main.md; exits 1 if a target is missed or a part of our
+own fails. The figures of others (`peers`) never change the exit status.
 """
 
 import argparse
 import os
-import platform
 import shutil
 import sys
 import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.running import ROOT, Service, container_job, running
+from tests.e2e.running import ROOT
 
-from bench import measures
-from bench.measures import Connection, Row, median, percentile
+from bench import control_plane, decision, main_job, recovery, report, restarts
+from bench.measures import Row
+from bench.peers import __main__ as all_peers
+from bench.report import Section
 
-FORGIVEN = 2
-"""Rounds at the start whose times do not count: caches and imports get warm."""
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+BARE = "bare interpreter, same run"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`seconds`: about how long it takes on two cores. `disk`: GB that it needs where temporary files go. `counts`:
+    whether it can make the run fail."""
+
+    name: str
+    about: str
+    seconds: int
+    run: Callable[[argparse.Namespace], Sequence[Row]]
+    ours: str = "Trainshed"
+    floor: str = BARE
+    disk: float = 0.5
+    counts: bool = True
+
+
+def _control_plane(options: argparse.Namespace) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        finished = (control_plane.FINISHED[0], options.finished)
+        return control_plane.rows(control_plane.measure(Path(directory), finished))
+
+
+PARTS = (
+    Part(
+        "main",
+        "start-up, throughput, submit cost, memory",
+        40,
+        lambda options: main_job.measure(options.rounds, options.jobs, options.seconds),
+    ),
+    Part(
+        "restarts",
+        "restart in place and whole-job retry",
+        25,
+        lambda options: restarts.measure(max(5, options.rounds // 2)),
+    ),
+    Part(
+        "recovery",
+        "the service killed with 1,000 running and with 1,000 queued jobs",
+        75,
+        lambda options: recovery.measure(max(3, options.rounds // 6)),
+        floor="empty service, same run",
+    ),
+    Part(
+        "control-plane",
+        "store and scheduling pass beside 1,000,000 finished and 10,000 queued jobs",
+        150,
+        _control_plane,
+        ours="{finished:,} finished",
+        floor="1,000 finished",
+        disk=6,
+    ),
+    Part(
+        "decision",
+        "one decision at 10,000 nodes and 100,000 queued jobs",
+        10,
+        lambda options: decision.measure(),
+        floor="–",
+    ),
+    Part(
+        "peers",
+        "Slurm and Ray on this machine (installs them where it may)",
+        90,
+        lambda options: all_peers.measure(max(5, options.rounds // 2), options.jobs),
+        ours="there",
+        disk=3,
+        counts=False,
+    ),
+)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="rounds of each start-up row")
-    parser.add_argument("--jobs", type=int, default=120, help="jobs of the throughput row")
-    parser.add_argument("--seconds", type=int, default=5, help="length of the submit load")
-    options = parser.parse_args()
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
-        with running(Path(directory, "main")) as service:
-            warm(service)
-            rows.append(idle_memory(service))
-            rows += start_up(service, options.rounds)
-            rows.append(throughput(service, options.jobs))
-        with running(Path(directory, "queued"), "--max-replicas", "1") as service:
-            rows += submit_cost(service, options.seconds)
-    report = table(rows)
-    print(report)
+    options = arguments()
+    chosen = [part for part in PARTS if not options.only or part.name in options.only]
+    seconds = sum(part.seconds for part in chosen)
+    say(f"{len(chosen)} parts, about {seconds // 60} min {seconds % 60} s on two quiet cores.")
+    sections: list[Section] = []
+    broken = False
+    for part in chosen:
+        section, failed = run(part, options)
+        sections.append(section)
+        broken |= part.counts and (failed or not section.held)
+    text = report.text(sections)
+    print(text)
     target = ROOT / "build" / "bench" / "main.md"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report + "\n")
-    return 1 if any(row.held is False for row in rows) else 0
+    target.write_text(text + "\n", "utf-8")
+    if options.docs:
+        for name in report.put_between_marks(DOCUMENT, sections):
+            say(f"{DOCUMENT} has no place for {name}: <!-- bench {name} --> ... <!-- end -->")
+    return 1 if broken else 0
 
 
-def warm(service: Service) -> None:
-    """Build the runtime and run a job through everything once."""
-    connection = Connection(service)
-    for _ in range(3):
-        measures.first_line(connection)
-
-
-def bounded(name: str, value: float, floor: float, target: float, unit: str = "ms") -> Row:
-    ratio = value / floor
-    return Row(
-        name, f"{value:.1f} {unit}", f"{floor:.1f} {unit}", ratio, f"≤ {target:g}×", ratio <= target
+def arguments() -> argparse.Namespace:
+    names = [part.name for part in PARTS]
+    parser = argparse.ArgumentParser(
+        prog="./dev bench",
+        description=__doc__,
+        epilog="Parts: " + "; ".join(f"{p.name} ({p.about}, ~{p.seconds} s)" for p in PARTS),
     )
+    parser.add_argument("--only", type=_names(names), default=[], help="parts, as in main,restarts")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each start-up row")
+    parser.add_argument("--jobs", type=int, default=120, help="jobs of the throughput rows")
+    parser.add_argument("--seconds", type=int, default=5, help="length of the submit load")
+    parser.add_argument(
+        "--finished", type=int, default=control_plane.FINISHED[1], help="jobs of the long history"
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="put the tables into docs/benchmarks.md as well"
+    )
+    return parser.parse_args()
 
 
-def against_own(name: str, value: float, floor: float) -> Row:
-    """The sterner floor: the interpreter that the runtime brings may start faster than the service's."""
-    return Row(name, f"{value:.1f} ms", f"{floor:.1f} ms", value / floor)
+def _names(known: list[str]) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        chosen = [name.strip() for name in text.split(",")]
+        if unknown := [name for name in chosen if name not in known]:
+            raise argparse.ArgumentTypeError(
+                f"there is no part {unknown[0]!r}; choose from {','.join(known)}"
+            )
+        return chosen
+
+    return read
 
 
-def start_up(service: Service, rounds: int) -> list[Row]:
-    connection = Connection(service)
-    ours: list[float] = []
-    seen: list[float] = []
-
-    def submit() -> float:
-        executed, followed = measures.first_line(connection)
-        ours.append(executed)
-        seen.append(followed)
-        return executed
-
-    runtime = measures.runtime_interpreter(connection)
-    bare, _, bare8, ours8, own, own8 = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(
-            rounds + FORGIVEN,
-            measures.bare_first_line,
-            submit,
-            lambda: measures.bare_together(8),
-            lambda: measures.together(connection, 8),
-            lambda: measures.bare_first_line(runtime),
-            lambda: measures.bare_together(8, runtime),
+def run(part: Part, options: argparse.Namespace) -> tuple[Section, bool]:
+    """One part; True if it failed. Whatever goes wrong in it, the next ones have their turn."""
+    load = os.getloadavg()[0]
+    ours = part.ours.format(finished=options.finished)
+    free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
+    if free < part.disk:
+        lost = (
+            f"{part.name} needs {part.disk:g} GB in {tempfile.gettempdir()}, and {free:.1f} GB are free; make room or "
+            "point TMPDIR to where there is some."
         )
-    )
-    first, followed = ours[FORGIVEN:], seen[FORGIVEN:]
-    rows = [
-        bounded("submit → first line, p50", median(first), median(bare), 3),
-        Row(
-            "submit → first line, p95",
-            f"{percentile(first, 0.95):.1f} ms",
-            f"{percentile(bare, 0.95):.1f} ms",
-            percentile(first, 0.95) / percentile(bare, 0.95),
-        ),
-        Row(
-            "submit → line seen by a follower, p50",
-            f"{median(followed):.1f} ms",
-            f"{median(bare):.1f} ms",
-            median(followed) / median(bare),
-        ),
-        bounded("8 replicas all started, p50", median(ours8), median(bare8), 1.5),
-        against_own(
-            "first line, against the job's own interpreter, p50", median(first), median(own)
-        ),
-        against_own(
-            "8 replicas, against the job's own interpreter, p50", median(ours8), median(own8)
-        ),
-    ]
-    if shutil.which("gcloud") is None:
-        print("NOTE: gcloud is not installed here; its row is SKIPPED.", file=sys.stderr)
-        return rows
-    (local,) = measures.interleaved(3, measures.gcloud_local_train)
-    rows.append(
-        Row(
-            "gcloud ai-platform local train → first line, p50",
-            f"{median(local):.1f} ms",
-            f"{median(bare):.1f} ms",
-            median(local) / median(bare),
-        )
-    )
-    return rows
+        say(f"SKIPPED: {lost}")
+        return Section(part.name, ours, part.floor, (), load, lost), False
+    say(f"{part.name}: {part.about}, about {part.seconds} s ...")
+    begun = time.monotonic()
+    try:
+        rows = tuple(part.run(options))
+    except Exception as failure:
+        traceback.print_exc()
+        lost = f"{part.name} failed: {failure}"
+        say(f"SKIPPED: {lost}")
+        return Section(part.name, ours, part.floor, (), load, lost), True
+    say(f"{part.name}: {time.monotonic() - begun:.0f} s")
+    lost = "" if rows else f"{part.name} could not be measured here; the notes above say why."
+    return Section(part.name, ours, part.floor, rows, load, lost), False
 
 
-def throughput(service: Service, jobs: int) -> Row:
-    measures.jobs_per_second(service, jobs // 4, 4)
-    ours: list[float] = []
-    bare: list[float] = []
-    for _ in range(3):
-        bare.append(measures.bare_per_second(jobs // 3))
-        ours.append(measures.jobs_per_second(service, jobs, 6))
-    ratio = median(ours) / median(bare)
-    return Row(
-        "trivial jobs end to end per second",
-        f"{median(ours):.1f}/s",
-        f"{median(bare):.1f}/s",
-        ratio,
-        "≥ 0.5×",
-        ratio >= 0.5,
-    )
-
-
-def submit_cost(service: Service, seconds: int) -> list[Row]:
-    connection = Connection(service)
-    warm(service)
-    connection.submit(container_job("import signal; signal.pause()"))
-    measured = measures.submit_cpu(service, seconds)
-    if measured is None:
-        print("NOTE: wrk is not installed here; the submit row is SKIPPED.", file=sys.stderr)
-        return []
-    cpu, rate = measured
-    return [
-        Row("CPU of the service per submit", f"{cpu:.2f} ms", "–", None, "≤ 1 ms", cpu <= 1),
-        Row("durable submits per second, 16 connections", f"{rate:.0f}/s", "–"),
-    ]
-
-
-def idle_memory(service: Service) -> Row:
-    megabytes = measures.pss_megabytes(measures.family(service.pid))
-    return Row(
-        "service, buckets and zygote, idle (PSS)",
-        f"{megabytes:.0f} MB",
-        "–",
-        None,
-        "≤ 80 MB",
-        megabytes <= 80,
-    )
-
-
-def table(rows: list[Row]) -> str:
-    lines = [
-        f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}, "
-        f"load {os.getloadavg()[0]:.1f}",
-        "",
-        "| what | Trainshed | bare interpreter, same run | ratio | target |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        ratio = "–" if row.ratio is None else f"{row.ratio:.2f}×"
-        verdict = "" if row.held is None else (" held" if row.held else " MISSED")
-        lines.append(
-            f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |"
-        )
-    return "\n".join(lines)
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,154 @@
+"""The main job's rows: start-up, throughput, submit cost and memory, as ratios to floors of the same run."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.running import Service, container_job, running
+
+from bench import measures
+from bench.measures import Connection, Row, median, percentile
+
+FORGIVEN = 2
+"""Rounds at the start whose times do not count: caches and imports get warm."""
+
+
+def measure(rounds: int, jobs: int, seconds: int) -> list[Row]:
+    """`rounds` of each start-up row, `jobs` of the throughput row, `seconds` of submit load."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        with running(Path(directory, "main")) as service:
+            warm(service)
+            rows.append(idle_memory(service))
+            rows += start_up(service, rounds)
+            rows.append(throughput(service, jobs))
+        with running(Path(directory, "queued"), "--max-replicas", "1") as service:
+            rows += submit_cost(service, seconds)
+    return rows
+
+
+def warm(service: Service) -> None:
+    """Build the runtime and run a job through everything once."""
+    connection = Connection(service)
+    for _ in range(3):
+        measures.first_line(connection)
+
+
+def bounded(name: str, value: float, floor: float, target: float, unit: str = "ms") -> Row:
+    ratio = value / floor
+    return Row(
+        name, f"{value:.1f} {unit}", f"{floor:.1f} {unit}", ratio, f"≤ {target:g}×", ratio <= target
+    )
+
+
+def against_own(name: str, value: float, floor: float) -> Row:
+    """The sterner floor: the interpreter that the runtime brings may start faster than the service's."""
+    return Row(name, f"{value:.1f} ms", f"{floor:.1f} ms", value / floor)
+
+
+def start_up(service: Service, rounds: int) -> list[Row]:
+    connection = Connection(service)
+    ours: list[float] = []
+    seen: list[float] = []
+
+    def submit() -> float:
+        executed, followed = measures.first_line(connection)
+        ours.append(executed)
+        seen.append(followed)
+        return executed
+
+    runtime = measures.runtime_interpreter(connection)
+    bare, _, bare8, ours8, own, own8 = (
+        values[FORGIVEN:]
+        for values in measures.interleaved(
+            rounds + FORGIVEN,
+            measures.bare_first_line,
+            submit,
+            lambda: measures.bare_together(8),
+            lambda: measures.together(connection, 8),
+            lambda: measures.bare_first_line(runtime),
+            lambda: measures.bare_together(8, runtime),
+        )
+    )
+    first, followed = ours[FORGIVEN:], seen[FORGIVEN:]
+    rows = [
+        bounded("submit → first line, p50", median(first), median(bare), 3),
+        Row(
+            "submit → first line, p95",
+            f"{percentile(first, 0.95):.1f} ms",
+            f"{percentile(bare, 0.95):.1f} ms",
+            percentile(first, 0.95) / percentile(bare, 0.95),
+        ),
+        Row(
+            "submit → line seen by a follower, p50",
+            f"{median(followed):.1f} ms",
+            f"{median(bare):.1f} ms",
+            median(followed) / median(bare),
+        ),
+        bounded("8 replicas all started, p50", median(ours8), median(bare8), 1.5),
+        against_own(
+            "first line, against the job's own interpreter, p50", median(first), median(own)
+        ),
+        against_own(
+            "8 replicas, against the job's own interpreter, p50", median(ours8), median(own8)
+        ),
+    ]
+    if shutil.which("gcloud") is None:
+        print("NOTE: gcloud is not installed here; its row is SKIPPED.", file=sys.stderr)
+        return rows
+    (local,) = measures.interleaved(3, measures.gcloud_local_train)
+    rows.append(
+        Row(
+            "gcloud ai-platform local train → first line, p50",
+            f"{median(local):.1f} ms",
+            f"{median(bare):.1f} ms",
+            median(local) / median(bare),
+        )
+    )
+    return rows
+
+
+def throughput(service: Service, jobs: int) -> Row:
+    measures.jobs_per_second(service, jobs // 4, 4)
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(3):
+        bare.append(measures.bare_per_second(jobs // 3))
+        ours.append(measures.jobs_per_second(service, jobs, 6))
+    ratio = median(ours) / median(bare)
+    return Row(
+        "trivial jobs end to end per second",
+        f"{median(ours):.1f}/s",
+        f"{median(bare):.1f}/s",
+        ratio,
+        "≥ 0.5×",
+        ratio >= 0.5,
+    )
+
+
+def submit_cost(service: Service, seconds: int) -> list[Row]:
+    connection = Connection(service)
+    warm(service)
+    connection.submit(container_job("import signal; signal.pause()"))
+    measured = measures.submit_cpu(service, seconds)
+    if measured is None:
+        print("NOTE: wrk is not installed here; the submit row is SKIPPED.", file=sys.stderr)
+        return []
+    cpu, rate = measured
+    return [
+        Row("CPU of the service per submit", f"{cpu:.2f} ms", "–", None, "≤ 1 ms", cpu <= 1),
+        Row("durable submits per second, 16 connections", f"{rate:.0f}/s", "–"),
+    ]
+
+
+def idle_memory(service: Service) -> Row:
+    megabytes = measures.pss_megabytes(measures.family(service.pid))
+    return Row(
+        "service, buckets and zygote, idle (PSS)",
+        f"{megabytes:.0f} MB",
+        "–",
+        None,
+        "≤ 80 MB",
+        megabytes <= 80,
+    )

@@ -1,0 +1,75 @@
+"""The scheduler's part of a change, through the controller's own door to it: one job ends, or comes, beside all that wait."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+
+from bench.history import T0, job_of
+from trainshed.controller.room import Room
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.engines.port import Node
+from trainshed.scheduler.model import Admit, Policy
+
+RUNNING = 500
+"""So many of the jobs find room, or half of them; the others wait."""
+
+
+class Passes:
+    """A room that holds `live`, with nodes for `RUNNING` of them; more jobs come with the uids from `next_uid` on."""
+
+    def __init__(self, live: Iterable[Job], next_uid: int) -> None:
+        self._room = Room(Policy(strict=True), _never)
+        self._now = T0 + 10**18
+        self._new = (job_of(uid, is_over=False) for uid in count(next_uid))
+        self._live: dict[int, Job] = {}
+        for job in live:
+            self._put(job)
+        fit = min(RUNNING, len(self._live) // 2)
+        # A job of `history` takes two replicas of four CPUs.
+        self._room.set_nodes([Node(f"node-{i}", 8.0, 64 << 30) for i in range(fit)])
+        self._running = self._admitted()
+        if len(self._running) != fit:
+            raise RuntimeError(f"{len(self._running)} jobs were admitted where {fit} have room")
+
+    def ended(self) -> float:
+        """Milliseconds from the end of a job that ran to the decision who comes next."""
+        job = self._live.pop(self._running.pop(0))
+        over = replace(job, state=JobState.SUCCEEDED)
+        begun = time.perf_counter()
+        self._room.put(over)
+        decided = self._admitted()
+        took = (time.perf_counter() - begun) * 1e3
+        if len(decided) != 1:
+            raise RuntimeError(f"{len(decided)} jobs were admitted in the room of one")
+        self._running += decided
+        self._put(next(self._new))
+        self._room.decide(self._now)
+        return took
+
+    def came(self) -> float:
+        """Milliseconds for a job that has to wait: it is taken in, nothing is decided, and why it waits is said."""
+        job = next(self._new)
+        begun = time.perf_counter()
+        self._room.put(job)
+        decided = self._admitted()
+        waits = self._room.why(job.uid, self._now)
+        took = (time.perf_counter() - begun) * 1e3
+        if decided or waits is None:
+            raise RuntimeError("a job was admitted where there is no room")
+        self._room.forget(job.uid)
+        self._room.decide(self._now)
+        return took
+
+    def _put(self, job: Job) -> None:
+        self._live[job.uid] = job
+        self._room.put(job)
+
+    def _admitted(self) -> list[int]:
+        made = self._room.decide(self._now)
+        return [decision.uid for decision in made if isinstance(decision, Admit)]
+
+
+def _never(at: int) -> None:
+    """Time does not pass here."""

@@ -1,0 +1,137 @@
+"""A service that is killed and started again under the eyes of a benchmark, and the jobs that it has."""
+
+import contextlib
+import os
+import signal
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.processes import children, command_line
+from tests.e2e.running import SKLEARN, Service, start
+
+from bench.measures import Connection
+
+PATIENCE = 300.0
+"""Seconds until a run is given up."""
+_PAUSE = 0.1
+_CALLERS = 8
+
+
+class Spoilt(Exception):
+    """What was to be measured did not come about. The message says what did."""
+
+
+@dataclass(slots=True)
+class Patient:
+    """A service that is killed again and again. `mark`: what its programs carry in their environment."""
+
+    service: Service
+    args: tuple[str, ...]
+    jobs: int = 0
+    told: dict[str, Path] = field(default_factory=dict[str, Path])
+    """Jobs that end when their pipe is opened, oldest first."""
+    victims: list[str] = field(default_factory=list[str])
+    """Jobs that may be cancelled."""
+    mark: str = field(default_factory=lambda: f"mark-{uuid.uuid4().hex}")
+
+    def kill(self) -> None:
+        """SIGKILL to the service and its zygote."""
+        zygotes = [pid for pid in children(self.service.pid) if "zygote" in command_line(pid)]
+        for pid in (self.service.pid, *zygotes):
+            with contextlib.suppress(ProcessLookupError):  # A zygote may end with its service.
+                os.kill(pid, signal.SIGKILL)
+        self.service.process.wait()
+
+    def start(self) -> tuple[int, float, Connection]:
+        """Start it anew. Returns when that was (ns), the milliseconds until it answered, and the connection."""
+        begun = time.perf_counter_ns()
+        again = start(self.service.data, *self.args)
+        # `running` takes down what it gave out.
+        self.service.process, self.service.rest, self.service.pid = (
+            again.process, again.rest, again.pid
+        )  # fmt: skip
+        self.service.token = again.token
+        connection = Connection(self.service)
+        connection.call("GET", "/trainshed/v1/status")
+        return begun, since(begun), connection
+
+    def tell(self) -> str:
+        """Have the oldest job that ends when told end; returns it."""
+        job = next(iter(self.told))
+        with self.told.pop(job).open("wb"):
+            return job
+
+    def add(self, connection: Connection, command: list[str]) -> str:
+        container = {
+            "imageUri": SKLEARN,
+            "command": command,
+            "env": [{"name": "MARK", "value": self.mark}],
+        }
+        pool = {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": "1",
+            "containerSpec": container,
+        }
+        self.jobs += 1
+        return connection.submit({"displayName": "job", "jobSpec": {"workerPoolSpecs": [pool]}})
+
+    def add_told(self, connection: Connection, directory: Path) -> None:
+        """A job that ends when told."""
+        pipe = directory / f"pipe-{uuid.uuid4().hex}"
+        os.mkfifo(pipe)
+        self.told[self.add(connection, ["cat", str(pipe)])] = pipe
+
+    def add_sleepers(self, count: int) -> None:
+        """Jobs that run until they are ended."""
+
+        def some(share: int) -> list[str]:
+            connection = Connection(self.service)
+            return [self.add(connection, ["sleep", "86400"]) for _ in range(share)]
+
+        shares = [(count + i) // _CALLERS for i in range(_CALLERS)]
+        with ThreadPoolExecutor(_CALLERS) as pool:
+            for jobs in pool.map(some, shares):
+                self.victims += jobs
+
+    def until(self, connection: Connection, state: str, count: int) -> None:
+        """Wait until so many jobs are in a state."""
+        deadline = time.monotonic() + PATIENCE
+        while (now := in_state(connection, state)) < count:
+            if time.monotonic() > deadline:
+                raise Spoilt(f"after {PATIENCE:g} s {now} of {count} jobs are {state}")
+            time.sleep(_PAUSE)
+
+
+def in_state(connection: Connection, state: str) -> int:
+    """How many jobs are in a state, as the API lists them."""
+    count, token = 0, ""
+    while True:
+        page = connection.call(
+            "GET", f"/trainshed/v1/jobs?project=-&state={state}&limit=500&pageToken={token}"
+        )
+        count += len(page["jobs"])
+        token = page["nextPageToken"]
+        if not token:
+            return count
+
+
+def end(connection: Connection, job: str, state: str, *, cancel: bool = False) -> None:
+    """See a job to its end; raises Spoilt if that is another one."""
+    if cancel:
+        connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
+    last = state_at_end(connection, job)
+    if last["state"] != state:
+        raise Spoilt(f"job {job} is {last['state']}, not {state}: {last.get('error')}")
+
+
+def state_at_end(connection: Connection, job: str) -> dict[str, Any]:
+    return list(connection.stream(f"/trainshed/v1/jobs/{job}/watch"))[-1]
+
+
+def since(begun: int) -> float:
+    """Milliseconds."""
+    return (time.perf_counter_ns() - begun) / 1e6

@@ -1,0 +1,72 @@
+"""Tables of the rows in Markdown, on the terminal, in build/bench and between the marks of docs/benchmarks.md."""
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.measures import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one part found. `ours`, `floor`: headings of its two columns of figures. `load`: the machine's before it
+    began. `lost`: why there are no rows, or not all."""
+
+    part: str
+    ours: str
+    floor: str
+    rows: tuple[Row, ...]
+    load: float
+    lost: str = ""
+
+    @property
+    def held(self) -> bool:
+        return all(row.held is not False for row in self.rows)
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}"
+
+
+def table(section: Section) -> str:
+    """The section as Markdown; the load before it stands below."""
+    lines = [
+        f"| what | {section.ours} | {section.floor} | ratio | target |",
+        "|---|---|---|---|---|",
+    ]
+    for row in section.rows:
+        ratio = "–" if row.ratio is None else f"{row.ratio:.2f}×"
+        verdict = "" if row.held is None else (" held" if row.held else " MISSED")
+        lines.append(
+            f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |"
+        )
+    if not section.rows:
+        lines = []
+    if section.lost:
+        lines += ["", f"SKIPPED: {section.lost}"]
+    return "\n".join([*lines, "", f"{machine()}; load {section.load:.1f} before this part."])
+
+
+def text(sections: list[Section]) -> str:
+    """All sections, each under its part's name."""
+    return "\n\n".join(f"## {section.part}\n\n{table(section)}" for section in sections)
+
+
+def put_between_marks(page: Path, sections: list[Section]) -> list[str]:
+    """Replace what stands in the page between `<!-- bench PART -->` and `<!-- end -->`. Returns the parts that have rows
+    and no marks there; parts without rows leave what is there."""
+    content, missing = page.read_text("utf-8"), list[str]()
+    for section in sections:
+        if not section.rows:
+            continue
+        mark = re.compile(
+            rf"(<!-- bench {re.escape(section.part)} -->\n).*?(<!-- end -->)", re.DOTALL
+        )
+        new = table(section)
+        content, count = mark.subn(lambda found, new=new: f"{found[1]}{new}\n{found[2]}", content)
+        if not count:
+            missing.append(section.part)
+    page.write_text(content, "utf-8")
+    return missing
