@@ -1,10 +1,14 @@
 """What must hold at every commit of a simulated service, whatever happens in its world (DESIGN §3, SPEC §2)."""
 
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.sim.house import House
 from tests.sim.judging import Judge
 from trainshed.core.capacity import UNLIMITED, QuotaKey
 from trainshed.core.catalog.quotas import usage
+from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState
@@ -31,14 +35,18 @@ class Taken:
 
 @dataclass(slots=True)
 class Books:
-    """What is stored, and what was found wrong with it. `jobs`: as committed last."""
+    """What is stored, and what was found wrong with it. `jobs`: as committed last. `admitted`: when each first had
+    room (ns)."""
 
     world: World
     policy: Policy
+    house: House = field(default_factory=House)
     quotas: dict[QuotaKey, float] = field(default_factory=dict[QuotaKey, float])
     jobs: dict[JobUid, Job] = field(default_factory=dict[JobUid, Job])
     judges: dict[JobUid, Judge] = field(default_factory=dict[JobUid, Judge])
+    admitted: dict[JobUid, int] = field(default_factory=dict[JobUid, int])
     wrong: list[str] = field(default_factory=list[str])
+    rules: Counter[str] = field(default_factory=Counter[str])
     steps: int = 0
     quotas_since: int = 0
     drained: set[str] = field(default_factory=set[str])
@@ -48,7 +56,7 @@ class Books:
 
     def created(self, job: Job) -> None:
         self.jobs[job.uid] = job
-        self.judges[job.uid] = Judge.of(job)
+        self.judges[job.uid] = Judge.of(job, self.house)
 
     def committed(self, job: Job, taken: list[Taken]) -> None:
         """A commit was stored; `taken`: the steps that led to it."""
@@ -65,12 +73,18 @@ class Books:
             judge.differences.clear()
         self._check_truth(before, job)
         self._check_idle(job)
+        if job.has_room:
+            self.admitted.setdefault(job.uid, self.world.clock.now)
         if _took_room(before, job):
             self._check_nodes(job)
             if not before.has_room:
                 self._check_quotas(job)
         if job.state.is_final and not before.state.is_final:
             self._check_end(job)
+
+    def blocks(self, lasts: int) -> None:
+        """Something else than jobs may keep room from those who wait, for so many ns from now on."""
+        self.blocked_until = max(self.blocked_until, self.world.clock.now + lasts)
 
     def is_over(self) -> bool:
         return all(job.state.is_final for job in self.jobs.values())
@@ -127,9 +141,10 @@ class Books:
             has = self.world.places[node].node
             there = [(j, r) for j in self.jobs.values() if j.has_room for r in _placed(j, node)]
             machines = [j.spec.pool(r.id.pool).machine for j, r in there]
+            factors = [j.memory_factor for j, _ in there]
             devices = sum(m.accelerators.count for m in machines if m.accelerators)
             vcpus = sum(m.vcpus for m in machines)
-            memory = sum(m.memory_bytes for m in machines)
+            memory = sum(int(m.memory_bytes * f) for m, f in zip(machines, factors, strict=True))
             if (
                 vcpus > has.vcpus
                 or memory > has.memory_bytes
@@ -149,6 +164,20 @@ class Books:
             seat = self.world.seat(job.uid, job.attempt, replica.id)
             if seat is not None and seat.latest is not None and seat.latest.lives:
                 self._wrong(job, f"it is over while {replica.id} lives")
+        for drill in job.drills:
+            if drill.is_armed and drill.at_line:
+                self._check_unfired(job, drill)
+
+    def _check_unfired(self, job: Job, drill: Drill) -> None:
+        """SPEC §8: a drill fires at its line, if the replica goes on for long enough after it to be met by it."""
+        for line in self.world.journals.of(job.uid):
+            if line.replica != drill.replica or not re.search(drill.at_line, line.text):
+                continue
+            seat = self.world.seat(job.uid, line.attempt, line.replica)
+            one = seat.incarnations[line.incarnation] if seat is not None else None
+            calm = max(line.at, drill.ordered, self.blocked_until) + _SETTLES
+            if line.at >= drill.ordered and one is not None and one.exit and one.exit.ended > calm:
+                self._wrong(job, f"{drill} has not fired at {line}")
 
     def _check_idle(self, job: Job) -> None:
         """No job waits while nothing else has room and nothing is wrong."""

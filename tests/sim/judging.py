@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from tests.sim import reference as spec
+from tests.sim.house import House
 from tests.sim.reference import Member, Reference
+from tests.sim.rows import CAUSES, Rows
 from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import (
@@ -19,19 +21,11 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import Api, ReplicaId
 
 SECOND = 10**9
 _LINES = 60
 """Of a story, its end is told."""
-_CAUSES = {
-    "transient_exit": "crash",
-    "replica_lost": "lost",
-    "stock_out": "no room",
-    "internal_error": "service",
-    "spot_preempted": "preempted",
-}
-"""Rules of the table by the words of the reference."""
 _UP = (AttemptState.STARTING, AttemptState.RUNNING)
 _ATTEMPT_DRILLS = {
     DrillKind.PREEMPT: spec.Evicted(),
@@ -62,7 +56,9 @@ class Judge:
     _asked: set[tuple[int, Member, int]] = field(default_factory=set[tuple[int, Member, int]])
 
     @classmethod
-    def of(cls, job: Job) -> "Judge":
+    def of(cls, job: Job, house: House | None = None) -> "Judge":
+        """`house`: whose rules the machine goes by."""
+        rules = house or House()
         scheduling = job.spec.scheduling
         members = tuple((r.pool, r.index) for r in job.spec.replicas())
         reducers = frozenset(m for m in members if m[0] == 2 and has_reducers(job.spec))
@@ -72,6 +68,8 @@ class Judge:
                 reducers,
                 scheduling.restart_job_on_worker_restart,
                 scheduling.disable_retries,
+                Rows(rules.entries),
+                rules.attempts,
             )
         )
 
@@ -98,9 +96,17 @@ class Judge:
                 if not self._is_news(attempt, member, incarnation):
                     return []
                 leaving = (attempt, member, incarnation) in self._asked and ended.stopped
-                code, signal = ended.exit_code, ended.signal
                 return [
-                    spec.Ended(member, code, signal, ended.oom, ended.ended, ended.stopped, leaving)
+                    spec.Ended(
+                        member,
+                        ended.exit_code,
+                        ended.signal,
+                        ended.oom,
+                        ended.ended,
+                        ended.stopped,
+                        leaving,
+                        ended.stalled,
+                    )
                 ]
             case ReplicaLost(attempt, replica, incarnation, _, by_service):
                 member = _member(replica)
@@ -180,9 +186,11 @@ class Judge:
             self._differ(f"the job is {job.state}, its outcome {outcome}")
         if job.state is JobState.CANCELLED and verdict is not None and verdict.state != "CANCELLED":
             self._differ("cancelled, though nobody asked for it")
-        retries = {_CAUSES[rule]: count for rule, count in job.retries}
-        if retries != {cause: count for cause, count in said.retries.items() if count}:
+        retries = {CAUSES.get(rule, rule): count for rule, count in job.retries}
+        if retries != dict(said.retries):
             self._differ(f"retries {retries}; the reference counts {said.retries}")
+        if job.memory_factor != said.memory:
+            self._differ(f"memory grew to {job.memory_factor}; the reference says {said.memory}")
         if verdict is None and not said.giving_up and said.attempts == job.attempt:
             for replica in job.replicas:
                 member = _member(replica.id)
@@ -197,16 +205,18 @@ class Judge:
     def _compare_words(self, job: Job, verdict: spec.Verdict) -> None:
         """The public message, where the text gives it word for word."""
         message = job.outcome.error.message if job.outcome and job.outcome.error else ""
-        if verdict.cause in ("no room", "preempted"):
+        name = _public_name(job.name.api, verdict.member) if verdict.member is not None else ""
+        gives = self.reference.rows.gives.get(verdict.cause)
+        if gives is not None and gives.text:
+            wanted = gives.text
+        elif verdict.cause in ("no room", "preempted"):
             wanted = f"Resources are insufficient in region: {job.spec.region}."
         elif verdict.cause == "service":
             wanted = "Internal error occurred for the current attempt"
-        elif verdict.cause == "exit" and verdict.member is not None:
-            pool, index = verdict.member
-            wanted = f"The replica workerpool{pool}-{index} exited with a non-zero status of "
-        elif verdict.cause == "oom" and verdict.member is not None:
-            pool, index = verdict.member
-            wanted = f"The replica workerpool{pool}-{index} ran out of memory and exited with a non-zero status of "
+        elif verdict.cause in ("exit", "crash"):
+            wanted = f"The replica {name} exited with a non-zero status of "
+        elif verdict.cause == "oom":
+            wanted = f"The replica {name} ran out of memory and exited with a non-zero status of "
         else:
             return
         if not message.startswith(wanted):
@@ -223,6 +233,14 @@ class Judge:
 
 def _member(replica: ReplicaId) -> Member:
     return (replica.pool, replica.index)
+
+
+def _public_name(api: Api, member: Member) -> str:
+    """SPEC §2.1, "Replica names in messages"."""
+    pool, index = member
+    if api is Api.VERTEX:
+        return f"workerpool{pool}-{index}"
+    return f"{('master', 'worker', 'ps', 'evaluator')[pool]} {index}"
 
 
 def _became(job: Job) -> str:

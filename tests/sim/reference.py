@@ -16,21 +16,16 @@ Where the text leaves a choice, it reads:
 7. A primary that had ended by itself, before a cancel was accepted or a retry decided, says how the job ends, though it
    is heard of later: with 0 it succeeded, with a permanent failure it failed.
 8. `disableRetries` does not keep a job from asking for room again while nothing of it ran: that is no retry.
+9. What the stall watchdog ended counts as lost (the docs' table names it there).
+10. With `restartJobOnWorkerRestart` a row that gives restarts and no retries gives as many retries of the job.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
-MINUTE = 60 * 10**9
+from tests.sim.rows import CANCELLED, REDUCER, End, Gives, Rows
 
-USER_CODE, NO_ROOM, INTERNAL, CANCELLED = 3, 8, 13, 1
 ATTEMPTS = 10
-REPLICA_RESTARTS = 5
-JOB_RETRIES = {"crash": 3, "lost": 3, "no room": 3, "service": 2, "preempted": 6}
-"""Retries of the whole job by cause: "3 attempts in all" are two retries."""
-REDUCER_RESTARTS_A_MINUTE = 20
-_CRASH_CODES = (6, 134, 11, 139)
-_CRASH_SIGNALS = (6, 11)
-_OUTSIDE_SIGNALS = (9, 15)
 
 Member = tuple[int, int]
 """Pool and index; the primary is (0, 0)."""
@@ -40,7 +35,7 @@ PRIMARY: Member = (0, 0)
 @dataclass(frozen=True, slots=True)
 class Ended:
     """One process of a replica ended at `ended` and left a record. `stopped`: it was asked to, before it did.
-    `leaving`: because its node was to be left."""
+    `leaving`: because its node was to be left. `stalled`: the watchdog ended it."""
 
     member: Member
     code: int | None
@@ -49,6 +44,7 @@ class Ended:
     ended: int
     stopped: bool
     leaving: bool
+    stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +93,31 @@ Fact = Ended | Vanished | Unprepared | NoRoom | Evicted | Failed | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the job ends. `cause`: a word of this module; `member`: whose end it was; `status`: its exit status."""
+    """How the job ends. `cause`: a word of `rows`, "success" or "cancelled"; `member`: whose end it was."""
 
     state: str
     code: int | None
     cause: str
     member: Member | None = None
-    status: int | None = None
 
 
 @dataclass(slots=True)
 class Reference:
-    """The job as the text sees it. `giving_up`: the attempt is shut down for another one."""
+    """The job as the text sees it. `giving_up`: the attempt is shut down for another one. `retries`: by cause.
+    `memory`: what its limits have grown to, in times the first ones."""
 
     members: tuple[Member, ...]
     reducers: frozenset[Member] = frozenset()
     restart_job: bool = False
     no_retries: bool = False
+    rows: Rows = field(default_factory=Rows)
+    most_attempts: int = ATTEMPTS
     attempts: int = 0
     giving_up: bool = False
     verdict: Verdict | None = None
-    retries: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JOB_RETRIES, 0))
-    restarts: dict[Member, int] = field(default_factory=dict[Member, int])
+    memory: float = 1.0
+    retries: Counter[str] = field(default_factory=Counter[str])
+    restarts: Counter[tuple[Member, str]] = field(default_factory=Counter[tuple[Member, str]])
     incarnations: dict[Member, int] = field(default_factory=dict[Member, int])
     over: set[Member] = field(default_factory=set[Member])
     _reducer_restarts: dict[Member, list[int]] = field(default_factory=dict[Member, list[int]])
@@ -131,7 +130,7 @@ class Reference:
         self.attempts += 1
         self.giving_up = False
         self._primary_ended = None
-        self.restarts = dict.fromkeys(self.members, 0)
+        self.restarts.clear()
         self.incarnations = dict.fromkeys(self.members, 1)
         self.over = set()
         self._reducer_restarts = {}
@@ -157,89 +156,55 @@ class Reference:
         return None
 
     def _judge(self, fact: Fact, now: int) -> None:
-        """The table, from its first row to its last."""
+        """Success, then reducers, then the rows: what is left of their restarts and retries, and the end."""
         member = fact.member if isinstance(fact, Ended | Vanished) else None
         if isinstance(fact, Ended) and fact.code == 0 and not fact.leaving:
             if member == PRIMARY:
                 self.verdict = Verdict("SUCCEEDED", None, "success")
-            return None
-        if member in self.reducers:
-            assert member is not None
-            return self._restart_reducer(member, now)
-        own = self._own_failure(fact)
-        if own is not None:
-            if own.cause == "crash":
-                return self._retry("crash", own, now)
-            self.verdict = own
-            return None
-        match fact:
-            case Ended() | Vanished(by_service=False) | Vanished(leaving=True):
-                assert member is not None
-                self._lost(member, now)
-            case Unprepared(by_user=True):
-                self.verdict = Verdict("FAILED", USER_CODE, "package")
-            case Unprepared() | Vanished() | Failed():
-                self._retry("service", Verdict("FAILED", INTERNAL, "service", member), now)
-            case NoRoom():
-                failed = Verdict("FAILED", NO_ROOM, "no room")
-                self._retry("no room", failed, now, is_retry=fact.ran)
-            case Evicted():
-                self._retry("preempted", Verdict("FAILED", NO_ROOM, "preempted"), now)
-            case Cancelled():
-                raise AssertionError("handled before")
-        return None
-
-    @staticmethod
-    def _own_failure(fact: Fact) -> Verdict | None:
-        """The rows that speak of the program's own end."""
-        if not isinstance(fact, Ended) or fact.leaving:
-            return None
-        if fact.oom:
-            return Verdict("FAILED", USER_CODE, "oom", fact.member)
-        status = fact.code if fact.code is not None else fact.signal
-        if fact.code in _CRASH_CODES or fact.signal in _CRASH_SIGNALS:
-            return Verdict("FAILED", USER_CODE, "crash", fact.member, status)
-        if fact.signal in _OUTSIDE_SIGNALS:
-            return None
-        return Verdict("FAILED", USER_CODE, "exit", fact.member, status)
+            return
+        if member in self.reducers and self.rows.restarts_reducers:
+            self._restart_reducer(member, now)
+            return
+        cause = self.rows.cause_of(_end(fact))
+        gives = self.rows.gives[cause]
+        if member is not None and self._may_restart(member, cause):
+            self.restarts[member, cause] += 1
+            self._again(member)
+        elif self._may_retry(cause, is_retry=not isinstance(fact, NoRoom) or fact.ran):
+            self.retries[cause] += 1
+            self.memory = max(self.memory, min(self.memory * gives.growth, gives.cap))
+            self.giving_up = True
+            self._given_up_at = now
+        elif not gives.goes_on:
+            self._turn(Verdict("FAILED", gives.code, cause, member))
 
     def _restart_reducer(self, member: Member, now: int) -> None:
-        recent = [at for at in self._reducer_restarts.get(member, []) if at > now - MINUTE]
-        if len(recent) >= REDUCER_RESTARTS_A_MINUTE:
+        gives = self.rows.gives[REDUCER]
+        recent = [at for at in self._reducer_restarts.get(member, []) if at > now - gives.window]
+        if len(recent) >= gives.restarts:
             return  # given up: the workers go on without it
         self._reducer_restarts[member] = [*recent, now]
         self._again(member)
 
-    def _lost(self, member: Member, now: int) -> None:
-        failed = Verdict("FAILED", USER_CODE, "lost", member)
-        if self.restart_job and not self.no_retries:
-            self._retry("lost", failed, now)
-        elif self._may_restart(member):
-            self.restarts[member] += 1
-            self._again(member)
-        else:
-            self._retry("lost", failed, now)
+    def _may_restart(self, member: Member, cause: str) -> bool:
+        return not self._whole and self.restarts[member, cause] < self.rows.gives[cause].restarts
 
-    def _may_restart(self, member: Member) -> bool:
-        whole = self.restart_job and not self.no_retries
-        return not whole and self.restarts[member] < REPLICA_RESTARTS
+    def _may_retry(self, cause: str, *, is_retry: bool = True) -> bool:
+        spent = self.retries[cause] >= self._retries(self.rows.gives[cause])
+        return not (spent or (self.no_retries and is_retry) or self.attempts >= self.most_attempts)
+
+    def _retries(self, gives: Gives) -> int:
+        return gives.retries or (gives.restarts if self._whole else 0)
+
+    @property
+    def _whole(self) -> bool:
+        return self.restart_job and not self.no_retries
 
     def _again(self, member: Member) -> None:
         self.incarnations[member] += 1
         self.over.discard(member)
         if member == PRIMARY:
             self._primary_ended = None
-
-    def _retry(self, cause: str, failed: Verdict, now: int, *, is_retry: bool = True) -> None:
-        if (self.no_retries and is_retry) or self._spent(cause):
-            self._turn(failed)
-            return
-        self.retries[cause] += 1
-        self.giving_up = True
-        self._given_up_at = now
-
-    def _spent(self, cause: str) -> bool:
-        return self.retries[cause] >= JOB_RETRIES[cause] or self.attempts >= ATTEMPTS
 
     def _cancelled(self, at: int) -> None:
         if self._cancel is not None:
@@ -261,15 +226,43 @@ class Reference:
         if fact.code == 0:
             self._turn(Verdict("SUCCEEDED", None, "success"))
             return
-        own = self._own_failure(fact) or Verdict("FAILED", USER_CODE, "lost", PRIMARY)
-        if own.cause == "lost" and self._may_restart(PRIMARY):
+        cause = self.rows.cause_of(_end(fact))
+        gives = self.rows.gives[cause]
+        if self._may_restart(PRIMARY, cause):
             return
         # What is retried is no end: the retry that is under way is for it, too.
         under_way = self.giving_up and self._cancel is None
-        retried = own.cause in JOB_RETRIES
-        if not retried or (not under_way and (self.no_retries or self._spent(own.cause))):
-            self._turn(own)
+        if not self._retries(gives) or (not under_way and not self._may_retry(cause)):
+            self._turn(Verdict("FAILED", gives.code, cause, PRIMARY))
 
     def _turn(self, verdict: Verdict) -> None:
         self.verdict = verdict
         self.giving_up = False
+
+
+def _end(fact: Fact) -> End:
+    """What is known of it, in the words that rows go by."""
+    match fact:
+        case Ended():
+            if fact.leaving:
+                kind = "left"
+            elif fact.oom:
+                kind = "out_of_memory"
+            elif fact.stalled:
+                kind = "stalled"
+            else:
+                kind = "exited" if fact.signal is None else "signalled"
+            return End(kind, fact.code, fact.signal, fact.member == PRIMARY)
+        case Vanished():
+            kind = "left" if fact.leaving else "service" if fact.by_service else "lost"
+            return End(kind, primary=fact.member == PRIMARY)
+        case Unprepared():
+            return End("package" if fact.by_user else "service")
+        case NoRoom():
+            return End("stock_out")
+        case Evicted():
+            return End("preempted")
+        case Failed():
+            return End("service")
+        case Cancelled():
+            raise AssertionError("a cancel passes no row")

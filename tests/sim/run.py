@@ -9,17 +9,17 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.sim.scenario import Scenario, Submit, scenario
+from tests.sim.house import house
+from tests.sim.scenario import SECOND, Scenario, Submit
+from tests.sim.tally import Tally
 from tests.sim.traces import Life
-from tests.sim.universe import Tally, Universe
+from tests.sim.universe import Universe
+from tests.sim.variety import scenario
 
-SECOND = 10**9
-YEAR = 365.25 * 24 * 3600 * SECOND
-_TRACES = 200
+_LIVES = 200
 """Lives without a service that are compared after each world."""
 _LINES = 80
 _ENOUGH = 30
@@ -31,24 +31,24 @@ def main() -> int:
     if options.only is not None:
         return _show(scenario(options.only))
     until = time.monotonic() + options.minutes * 60
-    total, worlds, traces, seed = Tally(), 0, 0, options.seed
+    total, seed = Tally(), options.seed
     while time.monotonic() < until:
         lived = _lived(scenario(seed))
         if lived.wrong:
             print(f"seed {seed}: {_first(lived)}\nlooking for a shorter story …", flush=True)
             _show(_shortest(scenario(seed), by=time.monotonic() + 120))
-            _report(total, worlds, traces, options.seed)
+            print(f"seeds {options.seed} to {seed}: {total}")
             return 1
-        _add(total, lived.tally)
-        worlds += 1
-        for life in range(seed * _TRACES, (seed + 1) * _TRACES):
-            judge = Life(life).live()
-            traces += 1
+        total.add(lived.tally)
+        for life in range(seed * _LIVES, (seed + 1) * _LIVES):
+            rules = house(life)
+            judge = Life(life, house=rules).live()
+            total.lives += 1
             if judge.differences:
-                print(f"life {life}:\n{judge.told()}")
+                print(f"life {life} in {rules}:\n{judge.told()}")
                 return 1
         seed += 1
-    _report(total, worlds, traces, options.seed)
+    print(f"seeds {options.seed} to {seed - 1}: {total}")
     return 0
 
 
@@ -87,35 +87,12 @@ def _first(lived: Universe) -> str:
     return lived.wrong[0].splitlines()[0]
 
 
-def _add(total: Tally, tally: Tally) -> None:
-    total.virtual_ns += tally.virtual_ns
-    total.jobs += tally.jobs
-    total.commits += tally.commits
-    total.steps += tally.steps
-    total.crashes += tally.crashes
-    total.starts += tally.starts
-    total.faults += tally.faults
-    total.ends += tally.ends
-
-
-def _report(total: Tally, worlds: int, traces: int, seed: int) -> None:
-    print(
-        f"seed {seed}: {worlds} worlds, {total.virtual_ns / YEAR:.1f} years, {total.jobs} jobs, "
-        f"{total.starts} programs, {total.commits} commits, {total.crashes} crashes of the service, "
-        f"{total.steps} steps and {traces} lives compared with the reference"
-    )
-    crashes = Counter({k: n for k, n in total.faults.items() if k.startswith("crash")})
-    faults = total.faults - crashes
-    print("ends:", ", ".join(f"{kind} {count}" for kind, count in total.ends.most_common()))
-    print("faults:", ", ".join(f"{kind} {count}" for kind, count in faults.most_common()))
-    print("crashes:", ", ".join(f"{kind} {count}" for kind, count in crashes.most_common()))
-
-
 def _show(world: Scenario) -> int:
     """One world and what was wrong with it, the end of each story first of all."""
     lived = _lived(world)
     print(f"seed {world.seed}: {len(world.requests)} requests, {len(world.mishaps)} mishaps")
     if lived.wrong:
+        print(f"{world.policy}, {world.house}, {world.delays}")
         for request in world.requests:
             print(f"{request.at / SECOND:14.3f}  {_short(request)}")
         for mishap in world.mishaps:
@@ -124,9 +101,7 @@ def _show(world: Scenario) -> int:
     for wrong in lived.wrong:
         lines = wrong.splitlines()
         print("\n".join(lines[:1] + (["…"] if len(lines) > _LINES else []) + lines[1:][-_LINES:]))
-    tally = Tally()
-    _add(tally, lived.tally)
-    _report(tally, 1, 0, world.seed)
+    print(lived.tally)
     return 1 if lived.wrong else 0
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from tests.sim.scenario import Scenario
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
@@ -11,9 +12,10 @@ from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import Engine
+from trainshed.engines.sim.journals import Journals
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime
-from trainshed.scheduler.model import Policy
-from trainshed.store.logs.lines import LogCursor, LogPage
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey
+from trainshed.store.logs.severity import Severity, Stream
 from trainshed.store.notices import Notices
 from trainshed.store.port import Ledger, Store
 
@@ -55,8 +57,11 @@ class SimBuckets:
         return 0
 
 
-class NoLogs:
-    """No program of a simulation prints anything."""
+class SimLogs:
+    """What the programs of a world have printed, as the store's reader would give it."""
+
+    def __init__(self, journals: Journals) -> None:
+        self._journals = journals
 
     async def page(
         self,
@@ -67,25 +72,52 @@ class NoLogs:
         after: LogCursor | None = None,
         limit: int = 1000,
     ) -> LogPage:
-        return LogPage((), None)
+        read = (
+            LogLine(
+                uid,
+                line.attempt,
+                line.replica,
+                line.n,
+                line.at,
+                Stream.STDOUT,
+                line.text,
+                Severity.INFO,
+            )
+            for line in self._journals.of(uid)
+            if line.at >= start and (replicas is None or line.replica in replicas)
+        )
+        found = sorted((line for line in read if after is None or line.key > after.key), key=_key)
+        more = len(found) > limit
+        return LogPage(tuple(found[:limit]), found[limit - 1].cursor if more else None)
+
+
+def _key(line: LogLine) -> OrderKey:
+    return line.key
 
 
 def controller(
-    store: Store, ledger: Ledger, engine: Engine, now: Callable[[], int], policy: Policy, seed: int
+    store: Store,
+    ledger: Ledger,
+    engine: Engine,
+    journals: Journals,
+    now: Callable[[], int],
+    scenario: Scenario,
 ) -> Controller:
     """A controller as `serve` would build it. `ledger`: the store's own, or one that watches it."""
-    runtimes = SimRuntimes(seed)
+    runtimes = SimRuntimes(scenario.seed)
+    launching = Launching(stall_after=scenario.stall_after)
 
     def hands(report: Callable[[JobUid, Event], None]) -> Hands:
-        return Hands(engine, runtimes, SimBuckets(), Launching(), report, GRACE)
+        return Hands(engine, runtimes, SimBuckets(), launching, report, GRACE)
 
     return Controller(
         ledger=ledger,
         reader=store.reader,
-        logs=NoLogs(),
+        logs=SimLogs(journals),
         hands=hands,
         notices=Notices(),
         now=now,
         owner="simulation",
-        scheduling=policy,
+        scheduling=scenario.policy,
+        failures=scenario.house.policy,
     )

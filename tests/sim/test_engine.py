@@ -20,9 +20,10 @@ from trainshed.engines.port import (
     SlotStarted,
 )
 from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.places import Times
 from trainshed.engines.sim.programs import Life, OnTerm, Script, forever
 from trainshed.engines.sim.tidings import Delays, Tidings
-from trainshed.engines.sim.world import Times, World
+from trainshed.engines.sim.world import World
 
 SECOND = 10**9
 JOB = JobUid(5)

@@ -1,6 +1,7 @@
 """Restarts, retries, moves and drills through the controller, the real store and a scripted engine (SPEC §2.1)."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from tests.sim.test_controller import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, SECOND, job
-from trainshed.controller import controller as controlling
+from trainshed.controller import advancing
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
@@ -17,13 +19,20 @@ from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.specs.model import Scheduling
-from trainshed.engines.port import Fault, NodeState
-from trainshed.store.port import NodeDrain
+from trainshed.engines.port import EngineUnavailable, Fault, LaunchRejected, NodeState, SlotStarted
+from trainshed.store.port import Commit, NodeDrain
 
 
 def replica(found: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
     one = next(r for r in found.replicas if r.id == which)
     return one.state, one.incarnation, one.node
+
+
+def numbered(uid: int, scheduling: Scheduling | None = None) -> Job:
+    """One more job of one replica, younger the higher its number."""
+    other = job(1, scheduling=scheduling)
+    name = replace(other.name, job_id=str(uid))
+    return replace(other, uid=JobUid(uid), name=name, created=CREATED + uid)
 
 
 async def up(w: World, uid: JobUid, which: ReplicaId, incarnation: int) -> Job:
@@ -231,7 +240,7 @@ def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever
             raise RuntimeError("planted")
         return step(subject, event, now, policy)
 
-    monkeypatch.setattr(controlling, "step", broken)
+    monkeypatch.setattr(advancing, "step", broken)
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -285,5 +294,116 @@ def test_a_job_without_checkpoints_for_four_hours_is_warned(tmp_path: Path) -> N
                 # The engine says that it started at 1 ns, so the four hours are long over.
                 while "no_checkpoint" not in await kinds(w, uid):
                     await w.notices.wait_beyond(uid, w.notices.count(uid), 1)
+
+    asyncio.run(story())
+
+
+def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §2, queue: a job gets room while its own commit is under way; when that is stored, a job of higher priority
+    is there, and gets the room in its place. Not both."""
+
+    async def story() -> None:
+        async with world(tmp_path, limit=1) as w:
+            gate = asyncio.Event()
+            commit = w.store.ledger.commit
+
+            async def slow(epoch: int, step: Commit) -> int:
+                if step.job.uid == 8:
+                    await gate.wait()
+                return await commit(epoch, step)
+
+            monkeypatch.setattr(w.store.ledger, "commit", slow)
+            first = await w.create(job(1))
+            await w.state(first, JobState.RUNNING)
+            slower = await w.create(numbered(8))
+            w.engine.exit(first, 1, PRIMARY, 0)
+            await w.state(first, JobState.SUCCEEDED)
+            urgent = await w.create(numbered(9, Scheduling(priority=5)))
+            async with asyncio.timeout(5):
+                while "waiting" not in await kinds(w, urgent):
+                    await w.notices.wait_beyond(urgent, w.notices.count(urgent), 0.1)
+            gate.set()
+            await w.state(urgent, JobState.RUNNING)
+            waits, _ = await w.store.reader.job_by_uid(slower)
+            assert (waits.state, waits.attempt) == (JobState.QUEUED, 0)
+            assert list(w.engine.alive) == [(urgent, 1, PRIMARY)]
+            w.engine.exit(urgent, 1, PRIMARY, 0)
+            await w.state(slower, JobState.RUNNING)
+
+    asyncio.run(story())
+
+
+def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §2.1: counters are separate per cause; an attempt that is over costs no other one."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            launch = w.engine.launch
+
+            async def refused(plans: Sequence[LaunchPlan]) -> None:
+                monkeypatch.undo()
+                await launch(plans)
+                w.engine.exit(plans[0].job_uid, 1, PRIMARY, 139)
+                await w.until(plans[0].job_uid, lambda found: found.attempt == 2)
+                raise LaunchRejected("too late")
+
+            monkeypatch.setattr(w.engine, "launch", refused)
+            uid = await w.create(job(1))
+            again = await w.until(
+                uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING
+            )
+            assert again.retries == (("transient_exit", 1),)
+
+    asyncio.run(story())
+
+
+def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start must not cost the square of the gang: each plan names all its peers."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            launch, handed, late = w.engine.launch, list[int](), list[SlotStarted]()
+
+            async def slow(plans: Sequence[LaunchPlan]) -> None:
+                handed.append(len(plans))
+                await launch(plans)
+                for _ in range(2):
+                    started = w.engine.events.get_nowait()
+                    assert isinstance(started, SlotStarted)
+                    late.append(started)
+
+            monkeypatch.setattr(w.engine, "launch", slow)
+            uid = await w.create(job(1, 3))
+            await up(w, uid, ReplicaId(1, 2), 1)
+            for event in late:
+                w.engine.events.put_nowait(event)
+                await up(w, uid, event.replica, 1)
+            await w.state(uid, JobState.RUNNING)
+            assert handed == [4]
+
+    asyncio.run(story())
+
+
+def test_a_gang_that_was_handed_over_in_part_is_handed_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            launch = w.engine.launch
+
+            async def halting(plans: Sequence[LaunchPlan]) -> None:
+                monkeypatch.undo()
+                await launch(plans[:1])
+                raise EngineUnavailable("planted")
+
+            monkeypatch.setattr(w.engine, "launch", halting)
+            uid = await w.create(job(1, 3))
+            await w.state(uid, JobState.RUNNING)
 
     asyncio.run(story())

@@ -4,16 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.scenario import Scenario, scenario
+from tests.sim.house import House
+from tests.sim.making import plain
+from tests.sim.scenario import Character, Scenario, Submit
 from tests.sim.universe import Universe
-from tests.unit.jobs import CREATED, SECOND
+from tests.sim.variety import scenario
+from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.turn import FailurePolicy, Step
+from trainshed.core.names import JobUid
+from trainshed.core.specs.model import Machine
+from trainshed.engines.port import Node
+from trainshed.scheduler.model import Policy
 
 WORLDS = 40
-SMALL = (3, 14, 41)
+SMALL = (20, 35, 44, 53)
 """Seeds of small worlds that differ in what happens in them."""
 
 
@@ -66,7 +73,7 @@ def test_a_quota_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 class _Deaf(Universe):
     """A service that does not hear its users' cancels."""
 
-    def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy | None = None) -> Step:
+    def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
         if isinstance(event, CancelRequested) and event.cause is CancelCause.USER:
             return Step(job)
         return super()._step(job, event, now, policy)
@@ -78,6 +85,47 @@ def test_a_cancel_that_is_lost_is_noticed() -> None:
     assert any("was cancelled at" in wrong for world in lived for wrong in world.wrong)
 
 
+def test_memory_that_grows_is_counted_before_it_is_given() -> None:
+    """SPEC §2, "Capacity modes": no node holds more than it has, though a job that ran out of memory is tried again with
+    twice as much; here it waits until its neighbour is over, and then has the node to itself."""
+    machine = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
+    hungry, other = (lone_job(uid, machine) for uid in (1, 2))
+    lived = Universe(
+        Scenario(
+            1,
+            (Node("node-0", 16, 60 * 2**30),),
+            Policy(strict=True),
+            tuple(Submit(CREATED, job) for job in (hungry, other)),
+            {
+                hungry.uid: Character(60 * SECOND, oom=1.0),
+                other.uid: Character(3600 * SECOND),
+            },
+            house=House(
+                (
+                    {
+                        "name": "out_of_memory",
+                        "retries": 1,
+                        "memory_growth": 2.0,
+                        "memory_cap": 2.0,
+                    },
+                )
+            ),
+        )
+    ).run()
+    assert not lived.wrong, lived.wrong[0]
+    ends = {uid: lived.books.jobs[uid] for uid in (hungry.uid, other.uid)}
+    assert (ends[hungry.uid].attempt, ends[hungry.uid].memory_factor) == (2, 2.0)
+    assert ends[hungry.uid].ended > ends[other.uid].ended
+
+
+def lone_job(number: int, machine: Machine) -> Job:
+    """A job of one replica."""
+    made = job(1)
+    pool = replace(made.spec.pools[0], machine=machine)
+    name = replace(made.name, job_id=str(number))
+    return replace(made, uid=JobUid(number), name=name, spec=replace(made.spec, pools=(pool,)))
+
+
 def small(seed: int) -> Scenario:
     """A few jobs and everything that may happen to them, but no crash."""
     return replace(scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,))
@@ -86,5 +134,5 @@ def small(seed: int) -> Scenario:
 @pytest.mark.parametrize("seed", [5025, 5099])
 def test_a_replica_without_a_place_is_not_placed_while_its_attempt_is_shut_down(seed: int) -> None:
     """It would be decided, and ignored, without end. (Found as an endless loop in these worlds.)"""
-    lived = Universe(scenario(seed)).run()
+    lived = Universe(plain(seed)).run()
     assert not lived.wrong, lived.wrong[0]

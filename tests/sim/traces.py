@@ -8,8 +8,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tests.sim.house import House
 from tests.sim.judging import Judge
-from tests.unit.jobs import CREATED, RUNTIME, job
+from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -39,7 +40,6 @@ NODES = ("node-0", "node-1", "node-2")
 _STEPS = 3_000
 _ENOUGH = 800
 """Steps after which a user loses patience: a reducer may be restarted for ever, below its limit of rate."""
-_REDUCER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 
 _UP = (AttemptState.STARTING, AttemptState.RUNNING)
 
@@ -92,19 +92,24 @@ def random_job(dice: random.Random) -> Job:
 
 
 def _with_reducers(spec: JobSpec) -> JobSpec:
-    program = Program(RUNTIME, image_uri=_REDUCER_IMAGE)
+    program = Program(RUNTIME, image_uri=REDUCTION_SERVER)
     pools = tuple(replace(p, program=program) if p.position == 2 else p for p in spec.pools)
     return replace(spec, pools=pools)
 
 
 class Life:
-    """One job from its creation to its end."""
+    """One job from its creation to its end. `house`: the rules that both go by; `policy`: those that the machine
+    goes by in their place, for mistakes that are to be noticed."""
 
-    def __init__(self, seed: int, policy: FailurePolicy | None = None) -> None:
-        self.policy = policy or FailurePolicy()
+    def __init__(
+        self, seed: int, policy: FailurePolicy | None = None, house: House | None = None
+    ) -> None:
+        rules = house or House()
+        self.policy = policy or rules.policy
         self.dice = random.Random(seed)
         self.job = random_job(self.dice)
-        self.judge = Judge.of(self.job)
+        self.judge = Judge.of(self.job, rules)
+        self._stalls = random.Random(f"stalls {seed}")
         self.now = CREATED
         self._leanings = leanings(self.dice)
         self._sent: list[Event] = []
@@ -226,7 +231,8 @@ class Life:
                 )
                 return self._exited(one, code, signal)
             case "killed":
-                return self._exited(one, None, dice.choice((9, 15)))
+                stalled = self._stalls.random() < 0.2
+                return self._exited(one, None, dice.choice((9, 15)), stalled=stalled)
             case "exit":
                 code, signal = dice.choice(
                     (
@@ -261,9 +267,10 @@ class Life:
         *,
         oom: bool = False,
         stopped: bool = False,
+        stalled: bool = False,
     ) -> ReplicaExited:
         ended = self.now - self.dice.choice((0, 0, SECOND))
-        record = ExitRecord(code, signal, oom, CREATED, ended, stopped=stopped)
+        record = ExitRecord(code, signal, oom, CREATED, ended, stopped=stopped, stalled=stalled)
         return ReplicaExited(self.job.attempt, one.id, one.incarnation, record)
 
     def _stopping(self) -> Event:

@@ -11,6 +11,7 @@ from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import RULES
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.specs.model import Scheduling
 
 
 def table(text: str) -> tuple[Rule, ...]:
@@ -72,6 +73,28 @@ def test_restart_first_restarts_a_failed_replica_before_the_job_ends() -> None:
     assert found.up().job.state is JobState.FAILED
 
 
+def test_the_limit_of_a_reducers_restarts_can_be_changed() -> None:
+    """SPEC §2.1: overridable by an operator. Its row goes on without the reducer whatever ended it, our own failure too."""
+    changed = row(
+        "reducer_lost", table('[[failure_rules]]\nname = "reducer_lost"\nrestarts = 3\nwindow = 20')
+    )
+    assert (changed.restarts, changed.window) == (3, 20 * SECOND)
+    assert changed.match == row("reducer_lost", RULES).match
+
+
+def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_restarts() -> None:
+    """SPEC §2.1: with restartJobOnWorkerRestart a row of one restart is one retry, though the primary's end, reported
+    second, finds it used up."""
+    rules = table('[[failure_rules]]\nname = "replica_lost"\nrestarts = 1\nretries = 0')
+    whole = job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=True))
+    found = Life(whole, FailurePolicy(rules)).up()
+    together = found.now
+    found.exits(WORKER, signal=9, ended=together).exits(PRIMARY, signal=9, ended=together)
+    assert (found.job.outcome, found.job.attempt) == (None, 2)
+    found.up().exits(WORKER, signal=9)
+    assert found.up().job.state is JobState.FAILED
+
+
 def test_memory_may_grow_after_an_out_of_memory() -> None:
     """SPEC §2.2 and the issue of the escalation: 1.5 times the memory with each retry, up to a cap."""
     found = life(
@@ -84,7 +107,8 @@ def test_memory_may_grow_after_an_out_of_memory() -> None:
         """
     )
     found.exits(PRIMARY, signal=9, oom=True)
-    assert (found.job.attempt, found.job.memory_factor) == (2, 1.5)
+    assert not found.job.has_room, "where it was there may not be so much"
+    assert (found.up().job.attempt, found.job.memory_factor) == (2, 1.5)
 
 
 def test_a_new_row_stands_before_the_failures_and_wins() -> None:

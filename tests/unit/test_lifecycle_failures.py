@@ -485,6 +485,7 @@ def test_a_job_that_is_given_up_does_not_wait_for_a_replica_without_a_place() ->
     assert life.replica(WORKER).node == ""
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
     assert life.job.state is JobState.RUNNING, "the primary lives"
+    assert life.replica(WORKER).state is ReplicaState.LOST
     life.up()
     assert failed(life)[0] == 13
 

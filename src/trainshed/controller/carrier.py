@@ -89,28 +89,33 @@ async def carry_out(
     job: Callable[[], Job],
     instruction: Instruction,
     pause: Callable[[float], Awaitable[bool]],
-) -> None:
+) -> bool:
     """Do one instruction for the job as it is then, trying again while the engine cannot answer. `pause` waits so many
-    seconds, or until the instruction is not demanded any more, which it says by False.
-    Raises only what no port announces."""
+    seconds, or until the instruction is not demanded any more, which it says by False. Returns whether it was done, or
+    reported as what cannot be done; False: it was given up. Raises only what no port announces."""
     tries = 0
     while True:
         try:
             await _once(hands, job(), instruction)
         except EngineUnavailable:
             if not await pause(RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]):
-                return None
+                return False
             tries += 1
         except (LaunchRejected, BuildFailed) as failure:
-            return _failed(hands, job(), str(failure), by_user=False)
+            failed(hands, job().uid, instruction, str(failure), by_user=False)
+            return True
         except PackageFailed as failure:
-            return _failed(hands, job(), str(failure), by_user=True)
+            failed(hands, job().uid, instruction, str(failure), by_user=True)
+            return True
         else:
-            return None
+            return True
 
 
-def _failed(hands: Hands, job: Job, message: str, *, by_user: bool) -> None:
-    hands.report(job.uid, PreparationFailed(job.attempt, message, by_user))
+def failed(
+    hands: Hands, uid: JobUid, instruction: Instruction, message: str, *, by_user: bool
+) -> None:
+    """Report that it will never be done. The job may have gone on to another attempt, which is not to blame."""
+    hands.report(uid, PreparationFailed(instruction.attempt, message, by_user))
 
 
 async def _once(hands: Hands, job: Job, instruction: Instruction) -> None:

@@ -9,14 +9,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from trainshed.controller.carrier import Hands, carry_out
+from trainshed.controller.carrier import Hands, carry_out, failed
 from trainshed.core.lifecycle.demands import instructions
-from trainshed.core.lifecycle.events import (
-    Instruction,
-    PreparationFailed,
-    PrepareRuntime,
-    StartReplicas,
-)
+from trainshed.core.lifecycle.events import Instruction, PrepareRuntime, StartReplicas
 from trainshed.core.lifecycle.records import Job
 
 log = logging.getLogger(__name__)
@@ -35,7 +30,7 @@ class Carrying:
         self._done: set[Instruction] = set()
         self._current: Instruction | None = None
         self._changed = asyncio.Event()
-        self._step: asyncio.Task[None] | None = None
+        self._step: asyncio.Task[bool] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -47,7 +42,7 @@ class Carrying:
     def look(self) -> None:
         """The stored job has changed, or is seen for the first time: begin what it demands."""
         wanted = instructions(self._job())
-        self._done.intersection_update(wanted)
+        self._done = {one for one in wanted if any(_includes(done, one) for done in self._done)}
         self._changed.set()
         if self._current not in wanted and isinstance(self._current, PrepareRuntime):
             assert self._step is not None
@@ -75,31 +70,32 @@ class Carrying:
         while (instruction := self._next()) is not None:
             self._current = instruction
             self._step = asyncio.ensure_future(self._do(instruction))
+            done = False
             try:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await self._step
+                    done = await self._step
             finally:
                 self._current = self._step = None
-            if instruction in instructions(self._job()):
-                self._done.add(instruction)
+            if done:
+                wanted = instructions(self._job())
+                self._done.update(one for one in wanted if _includes(instruction, one))
         self._task = None
         self._finished()
 
-    async def _do(self, instruction: Instruction) -> None:
+    async def _do(self, instruction: Instruction) -> bool:
+        """As `carry_out`, whatever goes wrong."""
         while True:
             try:
-                await carry_out(self._hands, self._job, instruction, self._pause)
+                return await carry_out(self._hands, self._job, instruction, self._pause)
             except Exception as failure:
-                job, name = self._job(), type(instruction).__name__
-                log.exception("job %d: %s could not be carried out", job.uid, name)
+                uid, name = self._job().uid, type(instruction).__name__
+                log.exception("job %d: %s could not be carried out", uid, name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
-                    event = PreparationFailed(job.attempt, repr(failure), by_user=False)
-                    return self._hands.report(job.uid, event)
+                    failed(self._hands, uid, instruction, repr(failure), by_user=False)
+                    return True
                 # Nothing else would ever end the replica or give the slots back.
                 if not await self._pause(PAUSE):
-                    return None
-            else:
-                return None
+                    return False
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; False if what is being done is not demanded any more."""
@@ -110,3 +106,10 @@ class Carrying:
                     await self._changed.wait()
                     self._changed.clear()
         return self._current in instructions(self._job())
+
+
+def _includes(done: Instruction, one: Instruction) -> bool:
+    """Whether what was done includes the other: of a gang that was handed over, some replicas are reported sooner."""
+    if isinstance(done, StartReplicas) and isinstance(one, StartReplicas):
+        return done.attempt == one.attempt and set(one.waiting) <= set(done.waiting)
+    return done == one

@@ -9,24 +9,25 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trainshed.controller.advancing import Advancing
 from trainshed.controller.alarms import Alarms
-from trainshed.controller.carrier import Hands, preparation, ready
+from trainshed.controller.carrier import Hands
 from trainshed.controller.carrying import Carrying
 from trainshed.controller.inboxes import Inbox, Inboxes
 from trainshed.controller.room import Room
-from trainshed.controller.sightings import event_of, events_of, settle_leftovers, settle_unknown
+from trainshed.controller.sightings import (
+    event_of,
+    settle_leftovers,
+    settle_unknown,
+)
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.events import (
     CheckpointDue,
     Event,
-    NodeLeft,
     ReplicaStarted,
-    RuntimePrepared,
-    TimelineEntry,
 )
-from trainshed.core.lifecycle.giving_up import give_up
-from trainshed.core.lifecycle.machine import Deadline, deadlines, step
+from trainshed.core.lifecycle.machine import Deadline, deadlines
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
@@ -74,15 +75,21 @@ class Controller:
         self._now = now
         self._owner = owner
         self._epoch = 0
-        self._failures = failures or FailurePolicy()
         self._room = Room(scheduling, self._decide_at)
+        self._advancing = Advancing(
+            room=self._room,
+            runtimes=self._hands.runtimes,
+            now=now,
+            failures=failures or FailurePolicy(),
+            stored=self._stored,
+            report=self.report,
+        )
         self._tracked: dict[JobUid, _Tracked] = {}
         self._inboxes = Inboxes(self._apply, self._more_starts_to_come)
         self._alarms = Alarms(now, self._deadline_passed)
         self._watchers = Watchers(logs, self._hands.buckets, now, self.report)
         self._watching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
-        self._look_again: asyncio.TimerHandle | None = None
         self._closing = False
 
     async def start(self) -> None:
@@ -108,8 +115,7 @@ class Controller:
         busy = self._inboxes.close()
         self._alarms.close()
         self._watchers.close()
-        if self._look_again is not None:
-            self._look_again.cancel()
+        self._advancing.close()
         for task in (self._watching, self._settling):
             if task is not None:
                 task.cancel()
@@ -141,7 +147,7 @@ class Controller:
         self._room.set_drains(await self._reader.drained_nodes())
         self._room.set_quotas(dict(await self._reader.quotas()))
         self._leave_unfit_nodes()
-        self._decide()
+        self._advancing.decide()
 
     # --- what the api asks about room ---
 
@@ -170,6 +176,10 @@ class Controller:
         tracked = self._tracked[uid] = _Tracked(live, carrying)
         return tracked
 
+    def _stored(self, uid: JobUid) -> Job | None:
+        tracked = self._tracked.get(uid)
+        return tracked.live.job if tracked else None
+
     def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
         """What is being carried out, of all jobs or of those that are over."""
         return [
@@ -182,7 +192,11 @@ class Controller:
         tracked = self._tracked.get(uid)
         if isinstance(deadline.event, CheckpointDue):
             if tracked is not None:
-                self._watchers.checkpoint_due(tracked.live.job)
+                job = tracked.live.job
+                self._watchers.checkpoint_due(job)
+                # The answer sets the next one; until it is there, the job's limits hold all the same.
+                others = (d for d in deadlines(job) if not isinstance(d.event, CheckpointDue))
+                self._alarms.set(uid, tuple(others))
         else:
             self.report(uid, deadline.event)
 
@@ -209,73 +223,22 @@ class Controller:
         await self._advance(tracked, inbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
-        """Fold the events over the job and commit what changed, then act on what is stored."""
+        """Commit what the events lead to, then act on what is stored."""
         live = tracked.live
-        job, told = live.job, list[TimelineEntry]()
-        current = (event for event in events if self._room.counts(job.uid, event))
-        for event in (*(intent.event for intent in live.intents), *current):
-            job = self._fold(job, event, told)
-        for node in sorted(
-            {r.node for r in job.replicas if r.node and not r.leaving and job.has_room}
-        ):
-            if (news := self._room.unfit(node)) is not None:
-                job = self._fold(job, NodeLeft(node, news.cause), told)
-        job = self._take_room(job, told)
-        if job.phase is AttemptState.PREPARING:
-            job = self._prepare(live.job, job, told)
-        if live.generation == 1 and job.attempt == 0 and not told and job.outcome is None:
-            self._tell_why(job, told)
+        job, told = self._advancing.advance(live, events)
         if job != live.job or live.intents or told:
             consumed = live.intents[-1].seq if live.intents else 0
-            commit = Commit(job, live.generation, tuple(told), consumed)
+            commit = Commit(job, live.generation, told, consumed)
             generation = await self._ledger.commit(self._epoch, commit)
             tracked.live = LiveJob(job, generation)
             self._notices.publish(job.uid)
         self._room.put(job)
-        self._decide()
+        self._advancing.decide()
         self._alarms.set(job.uid, deadlines(job))
         if job.drills:
             self._watchers.lines_written(job)
         if not self._closing:
             tracked.carrying.look()
-
-    def _fold(self, job: Job, event: Event, told: list[TimelineEntry]) -> Job:
-        try:
-            outcome = step(job, event, self._now(), self._failures)
-        except Exception as failure:  # Whatever it is, it would come again each time.
-            log.exception("job %d: %r could not be applied; the job is given up", job.uid, event)
-            outcome = give_up(job, event, str(failure) or repr(failure), self._now())
-        told.extend(outcome.timeline)
-        return outcome.job
-
-    def _take_room(self, job: Job, told: list[TimelineEntry]) -> Job:
-        """Tell the scheduler where the job stands and take what it decides about it into the same commit. Room that
-        the job gives back is not given away before that is stored."""
-        if job.state.is_final or self._room.gives_back(job):
-            return job
-        self._room.put(job)
-        for uid, event in self._decisions(job):
-            if uid == job.uid:
-                job = self._fold(job, event, told)
-            else:
-                self.report(uid, event)
-        return job
-
-    def _prepare(self, before: Job, job: Job, told: list[TimelineEntry]) -> Job:
-        """A job whose runtime is there starts in the same commit."""
-        if ready(self._hands.runtimes, job):
-            return self._fold(job, RuntimePrepared(job.attempt), told)
-        if job.attempt != before.attempt:
-            told.append(TimelineEntry(self._now(), "preparing", preparation(job)))
-        return job
-
-    def _tell_why(self, job: Job, told: list[TimelineEntry]) -> None:
-        """The first entry of a job that has to wait."""
-        waiting = self._room.why(job.uid, self._now())
-        if waiting is not None:
-            message = f"{waiting.message} {waiting.hint}".strip()
-            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
-            told.append(TimelineEntry(self._now(), "waiting", message, details))
 
     def _carried(self, uid: JobUid) -> None:
         tracked = self._tracked.get(uid)
@@ -285,49 +248,16 @@ class Controller:
             self._watchers.forget(uid)
             self._notices.forget(uid)
 
-    # --- the scheduler ---
-
-    def _decisions(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
-        """New decisions as events of the jobs that they are about. `current`: a job as it is about to be stored."""
-        found: list[tuple[JobUid, Event]] = []
-        for decision in self._room.decide(self._now()):
-            if current is not None and current.uid == decision.uid:
-                job = current
-            else:
-                tracked = self._tracked.get(decision.uid)
-                job = tracked.live.job if tracked else None
-            if (event := events_of(decision, job)) is not None:
-                found.append((decision.uid, event))
-        return found
-
-    def _decide(self) -> None:
-        """Have the scheduler look at what changed. Whoever calls goes on, whatever becomes of it."""
-        if self._closing:
-            return
-        try:
-            for uid, event in self._decisions():
-                self.report(uid, event)
-        except Exception:
-            log.exception("the scheduler failed; it is asked again at the next change")
+    # --- nodes and the engine ---
 
     def _decide_at(self, at: int) -> None:
-        if self._look_again is not None:
-            self._look_again.cancel()
-        delay = max(at - self._now(), 0) / 1e9
-        loop = asyncio.get_running_loop()
-        self._look_again = loop.call_later(min(delay, 24 * 3600.0), self._time_passed)
-
-    def _time_passed(self) -> None:
-        self._room.time_passed()
-        self._decide()
+        self._advancing.decide_at(at)
 
     def _leave_unfit_nodes(self) -> None:
         """Wake every job that has a replica on a node which takes no work."""
         for uid, tracked in self._tracked.items():
             if any(r.node and self._room.unfit(r.node) for r in tracked.live.job.replicas):
                 self.wake(uid)
-
-    # --- the engine ---
 
     async def _watch(self) -> None:
         async for seen in self._hands.engine.watch():
@@ -339,6 +269,6 @@ class Controller:
             elif isinstance(seen, NodeChanged):
                 self._room.set_node_state(seen.node, seen.state, seen.cause)
                 self._leave_unfit_nodes()
-                self._decide()
+                self._advancing.decide()
             else:
                 self.report(seen.job_uid, event_of(seen))

@@ -62,7 +62,6 @@ class Room:
     """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start."""
 
     def __init__(self, policy: Policy, wake_at: Callable[[int], None]) -> None:
-        self.policy = policy
         self._wake_at = wake_at
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
@@ -242,7 +241,7 @@ class Room:
 
 def standing_of(job: Job, before: Standing | None) -> Standing:
     """A job as the scheduler sees it."""
-    asked = before.gang if before else gang(job)
+    asked = before.gang if before and job.memory_factor == 1.0 else gang(job)
     if not job.has_room:
         return Standing(
             asked,

@@ -38,7 +38,7 @@ def event_of(seen: SlotStarted | SlotExited | SlotLost) -> Event:
             assert_never(seen)
 
 
-def events_of(decision: Decision, job: Job | None) -> Event | None:
+def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
     """The event of the job that a decision is; None if the job has moved on since."""
     match decision:
         case Admit(_, nodes):
@@ -66,7 +66,7 @@ async def settle_leftovers(engine: Engine, is_live: Callable[[JobUid], bool]) ->
                     await engine.stop(uid, attempt, 0)
                     with contextlib.suppress(EngineUnavailable):
                         await engine.release(uid, attempt)
-        except EngineUnavailable:
+        except (EngineUnavailable, OSError):  # A full disk, say: a stop is written down first.
             await asyncio.sleep(_PAUSE)
         else:
             return

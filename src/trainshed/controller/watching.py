@@ -65,7 +65,7 @@ class Watchers:
         """The job has new lines, or was stored anew: look for those that its armed drills wait for."""
         armed = [drill for drill in job.drills if drill.is_armed and drill.at_line]
         if not armed:
-            self._watches.pop(job.uid, None)
+            self.forget(job.uid)
             return
         watch = self._watches.setdefault(job.uid, _Watch(job, {}))
         watch.job = job
@@ -80,10 +80,15 @@ class Watchers:
             self._looking[job.uid] = asyncio.create_task(self._look(job))
 
     def forget(self, uid: JobUid) -> None:
-        self._watches.pop(uid, None)
+        """Look for nothing more; what a search that is under way still finds harms nothing."""
+        watch = self._watches.pop(uid, None)
+        if watch is not None:
+            watch.again = False
 
     def close(self) -> None:
         searching = [watch.task for watch in self._watches.values() if watch.task is not None]
+        for uid in tuple(self._watches):
+            self.forget(uid)
         for task in (*searching, *self._looking.values()):
             task.cancel()
 
@@ -122,7 +127,10 @@ class Watchers:
         try:
             uri = watched_bucket(job)
             written = await asyncio.to_thread(self._buckets.last_written, uri)
-        except (OSError, ValueError):
+        except (
+            Exception
+        ) as failure:  # Without an answer the job's next deadline would never be set.
+            log.warning("job %d: its bucket cannot be looked into: %s", job.uid, failure)
             written = -1
         self._looking.pop(job.uid, None)
         self._report(job.uid, CheckpointLooked(self._now(), written))

@@ -87,8 +87,8 @@ class Shape:
 
 
 class Entry:
-    """One gang in the snapshot. `held`: what it has on each node. `ripe_at`: from when on it could have been placed; its
-    patience counts from here (ns)."""
+    """One gang in the snapshot. `meters`: what it takes of each, of the number of replicas last. `held`: what it has on
+    each node. `ripe_at`: from when on it could have been placed; its patience counts from here (ns)."""
 
     __slots__ = (
         "age",

@@ -105,9 +105,17 @@ class _Decision:
         return self._hold(entry)
 
     def _is_in_vain(self, entry: Entry) -> bool:
-        """Whether nothing can come of looking at it again: gangs that need the same were refused, and no room is kept
-        for it."""
-        return entry.shape.pack in self._dead and not self._may_reserve(entry)
+        """Whether nothing can come of looking at it (again): gangs that need the same were refused, or too many replicas
+        run and none of them gives way; and no room is kept for it."""
+        refused = entry.shape.pack in self._dead or self._is_crowded_out(entry)
+        return refused and not self._may_reserve(entry)
+
+    def _is_crowded_out(self, entry: Entry) -> bool:
+        """Seen at a glance, as in relaxed mode nearly all that wait do so for this reason."""
+        meter, amount = entry.meters[-1]
+        if meter.limit is None or self._preemption.possible:
+            return False
+        return not meter.lets(amount, meter.limit - meter.used, meter.used)
 
     def _may_reserve(self, entry: Entry) -> bool:
         waited = self._now - entry.ripe_at

@@ -154,7 +154,8 @@ def _contradictions(rule: Rule) -> Iterator[str]:
     if match.signals and Cause.SIGNALLED not in causes:
         yield 'signals: only an end of cause "signalled" has one'
     if rule.action is not Action.FAIL:
-        if not causes <= _OF_A_REPLICA:
+        # A failure of the service may be the whole attempt's; what is a reducer's is always a replica's.
+        if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
             yield f'action: "{rule.action}" is for ends of a replica; of this one, only "fail" can be made'
         if rule.action is Action.DONE and not (match.primary is False or match.reducer is True):
             yield 'action: a job cannot go on without its primary; add "primary = false"'

@@ -139,13 +139,11 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
     if rule.window:
         restarts = sum(at > spent.now - rule.window for at in spent.recent)
     used: list[str] = []
-    whole_job = spent.whole_job and not rule.window  # a reducer's restart is nobody else's business
-    if rule.restarts and evidence.replica is not None and not whole_job:
+    if rule.restarts and evidence.replica is not None and not _whole_job(rule, spent):
         if restarts < rule.restarts:
             return Verdict(rule, Effect.REPLICA_RESTARTS, restarts + 1, rule.restarts)
         used.append(f"{rule.restarts} of {rule.restarts} restarts used")
-    budget = rule.retries or (rule.restarts if whole_job else 0)
-    if budget:
+    if budget := retry_budget(rule, spent):
         if not spent.may_retry and not (rule.unstoppable and spent.nothing_ran):
             used.append("the job forbids retries")
         elif retries >= budget:
@@ -161,6 +159,15 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
         else None
     )
     return Verdict(rule, _EFFECTS[rule.action], spent=", ".join(used), error=error)
+
+
+def retry_budget(rule: Rule, spent: Spent) -> int:
+    """How many retries of the job the row has in all; its restarts where a restart is one of the whole job."""
+    return rule.retries or (rule.restarts if _whole_job(rule, spent) else 0)
+
+
+def _whole_job(rule: Rule, spent: Spent) -> bool:
+    return spent.whole_job and not rule.window  # a reducer's restart is nobody else's business
 
 
 def count(counters: Counters, name: str) -> int:

@@ -28,7 +28,8 @@ class Drill:
     """One ordered fault. `number` counts a job's drills from 1.
 
     It fires once, when the replica is running and a line of its log, written after the drill was ordered, matches
-    `at_line`, or `after` ns after the replica was first seen running since then, or at once if neither is given.
+    `at_line`, or `after` ns after the order and after the start of the incarnation that runs, or at once if neither
+    is given.
     `fired`: when (0 = it is armed); `attempt`, `incarnation`: what it hit. `done`: the fault is known to have landed.
     """
 

@@ -4,7 +4,7 @@ from typing import assert_never
 
 from trainshed.core.cluster import has_reducers
 from trainshed.core.failure.evidence import Cause, Evidence
-from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge
+from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
 from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.records import ExitRecord, Outcome, Replica, Retry
 from trainshed.core.lifecycle.states import (
@@ -51,12 +51,13 @@ def evidence(
 
 def judged(turn: Turn, found: Evidence, replica: Replica | None = None, *, drill: int = 0) -> None:
     """Ask the table, tell the verdict, and do what it says; unless the end of the attempt is decided already."""
-    verdict = judge(found, _spent(turn, replica), turn.policy.rules)
+    spent = _spent(turn, replica)
+    verdict = judge(found, spent, turn.policy.rules)
     job = turn.job
     if job.outcome is not None or job.retry is not None:
         decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
         may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
-        if job.retry is not None and verdict.rule.retries:
+        if job.retry is not None and retry_budget(verdict.rule, spent):
             may_turn = False  # the retry that is under way is for this end, too, and was counted
         if may_turn and _ended_the_job_before(found, verdict, decided):
             _decide_by(turn, found, verdict)
@@ -189,7 +190,9 @@ def _retry(turn: Turn, verdict: Verdict) -> None:
     """Give this attempt up for another one, which begins when nothing of this one lives."""
     rule = verdict.rule
     growth = min(turn.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
-    keeps_room = not rule.gives_room and not verdict.back_off
+    # With more memory it may not fit where it is: the scheduler has to say.
+    grows = growth > turn.job.memory_factor
+    keeps_room = not rule.gives_room and not verdict.back_off and not grows
     turn.change(
         retry=Retry(rule.name, turn.now, keeps_room, turn.now + verdict.back_off),
         retries=counted(turn.job.retries, rule.name),

@@ -115,7 +115,7 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEn
 
 
 def verdict(job: Job, found: Evidence, verdict: Verdict, now: int, drill: int) -> TimelineEntry:
-    """What the failure table says, by which row, on what evidence (issue of the row's name: SPEC §2.1)."""
+    """What the failure table says, by which row and on what evidence (SPEC §2.1)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
         "effect": verdict.effect.value,

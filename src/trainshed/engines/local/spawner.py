@@ -12,6 +12,8 @@ from trainshed.engines.port import EngineUnavailable
 from trainshed.replica import protocol
 
 _PROBE_SECONDS = 30.0
+_PROBES = 3
+"""How often somebody may be killed who tries what this machine allows."""
 
 _STOCK, _BUSY_STOCK = 3, 6
 """Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
@@ -60,14 +62,20 @@ class Spawner:
 
     async def probe(self, directory: Path) -> str:
         """The strongest sandbox level that this machine allows (`protocol.LEVEL_*`)."""
+        for _ in range(_PROBES):
+            if answer := await self._try_levels(directory):
+                return json.loads(answer)["level"]
+        return protocol.LEVEL_SESSION
+
+    async def _try_levels(self, directory: Path) -> bytes:
+        """The answer of who tried; none if it was killed, most likely with its zygote."""
         ours, theirs = socket.socketpair()
         with theirs:
             await self.request({"probe": str(directory)}, theirs)
         ours.setblocking(False)
         with ours:
             loop = asyncio.get_running_loop()
-            answer = await asyncio.wait_for(loop.sock_recv(ours, 4096), _PROBE_SECONDS)
-        return json.loads(answer)["level"] if answer else protocol.LEVEL_SESSION
+            return await asyncio.wait_for(loop.sock_recv(ours, 4096), _PROBE_SECONDS)
 
     async def stock(self, level: str) -> None:
         """Have some shims wait for programs to be started at that level; a later zygote's as well."""

@@ -2,6 +2,7 @@
 something has seen to it that the program can be reached."""
 
 import random
+from collections.abc import Callable
 from typing import Protocol
 
 from trainshed.core.lifecycle.records import ExitRecord
@@ -17,13 +18,21 @@ class Tell(Protocol):
 
 
 class Processes:
-    """`longest_start`: ns from a launch to its process, at most."""
+    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a line."""
 
-    def __init__(self, clock: Clock, longest_start: int, dice: random.Random, tell: Tell) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        longest_start: int,
+        dice: random.Random,
+        tell: Tell,
+        printed: Callable[[Seat, Incarnation, str], None],
+    ) -> None:
         self._clock = clock
         self._longest_start = longest_start
         self._random = dice
         self._tell = tell
+        self._printed = printed
         self._earliest = 0
 
     def no_starts_before(self, moment: int) -> None:
@@ -62,10 +71,19 @@ class Processes:
         signal: int | None,
         *,
         oom: bool = False,
+        stalled: bool = False,
     ) -> None:
         """It ends now, and its record is sealed."""
         one.fate = Fate.EXITED
-        one.exit = ExitRecord(code, signal, oom, one.started, self._clock.now, stopped=one.stopped)
+        one.exit = ExitRecord(
+            code,
+            signal,
+            oom,
+            one.started,
+            self._clock.now,
+            stopped=one.stopped,
+            stalled=stalled,
+        )
         self._tell(seat, one, news=True)
 
     def lose(
@@ -91,9 +109,24 @@ class Processes:
             return
         one.fate, one.started = Fate.RUNNING, self._clock.now
         self._tell(seat, one, news=True)
+        self._print_later(seat, one)
+        if script.hangs:
+            if one.stall_after:
+                silent_for = script.runs + one.stall_after
+                self._end_after(seat, one, silent_for, None, SIGKILL, stalled=True)
+            return
         code = None if script.signal is not None or script.oom else script.code
         signal = SIGKILL if script.oom else script.signal
         self._end_after(seat, one, script.runs, code, signal, oom=script.oom)
+
+    def _print_later(self, seat: Seat, one: Incarnation) -> None:
+        for number, delay in enumerate(one.script.prints, 1):
+
+            def prints(text: str = f"step {number}") -> None:
+                if one.fate is Fate.RUNNING:
+                    self._printed(seat, one, text)
+
+            self._clock.after(delay, prints)
 
     def _end_after(
         self,
@@ -104,9 +137,10 @@ class Processes:
         signal: int | None,
         *,
         oom: bool = False,
+        stalled: bool = False,
     ) -> None:
         def ends() -> None:
             if one.fate is Fate.RUNNING:
-                self.end(seat, one, code, signal, oom=oom)
+                self.end(seat, one, code, signal, oom=oom, stalled=stalled)
 
         self._clock.after(delay, ends)

@@ -27,7 +27,9 @@ class OnTerm(enum.StrEnum):
 class Script:
     """One incarnation's program: runs for `runs` ns, then ends with `code`, or by `signal`, or of its memory limit.
 
-    `start_fails`: the engine cannot start it at all, by its own fault.
+    `start_fails`: the engine cannot start it at all, by its own fault. `hangs`: after `runs` it does nothing any more,
+    and only a stall watchdog, or whoever stops it, ends it. `prints`: moments, ns after its start, at which it prints
+    a line: "step 1", "step 2", …
     """
 
     runs: int
@@ -38,6 +40,8 @@ class Script:
     term_takes: int = 0
     term_code: int = 0
     start_fails: bool = False
+    hangs: bool = False
+    prints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

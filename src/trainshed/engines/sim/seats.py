@@ -21,7 +21,8 @@ class Fate(enum.StrEnum):
 @dataclass(slots=True)
 class Incarnation:
     """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can be reached.
-    `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node."""
+    `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without progress after which
+    its watchdog ends it, 0 = it has none."""
 
     number: int
     script: Script
@@ -36,6 +37,7 @@ class Incarnation:
     vcpus: float = 0.0
     memory_bytes: int = 0
     accelerators: int = 0
+    stall_after: int = 0
 
     @property
     def lives(self) -> bool:

@@ -6,7 +6,7 @@ no service may ever ask for: two live incarnations of a replica, a node over its
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
@@ -15,42 +15,21 @@ from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
     LaunchRejected,
+    LinesWritten,
     Node,
     NodeChanged,
-    NodeState,
     Slot,
     SlotRequest,
 )
 from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.journals import Journals
+from trainshed.engines.sim.places import SECOND, Place, Times
 from trainshed.engines.sim.processes import Processes
 from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, Life, Scripts, forever
 from trainshed.engines.sim.seats import Fate, Incarnation, Seat
 from trainshed.engines.sim.tidings import Tidings
 
-SECOND = 10**9
 Gang = tuple[JobUid, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How long things take, ns. `lease`: a silent node counts as gone after it. `fence`: then a cut-off shim has killed
-    its program, and its replica may be called lost; longer than `lease`. `start`: from a launch to its process, at most."""
-
-    lease: int = 30 * SECOND
-    fence: int = 120 * SECOND
-    start: int = SECOND // 2
-
-
-@dataclass(slots=True)
-class Place:
-    """A node. `reachable`: the service can speak with it. `since`: when that changed last."""
-
-    node: Node
-    reachable: bool = True
-    alive: bool = True
-    gone: bool = False
-    draining: bool = False
-    since: int = 0
 
 
 class World:
@@ -77,7 +56,10 @@ class World:
         self.refuse_launches = 0
         self.unavailable_until = 0
         self.starts = 0
-        self._processes = Processes(clock, self.times.start, random.Random(seed), self._tell)
+        self.journals = Journals()
+        self._processes = Processes(
+            clock, self.times.start, random.Random(seed), self._tell, self._printed
+        )
         self._gangs: dict[Gang, dict[ReplicaId, Seat]] = {}
 
     # --- what a service asks for ---
@@ -287,7 +269,7 @@ class World:
                 )
         one = Incarnation(plan.incarnation, script, seat.slot.node)
         one.vcpus, one.memory_bytes = plan.cpu_weight / 100, plan.memory_limit
-        one.accelerators = seat.accelerators
+        one.accelerators, one.stall_after = seat.accelerators, plan.stall_after
         seat.incarnations[plan.incarnation] = one
         self.starts += 1
         self._processes.start(seat, one)
@@ -356,11 +338,13 @@ class World:
             for event in seat.told(one)[-1:] if news else seat.told(one):
                 self.tidings.tell(event)
 
+    def _printed(self, seat: Seat, one: Incarnation, text: str) -> None:
+        which = (seat.job_uid, seat.attempt, seat.replica)
+        line = self.journals.write(*which, one.number, at=self.clock.now, text=text)
+        self.tidings.tell(LinesWritten(*which, line.n + 1))
+
     def _tell_node(self, place: Place, cause: str) -> None:
-        state = (
-            NodeState.GONE if place.gone else NodeState.DRAINING if place.draining else NodeState.UP
-        )
-        self.tidings.tell(NodeChanged(place.node.name, state, cause))
+        self.tidings.tell(NodeChanged(place.node.name, place.state, cause))
 
     def _violated(self, what: str) -> None:
         self.violations.append(f"at {self.clock.now / SECOND:.3f} s: {what}")

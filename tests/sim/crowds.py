@@ -1,0 +1,120 @@
+"""Crowded worlds without any trouble, and for how long a job may wait in them at most (SPEC §2, "never starve").
+
+The bound. Once a job has waited as long as the policy's patience lasts, nothing that comes after it delays it any more:
+it waits for what was admitted by then, all of which ends at its own limit at the latest, and for what comes before it.
+So it is admitted at the latest
+
+    patience after it came
+    + the longest limit of what had room then
+    + the limits of all that come before it and were not over by then, one after the other.
+
+Before a job come those of a higher level (priority, on-demand work before spot), those of its level that are older and
+of its own project, and all of other projects of its level: fair share may prefer each of them.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from tests.sim.making import GIB, REGION
+from tests.sim.scenario import HOUR, MINUTE, Character, Scenario, Submit
+from tests.unit.jobs import CREATED, RUNTIME, SECOND
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.specs.model import (
+    JobSpec,
+    Machine,
+    Program,
+    Scheduling,
+    Strategy,
+    WorkerPool,
+)
+from trainshed.engines.port import Node
+from trainshed.scheduler.model import Policy
+
+_STARTING = 2 * MINUTE
+"""ns from an admission to the first RUNNING, and from an end to the room being free, at most."""
+_MACHINES = {cpus: Machine(f"n1-standard-{cpus}", cpus, cpus * GIB, cpus * GIB) for cpus in (4, 16)}
+
+
+def crowd(seed: int) -> Scenario:
+    """Small jobs that come for ever, it seems, and a few that need the whole cluster, or a node for each replica."""
+    dice = random.Random(f"crowd {seed}")
+    nodes = tuple(Node(f"node-{i}", 16, 64 * GIB) for i in range(dice.choice((1, 2, 4))))
+    projects = dice.choice((("ada",), ("ada", "bob")))
+    # As many as keep the cluster busy, and a half more.
+    every = 6 * MINUTE // len(nodes)
+    count = dice.choice((60, 120))
+    submits: list[Submit] = []
+    characters: dict[JobUid, Character] = {}
+    for number in range(1, count + 1):
+        is_big = dice.random() < 0.08
+        runs = dice.choice((10 * MINUTE, 40 * MINUTE))
+        pool = (len(nodes), _MACHINES[16]) if is_big else (dice.choice((1, 1, 2)), _MACHINES[4])
+        limit = int(runs * dice.choice((1.6, 4)))
+        job = _job(dice, number, CREATED + number * every, projects, pool, limit)
+        submits.append(Submit(job.created, job))
+        characters[job.uid] = Character(runs)
+    policy = Policy(strict=True, patience=dice.choice((0, 10 * MINUTE, HOUR)))
+    return Scenario(seed, nodes, policy, tuple(submits), characters)
+
+
+def _job(
+    dice: random.Random,
+    number: int,
+    at: int,
+    projects: Sequence[str],
+    gang: tuple[int, Machine],
+    limit: int,
+) -> Job:
+    replicas, machine = gang
+    program = Program(RUNTIME, module="trainer.task")
+    pools = [WorkerPool(0, 1, machine, program)]
+    if replicas > 1:
+        pools.append(WorkerPool(1, replicas - 1, machine, program))
+    scheduling = Scheduling(
+        timeout=limit,
+        priority=dice.choice((0, 0, 0, 0, 0, 0, 1)),
+        strategy=Strategy.SPOT if dice.random() < 0.1 else Strategy.STANDARD,
+    )
+    spec = JobSpec(Api.VERTEX, REGION, tuple(pools), scheduling, "{}")
+    name = JobName(Api.VERTEX, dice.choice(projects), REGION, str(number))
+    return Job(JobUid(number), name, f"job {number}", spec, "{}", at, at)
+
+
+def starved(
+    jobs: Mapping[JobUid, Job], admitted: Mapping[JobUid, int], patience: int
+) -> Iterator[str]:
+    """Jobs that waited for longer than the bound. `jobs`: as they ended; `admitted`: when each first had room (ns)."""
+    for job in jobs.values():
+        impatient = job.created + patience
+        at = admitted.get(job.uid)
+        if at is None:
+            yield f"job {job.uid} was never admitted"
+            continue
+        others = [other for other in jobs.values() if other is not job and other.ended > impatient]
+        had_room = [_limit(other) for other in others if admitted[other.uid] <= impatient]
+        before = [
+            _limit(other)
+            for other in others
+            if impatient < admitted[other.uid] <= at and _comes_before(other, job)
+        ]
+        latest = impatient + max(had_room, default=0) + sum(before) + _STARTING
+        if at > latest:
+            late = (at - latest) / SECOND
+            yield f"job {job.uid} came at {job.created / SECOND} s and got room {late} s later than it must"
+
+
+def _limit(job: Job) -> int:
+    return job.spec.scheduling.timeout + _STARTING
+
+
+def _comes_before(one: Job, other: Job) -> bool:
+    if _level(one) != _level(other):
+        return _level(one) < _level(other)
+    of_one_project = one.name.project_id == other.name.project_id
+    return not of_one_project or (one.created, one.uid) < (other.created, other.uid)
+
+
+def _level(job: Job) -> tuple[int, bool]:
+    scheduling = job.spec.scheduling
+    return (-scheduling.priority, scheduling.strategy is Strategy.SPOT)

@@ -1,0 +1,66 @@
+"""Carries out the mishaps of a scenario on its world, each at its time."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from tests.sim.scenario import HOUR, Mishap
+from trainshed.engines.port import Fault
+from trainshed.engines.sim.world import World
+
+
+class Mishaps:
+    """`faults`: counts what happened. `blocks`: called with the ns for which room may be hard to come by after it."""
+
+    def __init__(
+        self,
+        world: World,
+        dice: random.Random,
+        faults: Counter[str],
+        blocks: Callable[[int], None],
+    ) -> None:
+        self._world = world
+        self._dice = dice
+        self._faults = faults
+        self._blocks = blocks
+
+    def plan(self, mishaps: Sequence[Mishap]) -> None:
+        for mishap in mishaps:
+            self._world.clock.at(mishap.at, lambda mishap=mishap: self._befall(mishap))
+
+    def _befall(self, mishap: Mishap) -> None:
+        world, node = self._world, mishap.node
+        until = world.clock.now + mishap.lasts
+        self._faults[mishap.kind] += 1
+        self._blocks(mishap.lasts + HOUR)
+        match mishap.kind:
+            case "die":
+                world.die(node)
+                world.clock.at(until, lambda: world.come_back(node))
+            case "cut_off":
+                world.cut_off(node)
+                world.clock.at(until, lambda: world.come_back(node))
+            case "drain":
+                world.drain(node)
+                world.clock.at(until, lambda: world.drain(node, draining=False))
+            case "kill_zygote":
+                world.kill_zygote(mishap.lasts)
+            case "kill_shim":
+                if running := world.running():
+                    world.kill_shim(self._dice.choice(running))
+            case "kill_program":
+                self._kill_program()
+            case "refuse":
+                world.refuse_launches += 1
+            case "fail":
+                world.fail(until)
+            case _:
+                raise AssertionError(mishap.kind)
+
+    def _kill_program(self) -> None:
+        world = self._world
+        if not (running := world.running()):
+            return
+        seat = self._dice.choice(running)
+        if seat.latest is not None and world.clock.now >= world.unavailable_until:
+            world.inject(seat.job_uid, seat.attempt, seat.replica, seat.latest.number, Fault.KILL)

@@ -1,0 +1,158 @@
+"""The rows of SPEC §2.1 as the reference reads them, with what an operator made of them: who an end is judged by, and
+what that gives. Written from the text and from docs/failure-table.md alone, sharing no code with `core`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+Entry = Mapping[str, Any]
+
+USER_CODE, NO_ROOM, INTERNAL, CANCELLED = 3, 8, 13, 1
+MINUTE = 60 * 10**9
+_SECOND = 10**9
+_CRASH_CODES = (6, 134, 11, 139)
+_CRASH_SIGNALS = (6, 11)
+_OUTSIDE_SIGNALS = (9, 15)
+_PROGRAM = ("exited", "signalled")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """`kind`: a word of docs/failure-table.md ("exited", "left", …). `primary`: of the primary; False: of another
+    replica, or of none."""
+
+    kind: str
+    code: int | None = None
+    signal: int | None = None
+    primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gives:
+    """What a row gives, in this order: `restarts` of the replica, `retries` of the job, the end. `retries` are never
+    more than 3 attempts in all for failures of the service ("3 attempts in all" are two retries). `window`: ns.
+    `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
+
+    code: int = USER_CODE
+    restarts: int = 0
+    retries: int = 0
+    window: int = 0
+    growth: float = 1.0
+    cap: float = 1.0
+    goes_on: bool = False
+    text: str = ""
+
+
+REDUCER = "reducer"
+_GIVES = {
+    REDUCER: Gives(restarts=20, window=MINUTE, goes_on=True),
+    "oom": Gives(),
+    "crash": Gives(retries=3),
+    "lost": Gives(restarts=5, retries=3),
+    "exit": Gives(),
+    "package": Gives(),
+    "no room": Gives(NO_ROOM, retries=3),
+    "service": Gives(INTERNAL, retries=2),
+    "preempted": Gives(NO_ROOM, retries=6),
+}
+"""In the order of the text: first match wins."""
+_HOLDS: dict[str, Callable[[End], bool]] = {
+    "oom": lambda end: end.kind == "out_of_memory",
+    "crash": lambda end: (
+        end.kind in _PROGRAM and (end.code in _CRASH_CODES or end.signal in _CRASH_SIGNALS)
+    ),
+    "lost": lambda end: (
+        end.kind in ("left", "lost", "stalled")
+        or (end.kind == "signalled" and end.signal in _OUTSIDE_SIGNALS)
+    ),
+    "exit": lambda end: end.kind in _PROGRAM,
+    "package": lambda end: end.kind == "package",
+    "no room": lambda end: end.kind == "stock_out",
+    "service": lambda end: end.kind == "service",
+    "preempted": lambda end: end.kind == "preempted",
+}
+CAUSES = {
+    "reducer_lost": REDUCER,
+    "out_of_memory": "oom",
+    "transient_exit": "crash",
+    "replica_lost": "lost",
+    "user_code_failed": "exit",
+    "package_failed": "package",
+    "stock_out": "no room",
+    "internal_error": "service",
+    "spot_preempted": "preempted",
+}
+"""Names of the table by the words of the reference; an operator's new row has the same name here and there."""
+
+
+class Rows:
+    """The rows in force. `entries`: an operator's, as in the configuration."""
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self.gives = dict(_GIVES)
+        self._holds = dict(_HOLDS)
+        self._order = [cause for cause in _GIVES if cause != REDUCER]
+        for entry in entries:
+            self._read(entry)
+
+    @property
+    def restarts_reducers(self) -> bool:
+        return REDUCER in self.gives
+
+    def cause_of(self, end: End) -> str:
+        """The first row that holds."""
+        return next(cause for cause in self._order if self._holds[cause](end))
+
+    def _read(self, entry: Entry) -> None:
+        name = str(entry["name"])
+        cause = CAUSES.get(name, name)
+        if not entry.get("enabled", True):
+            del self.gives[cause]
+            self._order = [one for one in self._order if one != cause]
+            return
+        if name not in CAUSES:
+            before = CAUSES[entry.get("before", "out_of_memory")]
+            self._order.insert(self._order.index(before), cause)
+            self._holds[cause] = _own(entry)
+        self.gives[cause] = replace(self.gives.get(cause, Gives()), **_given(entry))
+
+
+def _given(entry: Entry) -> dict[str, Any]:
+    fields = {
+        "restarts": "restarts",
+        "retries": "retries",
+        "code": "code",
+        "text": "text",
+        "memory_growth": "growth",
+        "memory_cap": "cap",
+    }
+    found = {fields[key]: value for key, value in entry.items() if key in fields}
+    if "window" in entry:
+        found["window"] = entry["window"] * _SECOND
+    if "action" in entry:
+        found["goes_on"] = entry["action"] == "done"
+    return found
+
+
+def _own(entry: Entry) -> Callable[[End], bool]:
+    """When a new row holds; without causes, codes make it one of exits, signals one of deaths by them."""
+    codes = {code for item in entry.get("exit_codes", ()) for code in _codes(item)}
+    signals = set(entry.get("signals", ()))
+    implied = [kind for kind, given in zip(_PROGRAM, (codes, signals), strict=True) if given]
+    kinds = set(entry.get("causes", implied))
+
+    def holds(end: End) -> bool:
+        if end.kind not in kinds or entry.get("primary", end.primary) != end.primary:
+            return False
+        if end.kind == "exited" and codes:
+            return end.code in codes
+        return not (end.kind == "signalled" and signals) or end.signal in signals
+
+    return holds
+
+
+def _codes(item: int | str) -> range:
+    if isinstance(item, int):
+        return range(item, item + 1)
+    first, last = item.split("-")
+    return range(int(first), int(last) + 1)

@@ -1,0 +1,57 @@
+"""What runs of the simulation were made of, in numbers."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+SECOND = 10**9
+YEAR = 365.25 * 24 * 3600 * SECOND
+
+
+@dataclass(slots=True)
+class Tally:
+    """`virtual_ns`: how long the worlds lasted. `starts`: programs. `steps`: of the machine, each compared with the
+    reference. `rules`: what the failure table decided, by row. `ends`: of jobs, by state."""
+
+    worlds: int = 0
+    virtual_ns: int = 0
+    jobs: int = 0
+    commits: int = 0
+    steps: int = 0
+    lives: int = 0
+    crashes: int = 0
+    starts: int = 0
+    faults: Counter[str] = field(default_factory=Counter[str])
+    killed: Counter[str] = field(default_factory=Counter[str])
+    rules: Counter[str] = field(default_factory=Counter[str])
+    ends: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, other: "Tally") -> None:
+        self.worlds += other.worlds
+        self.virtual_ns += other.virtual_ns
+        self.jobs += other.jobs
+        self.commits += other.commits
+        self.steps += other.steps
+        self.lives += other.lives
+        self.crashes += other.crashes
+        self.starts += other.starts
+        self.faults += other.faults
+        self.killed += other.killed
+        self.rules += other.rules
+        self.ends += other.ends
+
+    def __str__(self) -> str:
+        return "\n".join(
+            (
+                f"{self.worlds} worlds, {self.virtual_ns / YEAR:.1f} years, {self.jobs} jobs, "
+                f"{self.starts} programs, {self.commits} commits, {self.crashes} crashes of the service, "
+                f"{self.steps} steps and {self.lives} lives compared with the reference",
+                f"ends: {_most_common(self.ends)}",
+                f"rules: {_most_common(self.rules)}",
+                f"faults: {_most_common(self.faults)}",
+                f"the service was killed: {_most_common(self.killed)}",
+            )
+        )
+
+
+def _most_common(counted: Counter[str]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in counted.most_common()) or "none"

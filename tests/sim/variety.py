@@ -1,0 +1,86 @@
+"""Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall over,
+drills that wait for a line."""
+
+import random
+from dataclasses import replace
+
+from tests.sim.house import house
+from tests.sim.making import plain
+from tests.sim.scenario import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    Character,
+    OrderDrill,
+    Request,
+    Scenario,
+    Submit,
+)
+from trainshed.core.cluster import has_reducers
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName
+from trainshed.core.specs.model import Scheduling
+
+
+def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
+    """A world of `jobs` jobs (a random number if None) with a bit of everything in it."""
+    world = plain(seed, jobs=jobs)
+    dice = random.Random(f"varied {seed}")
+    requests = [_varied(dice, request) for request in world.requests]
+    requests += _drills(dice, requests)
+    submitted = [request.job for request in requests if isinstance(request, Submit)]
+    return replace(
+        world,
+        requests=tuple(sorted(requests, key=lambda request: request.at)),
+        characters={job.uid: _livelier(dice, job, world.characters[job.uid]) for job in submitted},
+        house=house(seed),
+        stall_after=dice.choice((0, 10 * MINUTE)),
+    )
+
+
+def _varied(dice: random.Random, request: Request) -> Request:
+    if isinstance(request, Submit) and dice.random() < 0.25:
+        return replace(request, job=_older(dice, request.job))
+    if isinstance(request, OrderDrill) and dice.random() < 0.5:
+        return replace(request, drill=replace(request.drill, at_line="step 2", after=0))
+    return request
+
+
+def _older(dice: random.Random, job: Job) -> Job:
+    """The same job by way of `ml` v1, which knows two limits of time and no other wishes."""
+    name = JobName(Api.ML, job.name.project_id, "", f"job_{job.name.job_id}")
+    scheduling = Scheduling(
+        timeout=job.spec.scheduling.timeout,
+        max_wait=dice.choice((None, 5 * MINUTE, 2 * HOUR)),
+    )
+    return replace(job, name=name, spec=replace(job.spec, api=Api.ML, scheduling=scheduling))
+
+
+def _drills(dice: random.Random, requests: list[Request]) -> list[Request]:
+    """One job in eight meets a drill at a line of its log, ordered before it runs."""
+    return [
+        OrderDrill(
+            submit.at + SECOND,
+            submit.job.uid,
+            Drill(
+                0,
+                dice.choice(tuple(DrillKind)),
+                dice.choice(submit.job.spec.replicas()),
+                submit.at,
+                f"step [{dice.choice(('1', '23', '3'))}]",
+            ),
+        )
+        for submit in requests
+        if isinstance(submit, Submit) and dice.random() < 0.125
+    ]
+
+
+def _livelier(dice: random.Random, job: Job, character: Character) -> Character:
+    is_short = character.runs <= HOUR
+    return replace(
+        character,
+        prints=dice.choice((0, 1, 3, 3)),
+        hangs=dice.choice((0, 0, 0, 0.05, 0.5)),
+        flaky=has_reducers(job.spec) and is_short and dice.random() < 0.4,
+    )

@@ -1,0 +1,82 @@
+"""The scheduler's snapshot as the controller keeps it: decisions count from the moment they are made (docs/adr/0012)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
+from trainshed.controller.room import Room
+from trainshed.controller.sightings import event_of_decision
+from trainshed.core.lifecycle.events import (
+    CapacityRefused,
+    Event,
+    JobAdmitted,
+    NodeLeft,
+    Preempted,
+    ReplicaPlaced,
+)
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.specs.model import Scheduling, Strategy
+from trainshed.engines.port import Node
+from trainshed.scheduler.model import Policy
+
+NOW = CREATED + 100 * SECOND
+ON_A = JobAdmitted(((PRIMARY, "a"),))
+
+
+def room(*nodes: str, vcpus: int = 4) -> Room:
+    made = Room(Policy(strict=True), lambda _: None)
+    made.set_nodes([Node(name, vcpus, 2**40) for name in nodes])
+    return made
+
+
+def decided(made: Room, subject: Job) -> list[Event]:
+    """The next decisions about a job, as its events."""
+    found = [event_of_decision(d, subject) for d in made.decide(NOW) if d.uid == subject.uid]
+    return [event for event in found if event is not None]
+
+
+def waits() -> tuple[Room, Job]:
+    return room("a"), job(1)
+
+
+def lost_its_place() -> tuple[Room, Job]:
+    return room("a", "b"), Life(job(1)).see(ON_A, NodeLeft("a", "maintenance")).job
+
+
+def yields() -> tuple[Room, Job]:
+    made = room("a")
+    urgent = job(1)
+    made.put(replace(urgent, uid=JobUid(8), name=replace(urgent.name, job_id="8")))
+    return made, Life(job(1, scheduling=Scheduling(strategy=Strategy.SPOT))).see(ON_A).job
+
+
+def never_fits() -> tuple[Room, Job]:
+    return room("a", vcpus=2), job(1)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        (waits, JobAdmitted),
+        (lost_its_place, ReplicaPlaced),
+        (yields, Preempted),
+        (never_fits, CapacityRefused),
+    ],
+)
+def test_a_decision_counts_until_the_job_is_stored_without_it(
+    case: Callable[[], tuple[Room, Job]], kind: type[Event]
+) -> None:
+    """SPEC §2, queue: room is given once. What was decided meanwhile is decided anew, and not lost."""
+    made, subject = case()
+    made.put(subject)
+    (event,) = decided(made, subject)
+    assert isinstance(event, kind)
+    assert made.counts(subject.uid, event)
+    assert decided(made, subject) == [], "decided once"
+    made.put(subject)
+    assert not made.counts(subject.uid, event)
+    assert decided(made, subject) == [event]
+    assert made.counts(subject.uid, event)

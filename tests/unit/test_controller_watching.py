@@ -1,0 +1,71 @@
+"""How the log is searched for the lines that drills wait for (SPEC §8). No files, no clock."""
+
+import asyncio
+from dataclasses import replace
+
+from tests.unit.jobs import CREATED, PRIMARY, job
+from trainshed.controller.watching import Watchers
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.events import DrillTriggered, Event
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage
+from trainshed.store.logs.severity import Severity, Stream
+
+
+class Log:
+    """One line, which is read when it is `released`."""
+
+    def __init__(self, text: str) -> None:
+        self.asked = asyncio.Event()
+        self.released = asyncio.Event()
+        self._text = text
+
+    async def page(
+        self,
+        uid: JobUid,
+        *,
+        replicas: set[ReplicaId] | None = None,
+        start: int = 0,
+        after: LogCursor | None = None,
+        limit: int = 1000,
+    ) -> LogPage:
+        self.asked.set()
+        await self.released.wait()
+        line = LogLine(uid, 1, PRIMARY, 0, CREATED + 1, Stream.STDOUT, self._text, Severity.INFO)
+        return LogPage(() if after else (line,), None)
+
+
+class NoBuckets:
+    def write_probe(self, uri: str) -> None: ...
+
+    def last_written(self, uri: str) -> int:
+        return -1
+
+
+def drilled(*patterns: str) -> Job:
+    drills = tuple(
+        Drill(number, DrillKind.KILL, PRIMARY, CREATED, at_line=pattern)
+        for number, pattern in enumerate(patterns, start=1)
+    )
+    return replace(job(), drills=drills)
+
+
+def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_one() -> None:
+    async def body() -> None:
+        log = Log("step 7")
+        fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def report(_: JobUid, event: Event) -> None:
+            assert isinstance(event, DrillTriggered)
+            fired.set_result(event.number)
+
+        watchers = Watchers(log, NoBuckets(), lambda: CREATED, report)
+        watchers.lines_written(drilled("never"))
+        await log.asked.wait()
+        watchers.lines_written(drilled("never", "step 7"))
+        log.released.set()
+        assert await asyncio.wait_for(fired, 10) == 2
+        watchers.close()
+
+    asyncio.run(body())
