@@ -6,6 +6,7 @@ from tests.unit.jobs import MACHINE, job, program
 from trainshed.core.capacity import UNLIMITED
 from trainshed.core.catalog.quotas import metrics, public_limit, usage
 from trainshed.core.catalog.regions import regions
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId
 from trainshed.core.specs.model import (
     Accelerators,
@@ -117,6 +118,10 @@ def test_every_metric_that_has_a_limit_or_can_be_used_has_a_name() -> None:
             assert api is Api.ML or {metric for metric, _ in used} <= set(names)
 
 
+def _with_timeout(made: Job, timeout: int) -> Job:
+    return replace(made, spec=replace(made.spec, scheduling=Scheduling(timeout=timeout)))
+
+
 def test_a_gang_is_what_the_job_asks_for() -> None:
     """SPEC §2, "Capacity modes"; only SPOT yields to on-demand work."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
@@ -127,8 +132,12 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     )
     assert (found.uid, found.name) == (made.uid, str(made.name))
     assert (found.project_id, found.region, found.created) == ("demo", "us-central1", made.created)
-    assert (found.priority, found.longest, found.spot) == (3, 77, True)
+    assert (found.priority, found.longest, found.spot) == (3, 80, True)
     assert found.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
+    assert all(
+        limit <= gang(_with_timeout(made, limit)).longest <= limit * 9 / 8
+        for limit in (1, 15, 16, 17, 10**9, 604_800 * 10**9)
+    ), "in steps, and never shorter than it may be"
     flex = Scheduling(strategy=Strategy.FLEX_START)
     assert not gang(replace(made, spec=replace(made.spec, scheduling=flex))).spot
     pool = replace(made.spec.pools[0], machine=GPU_MACHINE)
