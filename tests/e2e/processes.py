@@ -26,6 +26,20 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def commands(mark: str) -> list[int]:
+    """Processes with `mark` in their command line alone, which is quicker to look through."""
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                words = Path(entry.path, "cmdline").read_bytes()
+            except OSError:
+                continue  # Ended since it was listed.
+            if mark.encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
 def wait_until_gone(pids: list[int], seconds: float = 20) -> None:
     """Wait for the end of processes; woken by the kernel."""
     for pid in pids:

@@ -1,18 +1,30 @@
-"""A small chaos run; `./dev chaos` is the large one (tests/chaos)."""
+"""Small chaos runs; `./dev chaos` is the large one (tests/chaos)."""
 
 import subprocess
 import sys
 
+import pytest
+
 from tests.e2e.running import ROOT
 
 
-def test_jobs_end_as_they_should_while_the_service_is_killed() -> None:
-    """SPEC §2, §2.1, §5; DESIGN §3.3, §3.7, §3.8. On failure the output says what was wrong and how to run it again."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--jobs", "12", "--kills", "6", "--seed", "7"), id="any moment"),
+        pytest.param(
+            ("--jobs", "14", "--kills", "4", "--seed", "8", "--nodes", "2", "--strict"),
+            id="with drains",
+        ),
+        pytest.param(
+            ("--jobs", "16", "--kills", "6", "--seed", "9", "--at-ends"), id="at ends of programs"
+        ),
+    ],
+)
+def test_jobs_end_as_they_should_while_the_service_is_killed(options: tuple[str, ...]) -> None:
+    """SPEC §2, §2.1, §5, §8; DESIGN §3.3, §3.7, §3.8. On failure the output says what was wrong and how to run it again."""
     run = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.chaos", "--jobs", "12", "--kills", "6"),
-            *("--seed", "7", "--life", "0.2", "0.6"),
-        ],
+        [sys.executable, "-m", "tests.chaos", *options, "--life", "0.2", "0.6"],
         cwd=ROOT,
         timeout=180,
         check=False,

@@ -16,6 +16,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
+from tests.e2e.stories import Verdict, process_of, verdicts
 
 NUMBERS = """
 import os, sys, time
@@ -188,23 +189,30 @@ def test_kills_at_random_moments(data: Path, tmp_path: Path) -> None:
     assert not leftovers(data)
 
 
-def test_a_replica_whose_shim_is_killed_is_lost_with_its_program(data: Path) -> None:
-    """SPEC §2.1, "our shim killed": also while the service is dead. No restart yet: the job fails."""
+def test_a_replica_whose_shim_is_killed_is_restarted(data: Path) -> None:
+    """SPEC §2.1, "our shim killed": also while the service is dead. Its program dies with it; nobody else does."""
     mark = new_mark()
     service = start(data)
     job_id = submit(service, container_job(f"{FOREVER} # {mark}", pools=(1, 1)))
     for name in ("workerpool0-0", "workerpool1-0"):
         assert "up" in service.follow(job_id, name)
-    programs = marked(mark)
-    assert len(programs) == 2
+    primary, worker = (process_of(mark, name) for name in ("workerpool0-0", "workerpool1-0"))
     service.kill()
     slot = data / "slots" / job_id / "1" / "workerpool1-0"
     os.kill(json.loads((slot / "journal").read_text().split("\n")[1])["shim"], signal.SIGKILL)
+    wait_until_gone([worker])
     with running(data) as service:
-        view = service.finish(job_id)
-        assert view["state"] == "FAILED"
-        assert view["error"]["message"].startswith("The replica workerpool1-0 was lost")
-        wait_until_gone(programs)
+        log = service.follow(job_id, "workerpool1-0")
+        assert [next(line for line in log if line == "up") for _ in range(2)]
+        view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+        assert [replica["incarnation"] for replica in view["replicas"]] == [1, 2]
+        assert process_of(mark, "workerpool0-0") == primary
+        assert verdicts(service, job_id) == [
+            Verdict("replica_lost", "replica_restarts", "workerpool1-0", "1/5")
+        ]
+        service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+        assert service.finish(job_id)["state"] == "CANCELLED"
+    assert not marked(mark)
     assert not leftovers(data)
 
 

@@ -1,0 +1,154 @@
+"""What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program, its processes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.processes import commands
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, submit
+
+BEGUN = "begun"
+"""What `telling` programs print first."""
+
+PLACE = (
+    "import os, sys\n"
+    "print('found', sorted(os.listdir('.')), flush=True)\n"
+    "open('life-%d' % len(os.listdir('.')), 'w')\n"
+    "print('at', os.environ['HOSTNAME'], os.getcwd(), os.environ['CLUSTER_SPEC'], flush=True)\n"
+    "print('up', flush=True)\n"
+)
+"""Says what it finds in its working directory, leaves something there, says where it is, and that it is "up"."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One decision of the failure table. `budget`: "2/3", the second of three; "" where none is counted."""
+
+    rule: str
+    effect: str
+    replica: str = "workerpool0-0"
+    budget: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A job that is over. `public`: the resource as the API gives it; `view`: ours; `entries`: its timeline."""
+
+    view: dict[str, Any]
+    public: dict[str, Any]
+    entries: list[dict[str, Any]]
+    begun: Counter[str]
+
+    @property
+    def state(self) -> str:
+        return self.public["state"].removeprefix("JOB_STATE_")
+
+    @property
+    def code(self) -> int:
+        return self.public["error"]["code"]
+
+    @property
+    def message(self) -> str:
+        return self.public["error"]["message"]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [_verdict(entry["details"]) for entry in self.of_kind("verdict")]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.entries if entry["kind"] == kind]
+
+
+def telling(script: str) -> str:
+    """A program that says that it has begun before it does what `script` says."""
+    return f"print({BEGUN!r}, flush=True)\n{script}"
+
+
+def at(gate: Path, then: str = "") -> str:
+    """A program that waits at the gate."""
+    return f"open({str(gate)!r}).read()\n{then}"
+
+
+def pools(*scripts: str | tuple[str, int], mark: str = "") -> dict[str, Any]:
+    """A CustomJob with a program per worker pool, with a number of replicas if it is not 1, that tells its begin."""
+    pairs = [script if isinstance(script, tuple) else (script, 1) for script in scripts]
+    body = container_job("", pools=[count for _, count in pairs])
+    for pool, (script, _) in zip(body["jobSpec"]["workerPoolSpecs"], pairs, strict=True):
+        if pool:
+            pool["containerSpec"]["command"][2] = f"{telling(script)}\n# {mark}"
+    return body
+
+
+def scheduled(body: dict[str, Any], **scheduling: Any) -> dict[str, Any]:
+    """The job with these fields of `scheduling`."""
+    body["jobSpec"].setdefault("scheduling", {}).update(scheduling)
+    return body
+
+
+def run(service: Service, *scripts: str | tuple[str, int], **scheduling: Any) -> str:
+    """Submit a job with a program per worker pool; returns its id."""
+    return submit(service, scheduled(pools(*scripts), **scheduling))
+
+
+def story(service: Service, job_id: str) -> Story:
+    """Wait for the job's end, and read all about it."""
+    view = service.finish(job_id)
+    return Story(
+        view,
+        service.call("GET", f"{CUSTOM_JOBS}/{job_id}"),
+        timeline(service, job_id),
+        Counter(begun(service, job_id)),
+    )
+
+
+def timeline(service: Service, job_id: str) -> list[dict[str, Any]]:
+    return service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")["entries"]
+
+
+def verdicts(service: Service, job_id: str) -> list[Verdict]:
+    """The verdicts so far of a job that may still run."""
+    found = timeline(service, job_id)
+    return [_verdict(entry["details"]) for entry in found if entry["kind"] == "verdict"]
+
+
+def begun(service: Service, job_id: str) -> Iterator[str]:
+    """The replicas whose programs began, once for each time."""
+    found = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+    for replica in found["replicas"]:
+        for line in service.lines(job_id, replica["id"]):
+            if line == BEGUN:
+                yield replica["id"]
+
+
+def until(lines: Iterator[str], wanted: str) -> list[str]:
+    """Read on in a log that is followed until a line is `wanted`; what came before it."""
+    before: list[str] = []
+    for line in lines:
+        if line == wanted:
+            return before
+        before.append(line)
+    raise AssertionError(f"the job is over, and {wanted!r} never came; it said {before}")
+
+
+def process_of(mark: str, replica: str) -> int:
+    """The one process of a replica ("workerpool1-0") whose command line carries `mark`."""
+    pool, index = replica.split("-")
+    host, rank = f"HOSTNAME=cmle-training-{pool}-", f"-{index}\0"
+    found: list[int] = []
+    for pid in commands(mark):
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+        except OSError:
+            continue  # Ended since it was listed.
+        at = environ.find(host)
+        if at >= 0 and environ[at : environ.find("\0", at) + 1].endswith(rank):
+            found.append(pid)
+    assert len(found) == 1, f"{replica} has {len(found)} processes: {found}"
+    return found[0]
+
+
+def _verdict(details: dict[str, Any]) -> Verdict:
+    budget = f"{details['count']}/{details['budget']}" if "budget" in details else ""
+    return Verdict(details["rule"], details["effect"], details.get("replica", ""), budget)

@@ -1,0 +1,665 @@
+"""A scripted run per row of the failure table (SPEC §2.1): real programs in a real service, judged by the public API,
+the timeline and the log. The last test says whether a row has none. What a program prints first is `stories.BEGUN`."""
+
+import json
+import os
+import signal
+import tomllib
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.processes import leftovers, new_mark, wait_until_gone
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    ROOT,
+    SKLEARN,
+    Service,
+    container_job,
+    running,
+    submit,
+)
+from tests.e2e.stories import (
+    BEGUN,
+    PLACE,
+    Story,
+    Verdict,
+    at,
+    pools,
+    process_of,
+    run,
+    scheduled,
+    story,
+    telling,
+    until,
+    verdicts,
+)
+from tests.e2e.test_apiclient import built, image_job
+from trainshed.core.catalog.machines import machine_types
+from trainshed.core.failure.table import RULES
+
+GRACE = 1
+MEMORY_MIB = 256
+WAITS = "import signal; signal.pause()"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+ABORTS = "import os; os.abort()"
+PRIMARY, WORKER = "workerpool0-0", "workerpool1-0"
+SMALL = "n4-highcpu-2"
+"""The machine type with the least memory."""
+REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+
+Test = TypeVar("Test", bound=Callable[..., None])
+ROWS: set[str] = set()
+"""Rows of the table that a test here has a job go through."""
+
+
+def row(name: str) -> Callable[[Test], Test]:
+    """The test is a scripted run of that row."""
+
+    def mark(test: Test) -> Test:
+        ROWS.add(name)
+        return test
+
+    return mark
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A short grace, little memory per replica, one node."""
+    data = tmp_path_factory.mktemp("rows")
+    config = data / "settings.toml"
+    config.write_text(f"grace = {GRACE}\nmemory_per_replica = {MEMORY_MIB}\n")
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go on."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
+def user_code(told: Story, status: int, replica: str = PRIMARY) -> None:
+    """The job failed with the public message for a user's program, code 3."""
+    assert (told.state, told.code) == ("FAILED", 3)
+    expected = f"The replica {replica} exited with a non-zero status of {status}. Termination reason: Error. "
+    assert told.message.startswith(expected), told.message
+
+
+# --- success ---
+
+
+@row("primary_succeeded")
+def test_the_primary_s_exit_0_is_the_job_s_success(service: Service, gate: Path) -> None:
+    """SPEC §2.1, first row; §2, "Success": the others are shut down, and their exit codes do not matter."""
+    worker = (
+        "import os, signal\n"
+        "def told(*_):\n    print('told to stop', flush=True); os._exit(7)\n"
+        "signal.signal(signal.SIGTERM, told)\n"
+        f"open({str(gate)!r}, 'w').close()\n"
+        "while True: signal.pause()"
+    )
+    told = story(service, run(service, at(gate), worker))
+    assert told.state == "SUCCEEDED"
+    assert "error" not in told.public
+    assert told.view["rule"] == "primary_succeeded"
+    assert told.verdicts == []
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    assert "told to stop" in service.lines(told.view["jobId"], WORKER)
+    (over,) = told.of_kind("succeeded")
+    assert over["details"]["rule"] == "primary_succeeded"
+
+
+@row("replica_completed")
+def test_a_worker_s_exit_0_is_its_own_affair(service: Service, gate: Path) -> None:
+    """SPEC §2.1: that replica is done, the job goes on, and it is not started again."""
+    job_id = run(service, at(gate), "pass")
+    for view in service.watch(job_id):
+        if view["replicas"][1]["state"] == "EXITED":
+            break
+    assert verdicts(service, job_id) == [Verdict("replica_completed", "replica_done", WORKER)]
+    gate.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+
+
+@row("reducer_lost")
+def test_reducers_cannot_be_lost_because_there_are_none_yet(service: Service) -> None:
+    """SPEC §2.1, reducers: this version refuses them at submit; with the first one that runs, its loss belongs here."""
+    body = container_job("pass", pools=(1, 1, 1))
+    reducer = body["jobSpec"]["workerPoolSpecs"][2]["containerSpec"]
+    reducer["imageUri"] = REDUCTION_SERVER
+    del reducer["command"]
+    refused = service.call("POST", CUSTOM_JOBS, body, expect=400)["error"]
+    assert "reducers are not served by this version" in json.dumps(refused)
+
+
+# --- the program's own end ---
+
+
+HOG = f"x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
+
+
+@row("out_of_memory")
+def test_out_of_memory_is_final(service: Service) -> None:
+    """SPEC §2.1: FAILED at once with its own message; a worker's as well as the primary's."""
+    jobs = {
+        PRIMARY: run(service, HOG),
+        WORKER: run(service, WAITS, HOG),
+    }
+    for replica, job_id in jobs.items():
+        told = story(service, job_id)
+        assert (told.state, told.code) == ("FAILED", 3)
+        assert (
+            told.message
+            == f"The replica {replica} ran out of memory and exited with a non-zero status of 137."
+        )
+        assert told.verdicts == [Verdict("out_of_memory", "job_fails", replica)]
+        assert told.begun[replica] == 1
+        assert told.view["failure"]["cause"] == "out_of_memory"
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "SUCCEEDED"), (5, "FAILED")])
+def test_a_child_s_out_of_memory_is_only_told(service: Service, code: int, state: str) -> None:
+    """SPEC §2.1: an OOM of a child alone is a timeline entry; the main process's own exit then decides."""
+    main = (
+        "import subprocess, sys\n"
+        f"assert subprocess.run([sys.executable, '-c', {HOG!r}]).returncode == -9\n"
+        f"sys.exit({code})"
+    )
+    told = story(service, run(service, main))
+    assert told.state == state, service.lines(told.view["jobId"])
+    if code:
+        user_code(told, code)
+    (entry,) = told.of_kind("child_out_of_memory")
+    assert entry["details"]["replica"] == PRIMARY
+    assert told.begun == {PRIMARY: 1}
+    if code:
+        assert told.verdicts == [Verdict("user_code_failed", "job_fails")]
+
+
+TRANSIENT = {
+    "raise SystemExit(6)": 6,
+    "raise SystemExit(134)": 134,
+    "raise SystemExit(11)": 11,
+    "raise SystemExit(139)": 139,
+    ABORTS: 134,
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": 139,
+    "import ctypes; ctypes.string_at(0)": 139,
+}
+THREE_RETRIES = [
+    *(Verdict("transient_exit", "job_retries", budget=f"{n}/3") for n in (1, 2, 3)),
+    Verdict("transient_exit", "job_fails"),
+]
+
+
+@row("transient_exit")
+def test_crashes_are_tried_three_times_more(service: Service) -> None:
+    """SPEC §2.1: exit codes 6, 134, 11, 139 and deaths by SIGABRT and SIGSEGV, in a container's spelling."""
+    jobs = {run(service, script): status for script, status in TRANSIENT.items()}
+    for job_id, status in jobs.items():
+        told = story(service, job_id)
+        user_code(told, status)
+        assert told.verdicts == THREE_RETRIES
+        assert told.begun == {PRIMARY: 4}
+        assert told.view["attempt"] == 4
+        assert told.view["retries"] == {"transient_exit": 3}
+
+
+def test_a_gang_that_crashes_together_is_retried_once_for_all(service: Service) -> None:
+    """SPEC §2.1: counters are the job's; whichever replica is heard of first, an attempt costs one retry."""
+    told = story(service, run(service, ABORTS, (ABORTS, 3)))
+    assert told.state == "FAILED"
+    assert [(v.effect, v.budget) for v in told.verdicts] == [
+        *(("job_retries", f"{n}/3") for n in (1, 2, 3)),
+        ("job_fails", ""),
+    ]
+    assert told.view["attempt"] == 4
+    assert max(told.begun.values()) <= 4
+
+
+BY_ARGUMENT = f"""
+import os, signal, sys
+print({BEGUN!r}, flush=True)
+os.kill(os.getpid(), int(sys.argv[1]))
+signal.pause()
+"""
+
+
+def test_crashes_of_packages_are_published_as_bare_signals(service: Service) -> None:
+    """SPEC §2.1: published as 6 and 11 for package jobs."""
+    uri = upload(service, "rows/pkg-1.0.tar.gz", source_package(BY_ARGUMENT))
+    jobs: dict[str, int] = {}
+    for number in (signal.SIGABRT, signal.SIGSEGV):
+        body = package_job(uri)
+        body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = [str(int(number))]
+        jobs[submit(service, body)] = number
+    for job_id, status in jobs.items():
+        told = story(service, job_id)
+        user_code(told, status)
+        assert told.verdicts == THREE_RETRIES
+        assert told.begun == {PRIMARY: 4}
+
+
+def test_a_retry_is_the_whole_job_and_may_succeed(service: Service, gate: Path) -> None:
+    """SPEC §2.1: the whole job is restarted; §2: it is PREPARING again meanwhile, and startTime stays the first."""
+    crashed = gate.with_name("crashed")
+    once = f"import os\nif not os.path.exists({str(crashed)!r}):\n    open({str(crashed)!r}, 'w'); os.abort()"
+    # A worker that outlasts its grace: so long the job is between its attempts.
+    job_id = run(service, at(gate, once), f"{DEAF}; print('deaf', flush=True); {WAITS}")
+    worker = service.follow(job_id, WORKER)
+    seen: list[tuple[str, int, str]] = []
+    for view in service.watch(job_id):
+        found = (view["state"], view["attempt"], view["startTime"])
+        if found[0] == "PREPARING" and seen and seen[-1][0] == "RUNNING":
+            public = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")
+            assert public["state"] == "JOB_STATE_PENDING"
+            assert public["startTime"] == found[2]
+        if found[0] == "RUNNING" and found[:2] not in [each[:2] for each in seen]:
+            until(worker, "deaf")
+            gate.write_text("")
+        seen.append(found)
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == THREE_RETRIES[:1]
+    assert told.begun == {PRIMARY: 2, WORKER: 2}
+    states = [each for each, _ in groupby(each[:2] for each in seen)]
+    # Between two starts there may be too little time to see it.
+    since = [each for each in states[states.index(("RUNNING", 1)) :] if each != ("PREPARING", 2)]
+    assert since == [("RUNNING", 1), ("PREPARING", 1), ("RUNNING", 2), ("SUCCEEDED", 2)]
+    assert len({each[2] for each in seen if each[2]}) == 1
+
+
+FINAL = {
+    "raise SystemExit(1)": 1,
+    "raise SystemExit(42)": 42,
+    "raise SystemExit(129)": 129,
+    "raise SystemExit(137)": 137,
+    "raise SystemExit(143)": 143,
+    "raise SystemExit(255)": 255,
+    "raise ValueError('no such luck')": 1,
+    "import os, signal; os.kill(os.getpid(), signal.SIGBUS)": 135,
+    "import os, signal; os.kill(os.getpid(), signal.SIGFPE)": 136,
+    "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT)": 130,
+    "import os, signal; os.kill(os.getpid(), signal.SIGUSR1)": 138,
+}
+
+
+@row("user_code_failed")
+def test_any_other_end_of_the_program_s_own_is_final(service: Service) -> None:
+    """SPEC §2.1: other non-zero exits, codes of 129 and more among them, and signals of the program's own making."""
+    jobs = {run(service, script): status for script, status in FINAL.items()}
+    for job_id, status in jobs.items():
+        told = story(service, job_id)
+        user_code(told, status)
+        assert told.verdicts == [Verdict("user_code_failed", "job_fails")], status
+        assert told.begun == {PRIMARY: 1}
+        assert "please check the logs: https://" in told.message
+
+
+def test_a_worker_s_failure_is_the_job_s(service: Service) -> None:
+    """SPEC §2.1: permanent for any replica, whose name the message gives; all others are shut down."""
+    told = story(service, run(service, WAITS, "raise SystemExit('worker is sad')"))
+    user_code(told, 1, WORKER)
+    assert "worker is sad" in told.message
+    assert told.verdicts == [Verdict("user_code_failed", "job_fails", WORKER)]
+
+
+def test_replicas_of_ml_jobs_have_the_names_of_their_roles(service: Service) -> None:
+    """SPEC §2.1: `master 0`, `worker 1` in messages; through google-api-python-client."""
+    jobs = built(service, "ml", "v1").projects().jobs()
+    sad = (
+        "import json, os, signal, sys\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1: sys.exit(9)\n"
+        "signal.pause()"
+    )
+    workers: dict[str, Any] = {
+        "workerType": "n1-standard-4",
+        "workerCount": 2,
+        "workerConfig": {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", sad]},
+    }
+    for body in (image_job("sad_worker", WAITS, **workers), image_job("hog", HOG)):
+        jobs.create(parent=f"projects/{PROJECT}", body=body).execute()
+    messages: dict[str, str] = {}
+    for name in ("sad_worker", "hog"):
+        assert service.finish(f"projects%2F{PROJECT}%2Fjobs%2F{name}")["state"] == "FAILED"
+        job = jobs.get(name=f"projects/{PROJECT}/jobs/{name}").execute()
+        assert job["state"] == "FAILED"
+        messages[name] = job["errorMessage"]
+    assert messages["sad_worker"].startswith(
+        "The replica worker 1 exited with a non-zero status of 9. Termination reason: Error."
+    )
+    assert messages["hog"] == (
+        "The replica master 0 ran out of memory and exited with a non-zero status of 137."
+    )
+
+
+@row("package_failed")
+def test_a_package_that_cannot_be_installed_is_the_job_s_own_fault(service: Service) -> None:
+    """SPEC §2.1, docs/failure-table.md: no retry would help."""
+    told = story(service, submit(service, package_job("gs://trainshed/nowhere/pkg-1.0.tar.gz")))
+    user_code(told, 1)
+    assert "gs://trainshed/nowhere/pkg-1.0.tar.gz does not exist" in told.message
+    assert told.verdicts == [Verdict("package_failed", "job_fails", replica="")]
+    assert not told.begun
+
+
+# --- lost through no fault of the program's ---
+
+
+@row("replica_lost")
+def test_a_replica_killed_from_outside_is_restarted_in_its_place(
+    service: Service, tmp_path: Path
+) -> None:
+    """SPEC §2.1: on the same node with the same hostname, index and working directory, five times in an attempt; the
+    others' processes are not touched. The sixth time the whole job is retried."""
+    go_on = tmp_path / "go-on"
+    os.mkfifo(go_on)
+    mark = new_mark()
+    body = pools(f"print('up', flush=True)\n{at(go_on)}", (f"{PLACE}{WAITS}", 2), mark=mark)
+    job_id = submit(service, body)
+    log = service.follow(job_id, WORKER)
+    others = (PRIMARY, "workerpool1-1")
+    for other in others:
+        until(service.follow(job_id, other), "up")
+    untouched = {other: process_of(mark, other) for other in others}
+    said = [until(log, "up")]
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        os.kill(process_of(mark, WORKER), number)
+        said.append(until(log, "up"))
+    assert {other: process_of(mark, other) for other in others} == untouched
+    assert len({lines[-1] for lines in said}) == 1, "another hostname, directory or cluster"
+    lives = [f"life-{n}" for n in range(5)]
+    found = [next(line for line in lines if line.startswith("found")) for lines in said]
+    assert found == [f"found {lives[:n]}" for n in range(6)]
+    view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+    assert view["state"] == "RUNNING"
+    assert view["replicas"][1]["restarts"] == {"replica_lost": 5}
+    assert [replica["incarnation"] for replica in view["replicas"]] == [1, 6, 1]
+
+    os.kill(process_of(mark, WORKER), signal.SIGKILL)
+    until(log, "up")
+    wait_until_gone(list(untouched.values()))
+    go_on.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [
+        *(Verdict("replica_lost", "replica_restarts", WORKER, f"{n}/5") for n in range(1, 6)),
+        Verdict("replica_lost", "job_retries", WORKER, "1/3"),
+    ]
+    assert told.begun[WORKER] == 7
+    assert told.begun[PRIMARY] == 2
+    nodes = {entry["details"]["node"] for entry in told.of_kind("replica_started")}
+    assert nodes == {"local"}
+    chronicle = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
+    counters = {"retries": {"replica_lost": 1}, "restarts": {"replica_lost": 5}}
+    assert chronicle["counters"] == counters
+    first, second = chronicle["attempts"]
+    lives = {replica["id"]: replica["incarnations"] for replica in first["replicas"]}
+    assert {replica: len(each) for replica, each in lives.items()} == {
+        **dict.fromkeys(others, 1),
+        WORKER: 6,
+    }
+    signals = [life["exit"]["signal"] for life in lives[WORKER]]
+    assert signals == [9, 15, 9, 15, 9, 9]
+    assert (first["rule"], second["rule"]) == ("replica_lost", "primary_succeeded")
+
+
+def test_what_is_lost_again_and_again_fails_the_job_in_the_end(service: Service) -> None:
+    """SPEC §2.1: five restarts in each attempt, three retries of the job, then FAILED with code 3. A program that sends
+    itself SIGKILL cannot be told from one that somebody else killed."""
+    told = story(service, run(service, "import os; os.kill(os.getpid(), 9)"))
+    user_code(told, 137)
+    each = [Verdict("replica_lost", "replica_restarts", budget=f"{n}/5") for n in range(1, 6)]
+    retries = [Verdict("replica_lost", "job_retries", budget=f"{n}/3") for n in (1, 2, 3)]
+    assert told.verdicts == [
+        *(verdict for retry in retries for verdict in (*each, retry)),
+        *each,
+        Verdict("replica_lost", "job_fails"),
+    ]
+    assert told.begun == {PRIMARY: 24}
+    assert told.of_kind("verdict")[-1]["message"].count("used") == 2
+
+
+def test_a_killed_shim_is_a_lost_replica(service: Service, tmp_path: Path) -> None:
+    """SPEC §2.1, "our shim killed": its program dies with it and is restarted in its place."""
+    go_on = tmp_path / "go-on"
+    os.mkfifo(go_on)
+    mark = new_mark()
+    job_id = submit(service, pools(at(go_on), f"{PLACE}{WAITS}", mark=mark))
+    log = service.follow(job_id, WORKER)
+    first = until(log, "up")
+    program = process_of(mark, WORKER)
+    slot = service.data / "slots" / job_id / "1" / WORKER
+    shim = json.loads((slot / "journal").read_text().splitlines()[1])["shim"]
+    os.kill(shim, signal.SIGKILL)
+    second = until(log, "up")
+    wait_until_gone([program])
+    assert second[-1] == first[-1]
+    assert "found ['life-0']" in second
+    go_on.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("replica_lost", "replica_restarts", WORKER, "1/5")]
+    assert told.of_kind("verdict")[0]["details"]["cause"] == "lost"
+    assert told.begun == {PRIMARY: 1, WORKER: 2}
+
+
+# --- what a job may say about its retries ---
+
+
+@pytest.fixture(scope="module")
+def sdk(service: Service) -> Any:
+    """The Vertex SDK, pointed at the service."""
+    module: Any = pytest.importorskip("google.cloud.aiplatform")
+    credentials: Any = pytest.importorskip("google.oauth2.credentials")
+    module.init(
+        project="demo-project",
+        location="us-central1",
+        api_endpoint=service.rest,
+        api_transport="rest",
+        credentials=credentials.Credentials(service.token),
+        staging_bucket="gs://trainshed",
+    )
+    return module
+
+
+def sdk_job(sdk: Any, body: dict[str, Any], **wishes: bool) -> str:
+    """Submit the job's pools by the SDK; returns its id."""
+    specs = [
+        {
+            "machine_spec": {"machine_type": "n1-standard-4"},
+            "replica_count": int(pool["replicaCount"]),
+            "container_spec": {
+                "image_uri": pool["containerSpec"]["imageUri"],
+                "command": pool["containerSpec"]["command"],
+            },
+        }
+        for pool in body["jobSpec"]["workerPoolSpecs"]
+    ]
+    job = sdk.CustomJob(display_name="rows", worker_pool_specs=specs)
+    job.submit(**wishes)
+    return job.resource_name.rsplit("/", 1)[1]
+
+
+def test_restart_job_on_worker_restart(service: Service, sdk: Any, tmp_path: Path) -> None:
+    """SPEC §2.1: any replica restart becomes a restart of the whole job, by the official SDK's own argument."""
+    killed = tmp_path / "killed"
+    worker = f"import os, signal\nif not os.path.exists({str(killed)!r}):\n    open({str(killed)!r}, 'w'); os.kill(os.getpid(), 9)\n"
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    body = pools(at(gate), worker + f"open({str(gate)!r}, 'w').close()\n{WAITS}")
+    told = story(service, sdk_job(sdk, body, restart_job_on_worker_restart=True))
+    assert told.public["jobSpec"]["scheduling"]["restartJobOnWorkerRestart"] is True
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("replica_lost", "job_retries", WORKER, "1/3")]
+    assert told.begun[WORKER] == 2
+    assert told.view["attempt"] == 2
+    assert {entry["details"]["incarnation"] for entry in told.of_kind("replica_started")} == {1}
+
+
+def test_disable_retries(service: Service, sdk: Any) -> None:
+    """SPEC §2.1: forbids job-level retries; a lost replica is restarted in its place all the same."""
+    crash = sdk_job(sdk, pools(ABORTS), disable_retries=True)
+    lost = run(service, "import os; os.kill(os.getpid(), 9)", disableRetries=True)
+    told = story(service, crash)
+    assert told.public["jobSpec"]["scheduling"]["disableRetries"] is True
+    user_code(told, 134)
+    assert told.verdicts == THREE_RETRIES[3:]
+    assert "the job forbids retries" in told.of_kind("verdict")[0]["message"]
+    assert told.begun == {PRIMARY: 1}
+    told = story(service, lost)
+    user_code(told, 137)
+    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"] * 5 + ["job_fails"]
+    assert told.begun == {PRIMARY: 6}
+
+
+# --- the service's own failures, and cancels ---
+
+
+@row("internal_error")
+def test_what_the_service_fails_at_is_tried_three_times_in_all(service: Service) -> None:
+    """SPEC §2.1: code 13 and its message; the typed cause stands beside it. Here the engine has no place for a log."""
+    logs = service.data / "logs"
+    logs.rename(logs.with_name("logs-away"))
+    logs.write_text("no directory")
+    try:
+        job_id = run(service, "print('never')")
+        assert service.finish(job_id)["state"] == "FAILED"
+    finally:
+        logs.unlink()
+        logs.with_name("logs-away").rename(logs)
+    told = story(service, job_id)
+    assert (told.state, told.code) == ("FAILED", 13)
+    assert told.message == "Internal error occurred for the current attempt"
+    assert told.verdicts == [
+        Verdict("internal_error", "job_retries", budget="1/2"),
+        Verdict("internal_error", "job_retries", budget="2/2"),
+        Verdict("internal_error", "job_fails"),
+    ]
+    assert told.view["attempt"] == 3
+    assert told.view["failure"]["cause"] == "service"
+    assert "NotADirectoryError" in told.view["failure"]["reason"]
+    assert all("NotADirectoryError" in entry["message"] for entry in told.of_kind("verdict"))
+    assert not told.begun
+
+
+@row("cancelled")
+def test_a_cancel_ends_a_job_that_would_be_restarted_for_ever(service: Service) -> None:
+    """SPEC §2: works in every state, restarts and retries under way included; §2.1: code 1, the reason in the message."""
+    body = scheduled(container_job("", pools=(1,)))
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"] = [
+        *("python3", "-c", telling("import os, time; time.sleep(0.05); os.kill(os.getpid(), 9)"))
+    ]
+    job_id = submit(service, body)
+    log = service.follow(job_id)
+    for _ in range(3):
+        until(log, BEGUN)
+    service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+    told = story(service, job_id)
+    assert (told.state, told.code) == ("CANCELLED", 1)
+    assert told.message == "The job was cancelled by the user."
+    assert told.view["rule"].startswith("cancelled")
+    assert 3 <= told.begun[PRIMARY] < 24
+
+
+def test_the_running_limit_counts_from_the_first_start_over_all_attempts(service: Service) -> None:
+    """SPEC §2, "Running limits": cancels, with code 1; counted across retries."""
+    script = "import os, time; time.sleep(0.5); os.abort()"
+    told = story(service, run(service, script, timeout="1s"))
+    assert (told.state, told.code) == ("CANCELLED", 1)
+    assert "maximum running time of 1 seconds" in told.message
+    assert 2 <= told.begun[PRIMARY] <= 3
+
+
+# --- an operator's rows: the very examples of docs/failure-table.md ---
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with all examples of docs/failure-table.md in force at once."""
+    page = (ROOT / "docs" / "failure-table.md").read_text()
+    examples = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
+    assert len(examples) == 4
+    data = tmp_path_factory.mktemp("house")
+    config = data / "settings.toml"
+    config.write_text("grace = 1\n" + "\n".join(examples))
+    names = {rule["name"] for rule in tomllib.loads(config.read_text())["failure_rules"]}
+    assert names == {
+        *("user_code_failed", "out_of_memory", "bad_device", "early_stop", "transient_exit")
+    }
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+def test_restart_first(house: Service) -> None:
+    """SPEC §2.1, last paragraph: the operator's rule that has a failed replica restarted before the job ends."""
+    told = story(house, run(house, "raise SystemExit(1)"))
+    user_code(told, 1)
+    assert told.verdicts == [
+        Verdict("user_code_failed", "replica_restarts", budget="1/1"),
+        Verdict("user_code_failed", "job_fails"),
+    ]
+    assert told.begun == {PRIMARY: 2}
+    assert told.view["attempt"] == 1
+
+
+def test_a_row_of_the_house_with_words_of_its_own(house: Service) -> None:
+    told = story(house, run(house, "raise SystemExit(86)"))
+    assert (told.state, told.code) == ("FAILED", 14)
+    assert told.message == f"{PRIMARY} met a bad device and exited with 86. Tell the operators."
+    assert told.verdicts == [
+        Verdict("bad_device", "job_retries", budget="1/2"),
+        Verdict("bad_device", "job_retries", budget="2/2"),
+        Verdict("bad_device", "job_fails"),
+    ]
+    assert told.begun == {PRIMARY: 3}
+
+
+def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate: Path) -> None:
+    """The primary's exit 3 is not meant by the row; with `transient_exit` gone a crash is like any other failure."""
+    job_id = run(house, at(gate), "raise SystemExit(3)")
+    for view in house.watch(job_id):
+        if view["replicas"][1]["state"] == "EXITED":
+            break
+    gate.write_text("")
+    crash = run(house, ABORTS)
+    told = story(house, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("early_stop", "replica_done", WORKER)]
+    told = story(house, crash)
+    user_code(told, 134)
+    assert [verdict.rule for verdict in told.verdicts] == ["user_code_failed"] * 2
+    assert told.begun == {PRIMARY: 2}
+
+
+def test_more_memory_after_each_out_of_memory(house: Service) -> None:
+    """SPEC §2.1, issue "escalation": a program that needs 1.3 times what its machine gives runs at the second attempt."""
+    needed = int(machine_types()[SMALL].memory_limit_bytes * 1.3)
+    # All its pages at once, by the kernel: the fastest way to have that much.
+    body = pools(
+        f"import mmap; mmap.mmap(-1, {needed}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)"
+    )
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = SMALL
+    told = story(house, submit(house, body))
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("out_of_memory", "job_retries", budget="1/3")]
+    assert told.begun == {PRIMARY: 2}
+
+
+ELSEWHERE = {"stock_out", "spot_preempted"}
+"""Rows of jobs without room: `test_queueing`."""
+
+
+def test_every_row_of_the_table_has_a_scripted_run() -> None:
+    assert {rule.name for rule in RULES} == ROWS | ELSEWHERE

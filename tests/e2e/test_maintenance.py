@@ -1,0 +1,419 @@
+"""Nodes under maintenance (SPEC §2.1, last paragraph): replicas get SIGTERM with grace and go on elsewhere, whatever
+happens to the service meanwhile; the stall watchdog; memory limits without control groups."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.running import Service, command, environment, running, start, submit
+from tests.e2e.stories import BEGUN, PLACE, Verdict, at, pools, process_of, run, story, until
+
+PRIMARY, WORKER = "workerpool0-0", "workerpool1-0"
+FIRST, SECOND = "local-0", "local-1"
+WAITS = "import signal\nwhile True: signal.pause()"
+LEAVES = """
+import os, signal
+def leave(*_):
+    print('saving', flush=True)
+    open('saved', 'w')
+    os._exit(0)
+signal.signal(signal.SIGTERM, leave)
+"""
+"""A program that, asked to stop, saves its state and exits 0, as good ones do."""
+MOVED = [Verdict("replica_lost", "replica_restarts", WORKER, "1/5")]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Two nodes, a short grace."""
+    data = tmp_path_factory.mktemp("maintenance")
+    config = data / "settings.toml"
+    config.write_text("grace = 1\nnodes = 2\n")
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+@pytest.fixture(autouse=True)
+def ready(service: Service) -> Iterator[None]:
+    yield
+    for node in (FIRST, SECOND):
+        service.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
+
+
+def drain(service: Service, node: str, reason: str = "") -> dict[str, Any]:
+    return service.call("POST", f"/trainshed/v1/nodes/{node}:drain", {"reason": reason})
+
+
+def undrain(service: Service, node: str) -> dict[str, Any]:
+    return service.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
+
+
+def nodes(service: Service) -> dict[str, dict[str, Any]]:
+    return {node["name"]: node for node in service.call("GET", "/trainshed/v1/nodes")["nodes"]}
+
+
+def replicas(service: Service, job_id: str) -> dict[str, dict[str, Any]]:
+    found = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
+    return {replica["id"]: replica for replica in found}
+
+
+def trainshed(service: Service, *args: str) -> str:
+    """The command line, as a user has it."""
+    done = subprocess.run(
+        command(*args),
+        env=environment(service.data),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A pipe that a program can wait at."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
+def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, gate: Path) -> None:
+    """SPEC §2.1: SIGTERM with grace; restarted on another node with the same hostname and an empty working directory.
+    By the command line, which waits until the node is free."""
+    mark = new_mark()
+    job_id = submit(service, pools(at(gate), f"{LEAVES}{PLACE}{WAITS}", mark=mark))
+    log = service.follow(job_id, WORKER)
+    before = until(log, "up")
+    there = {replica: found["node"] for replica, found in replicas(service, job_id).items()}
+    assert there == {PRIMARY: FIRST, WORKER: SECOND}
+    until(service.follow(job_id, PRIMARY), BEGUN)
+    primary, worker = process_of(mark, PRIMARY), process_of(mark, WORKER)
+    said = trainshed(service, "nodes", "drain", SECOND, "--reason", "a new disk", "--wait")
+    assert f"{WORKER} of" in said and f"{SECOND}  is free" in said
+    wait_until_gone([worker])
+    after = until(log, "up")
+    assert after[0] == "saving"
+    assert "found []" in after, "the working directory came along"
+    host = before[-1].split(" ", 2)[1]
+    assert after[-1].split(" ", 2)[1] == host
+    assert after[-1].rsplit(" {", 1)[-1] == before[-1].rsplit(" {", 1)[-1], "another cluster"
+    assert replicas(service, job_id)[WORKER]["node"] == FIRST
+    assert process_of(mark, PRIMARY) == primary
+    node = nodes(service)[SECOND]
+    assert (node["condition"], node["replicas"]) == ("DRAINED", [])
+    assert "a new disk" in node["cause"]
+    assert "DRAINED" in trainshed(service, "nodes", "list")
+
+    # It takes no more work until it is given back.
+    elsewhere = story(service, run(service, "pass", (WAITS, 3)))
+    assert {replica["node"] for replica in elsewhere.view["replicas"]} == {FIRST}
+    assert "takes work again" in trainshed(service, "nodes", "undrain", SECOND)
+    again = story(service, run(service, "pass", WAITS))
+    assert {replica["node"] for replica in again.view["replicas"]} == {FIRST, SECOND}
+
+    gate.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == MOVED
+    assert told.begun == {PRIMARY: 1, WORKER: 2}
+    (asked,) = told.of_kind("replica_asked_to_leave")
+    assert "a new disk" in asked["message"]
+    (placed,) = told.of_kind("replica_placed")
+    assert placed["details"]["node"] == FIRST
+    details = told.of_kind("verdict")[0]["details"]
+    assert (details["cause"], details["exit_code"]) == ("left", 0)
+
+
+def test_a_primary_that_saves_and_exits_0_when_asked_to_leave_is_no_success(
+    service: Service, gate: Path
+) -> None:
+    """SPEC §2.1, docs/adr/0010: it was not finished; it is restarted elsewhere, and finishes there."""
+    job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
+    log = service.follow(job_id)
+    until(log, "up")
+    (node,) = {found["node"] for found in replicas(service, job_id).values()}
+    drain(service, node)
+    assert "saving" in until(log, "up")
+    view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+    assert view["state"] == "RUNNING"
+    assert view["replicas"][0]["node"] != node
+    gate.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("replica_lost", "replica_restarts", PRIMARY, "1/5")]
+    assert told.begun == {PRIMARY: 2}
+
+
+def test_who_ignores_the_request_is_killed_after_the_grace_and_moves(
+    service: Service, gate: Path
+) -> None:
+    """SPEC §3: SIGTERM with a grace time before SIGKILL."""
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PLACE}{WAITS}"
+    job_id = run(service, at(gate), deaf)
+    log = service.follow(job_id, WORKER)
+    until(log, "up")
+    drain(service, SECOND)
+    until(log, "up")
+    gate.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == MOVED
+    details = told.of_kind("verdict")[0]["details"]
+    assert (details["cause"], details["signal"]) == ("left", signal.SIGKILL)
+
+
+def test_with_no_node_left_a_replica_waits_for_one(service: Service, gate: Path) -> None:
+    """SPEC §2.1; issue 3, "a job that waits says why"."""
+    job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
+    log = service.follow(job_id)
+    until(log, "up")
+    drain(service, FIRST)
+    drain(service, SECOND)
+    for view in service.watch(job_id):
+        if view["replicas"][0]["state"] == "WAITING":
+            break
+    waiting = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["waiting"]
+    assert waiting["reason"] == "no_node"
+    assert f"{FIRST} is drained" in waiting["message"]
+    later = run(service, "print('later')")
+    assert service.call("GET", f"/trainshed/v1/jobs/{later}")["state"] == "QUEUED"
+    undrain(service, FIRST)
+    undrain(service, SECOND)
+    assert story(service, later).state == "SUCCEEDED"
+    until(log, "up")
+    gate.write_text("")
+    assert story(service, job_id).state == "SUCCEEDED"
+
+
+def test_a_whole_job_leaves_where_its_replicas_may_not_restart_alone(
+    service: Service, gate: Path
+) -> None:
+    """SPEC §2.1: restartJobOnWorkerRestart turns a move, too, into a restart of the whole job, in one attempt more."""
+    job_id = run(service, at(gate), f"{LEAVES}{PLACE}{WAITS}", restartJobOnWorkerRestart=True)
+    log = service.follow(job_id, WORKER)
+    until(log, "up")
+    drain(service, SECOND)
+    until(log, "up")
+    assert {found["node"] for found in replicas(service, job_id).values()} == {FIRST}
+    gate.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("replica_lost", "job_retries", WORKER, "1/3")]
+    assert (told.view["attempt"], told.begun[WORKER]) == (2, 2)
+
+
+SAVES_LONG = """
+import os, signal
+def leave(*_):
+    print('saving', flush=True)
+    open({gate!r}).read()
+    print('saved', flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, leave)
+"""
+
+
+def test_a_cancel_overtakes_a_replica_that_is_leaving(service: Service, gate: Path) -> None:
+    """SPEC §2, "Cancel": in every state; what is saving its state keeps its grace, and is not started again."""
+    job_id = run(service, WAITS, f"{SAVES_LONG.format(gate=str(gate))}{PLACE}{WAITS}")
+    log = service.follow(job_id, WORKER)
+    until(log, "up")
+    drain(service, SECOND)
+    until(log, "saving")
+    service.call("POST", f"/trainshed/v1/jobs/{job_id}:cancel", {})
+    gate.write_text("")
+    told = story(service, job_id)
+    assert (told.state, told.code) == ("CANCELLED", 1)
+    assert told.verdicts == []
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    assert "saved" in log
+
+
+@pytest.mark.parametrize("moment", ["at once", "while it saves", "and the program ends meanwhile"])
+def test_the_service_is_killed_in_the_middle_of_a_drain(
+    data: Path, tmp_path: Path, moment: str
+) -> None:
+    """SPEC §2.1, DESIGN §3.3: what was acknowledged goes on after the next start; the replica moves once."""
+    for name in ("save", "end"):
+        os.mkfifo(tmp_path / name)
+    mark = new_mark()
+    config = tmp_path / "settings.toml"
+    config.write_text("grace = 20\nnodes = 2\n")
+    options = ("--config", str(config))
+    worker = f"{SAVES_LONG.format(gate=str(tmp_path / 'save'))}{PLACE}{WAITS}"
+    service = start(data, *options)
+    job_id = submit(service, pools(at(tmp_path / "end"), worker, mark=mark))
+    log = service.follow(job_id, WORKER)
+    until(log, "up")
+    until(service.follow(job_id, PRIMARY), BEGUN)
+    primary, leaver = process_of(mark, PRIMARY), process_of(mark, WORKER)
+    drain(service, SECOND, "repair")
+    if moment != "at once":
+        until(log, "saving")
+    service.kill()
+    if moment == "and the program ends meanwhile":
+        (tmp_path / "save").write_text("")
+        wait_until_gone([leaver])
+    with running(data, *options) as service:
+        assert nodes(service)[SECOND]["condition"] == "DRAINED"
+        log = service.follow(job_id, WORKER)
+        until(log, "saving")
+        if moment != "and the program ends meanwhile":
+            (tmp_path / "save").write_text("")
+        until(log, "saved")
+        until(log, "up")
+        assert process_of(mark, PRIMARY) == primary
+        assert replicas(service, job_id)[WORKER]["node"] == FIRST
+        (tmp_path / "end").write_text("")
+        # The worker saves once more when the job is over.
+        (tmp_path / "save").write_text("")
+        told = story(service, job_id)
+        assert told.state == "SUCCEEDED"
+        assert told.verdicts == MOVED
+        assert told.begun == {PRIMARY: 1, WORKER: 2}
+        assert service.lines(job_id, WORKER).count("saved") == 2
+    assert not marked(mark)
+    assert not leftovers(data)
+
+
+# --- a node that does not answer ---
+
+
+def test_a_silent_node_s_replicas_move_and_never_live_twice(data: Path, tmp_path: Path) -> None:
+    """SPEC §2.1, "node gone"; DESIGN §3.3: its shim is stopped, so that its lease runs out while its program goes on;
+    the replacement starts only when that one is gone, and what wakes up again finds itself replaced."""
+    end = tmp_path / "end"
+    os.mkfifo(end)
+    mark = new_mark()
+    config = tmp_path / "settings.toml"
+    config.write_text("grace = 1\nnodes = 2\nlease = 1\n")
+    with running(data, "--config", str(config)) as service:
+        job_id = submit(service, pools(at(end), f"{PLACE}{WAITS}", mark=mark))
+        log = service.follow(job_id, WORKER)
+        until(log, "up")
+        until(service.follow(job_id, PRIMARY), BEGUN)
+        primary, stale = process_of(mark, PRIMARY), process_of(mark, WORKER)
+        slot = data / "slots" / job_id / "1" / WORKER
+        shim = json.loads((slot / "journal").read_text().splitlines()[1])["shim"]
+        os.kill(shim, signal.SIGSTOP)
+        until(log, "up")
+        wait_until_gone([stale, shim], 0)
+        assert process_of(mark, PRIMARY) == primary
+        process_of(mark, WORKER)
+        end.write_text("")
+        told = story(service, job_id)
+        assert told.state == "SUCCEEDED"
+        assert told.verdicts == MOVED
+        assert told.begun == {PRIMARY: 1, WORKER: 2}
+        (placed,) = told.of_kind("replica_placed")
+        assert placed["details"]["node"] == FIRST
+        # Nothing of what did not answer is left there: it takes work again.
+        assert nodes(service)[SECOND]["condition"] == "READY"
+    assert not leftovers(data)
+
+
+# --- the stall watchdog ---
+
+
+STUCK = """
+import os, threading
+lock = threading.Lock()
+def holds_on():
+    with lock:
+        threading.Event().wait()
+def waits_too():
+    with lock:
+        pass
+if os.path.exists('stuck-before'):
+    raise SystemExit(0)
+open('stuck-before', 'w')
+for target in (holds_on, waits_too):
+    threading.Thread(target=target, daemon=True).start()
+waits_too()
+"""
+
+
+def test_a_program_that_is_stuck_leaves_its_stacks_and_is_restarted(service: Service) -> None:
+    """Issue 3, "stall watchdog": by a job's label; the stacks of all Python threads in its log, the verdict's cause."""
+    body = pools(STUCK)
+    body["labels"] = {"trainshed-stall-after": "1"}
+    told = story(service, submit(service, body))
+    lines = service.lines(told.view["jobId"])
+    assert told.state == "SUCCEEDED", lines
+    assert told.verdicts == [Verdict("replica_lost", "replica_restarts", PRIMARY, "1/5")]
+    assert told.of_kind("verdict")[0]["details"]["cause"] == "stalled"
+    assert told.begun == {PRIMARY: 2}
+    assert sum("in holds_on" in line for line in lines) == 1
+    assert sum("in waits_too" in line for line in lines) == 2
+    assert any(line.startswith("Stacks of process ") for line in lines)
+
+
+def test_a_quiet_program_that_works_is_not_stalled(service: Service, gate: Path) -> None:
+    """Issue 3: off by default; and who computes makes progress, though it says nothing for longer."""
+    job_id = run(service, at(gate))
+    busy = pools("import time\nend = time.monotonic() + 1.6\nwhile time.monotonic() < end: pass")
+    busy["labels"] = {"trainshed-stall-after": "1"}
+    told = story(service, submit(service, busy))
+    assert (told.state, told.verdicts) == ("SUCCEEDED", [])
+    gate.write_text("")
+    assert story(service, job_id).verdicts == []
+
+
+# --- memory without control groups ---
+
+
+WITHOUT_GROUPS = (
+    *("unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c"),
+    'mount -t tmpfs none /sys/fs/cgroup && exec "$@"',
+    "sh",
+)
+"""Where the control groups would be, the service finds an empty directory."""
+MEMORY_MIB = 192
+
+
+def test_without_control_groups_memory_limits_have_the_same_verdicts(
+    data: Path, tmp_path: Path
+) -> None:
+    """SPEC §2.1, §2.2: held by looking at the processes; the same rule, message and child's entry."""
+    probe = subprocess.run([*WITHOUT_GROUPS, "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"this machine does not allow it: {probe.stderr.decode()}")
+    config = tmp_path / "settings.toml"
+    config.write_text(f"grace = 1\nmemory_per_replica = {MEMORY_MIB}\n")
+    hog = f"x = bytearray({MEMORY_MIB * 2} << 20); import signal; signal.pause()"
+    parent = (
+        "import subprocess, sys\n"
+        f"assert subprocess.run([sys.executable, '-c', {hog!r}]).returncode == -9"
+    )
+    service = start(data, "--config", str(config), prefix=WITHOUT_GROUPS)
+    try:
+        idle = run(service, WAITS)
+        assert any(view["state"] == "RUNNING" for view in service.watch(idle))
+        assert not [path for path in leftovers(data) if path.startswith("/sys/fs/cgroup")]
+        service.call("POST", f"/trainshed/v1/jobs/{idle}:cancel", {})
+        main, child = run(service, hog), run(service, parent)
+        told = story(service, main)
+        assert (told.state, told.code) == ("FAILED", 3)
+        assert told.message == (
+            f"The replica {PRIMARY} ran out of memory and exited with a non-zero status of 137."
+        )
+        assert told.verdicts == [Verdict("out_of_memory", "job_fails")]
+        told = story(service, child)
+        assert told.state == "SUCCEEDED", service.lines(child)
+        (entry,) = told.of_kind("child_out_of_memory")
+        assert entry["details"]["replica"] == PRIMARY
+        assert told.verdicts == []
+        assert service.finish(idle)["state"] == "CANCELLED"
+    finally:
+        assert service.terminate() == 0
+    assert not leftovers(data)

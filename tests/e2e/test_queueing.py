@@ -1,0 +1,440 @@
+"""Room: the queue, both capacity modes, quotas, spot work (SPEC §2), by real jobs of real clients; and the failure
+table's rows for want of room (SPEC §2.1). Nodes of 8 CPUs: each holds two machines of 4."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.processes import leftovers
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    command,
+    container_job,
+    environment,
+    running,
+    start,
+    submit,
+)
+from tests.e2e.stories import Verdict, pools, run, scheduled, story, timeline, verdicts
+from tests.e2e.test_apiclient import built, image_job
+
+NODES, NODE_CPUS, CPUS = 2, 8, 4
+MOST = NODES * NODE_CPUS // CPUS
+"""Replicas of 4 CPUs that have room at once."""
+ML_PARENT = f"projects/{PROJECT}"
+BACK_OFF = (0.1, 0.1, 0.3)
+"""Seconds before each other try at a stock-out."""
+WAITS = "import signal; signal.pause()"
+JOBS = f"/trainshed/v1/jobs?project={PROJECT}"
+DISK_GB = 100
+"""What each replica takes of the disk quota if its job says nothing."""
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Strict mode, two nodes, short pauses between tries at a stock-out."""
+    data = tmp_path_factory.mktemp("strict")
+    config = data / "settings.toml"
+    config.write_text(
+        f'grace = 1\ncapacity = "strict"\nnodes = {NODES}\nnode_cpus = {NODE_CPUS}\nnode_memory = 256\n'
+        'node_accelerators = "NVIDIA_L4=1"\n'
+        f'[[failure_rules]]\nname = "stock_out"\nback_off = {list(BACK_OFF)}\n'
+    )
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+@pytest.fixture(autouse=True)
+def emptied(strict: Service) -> Iterator[None]:
+    """What a test that failed left behind takes no room from the next one."""
+    yield
+    left = [job for job in strict.call("GET", JOBS)["jobs"] if not job["endTime"]]
+    cancel(strict, *(quote(job["name"], safe="") for job in left))
+
+
+def gang(replicas: int, script: str = WAITS) -> dict[str, Any]:
+    """A job of that many replicas of 4 CPUs, which waits for ever if not told otherwise."""
+    return pools(script, *([(WAITS, replicas - 1)] if replicas > 1 else []))
+
+
+def until_running(service: Service, job_id: str) -> dict[str, Any]:
+    return next(view for view in service.watch(job_id) if view["state"] == "RUNNING")
+
+
+def hold(service: Service, replicas: int, **scheduling: Any) -> str:
+    """A job that has so much room, and keeps it."""
+    job_id = submit(service, scheduled(gang(replicas), **scheduling))
+    until_running(service, job_id)
+    return job_id
+
+
+def cancel(service: Service, *job_ids: str) -> None:
+    """Cancel them all, and wait until they have given their room back."""
+    for job_id in job_ids:
+        service.call("POST", f"/trainshed/v1/jobs/{job_id}:cancel", {})
+    for job_id in job_ids:
+        assert service.finish(job_id)["state"] == "CANCELLED"
+
+
+def described(service: Service, job_id: str) -> dict[str, Any]:
+    return service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+
+
+def trainshed(service: Service, *args: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command line, as a user has it; asserts the exit status."""
+    done = subprocess.run(
+        command(*args),
+        env=environment(service.data),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done
+
+
+def quota(service: Service, metric: str) -> dict[str, Any]:
+    path = f"/trainshed/v1/quotas?project={PROJECT}&region={REGION}&all=true"
+    return next(q for q in service.call("GET", path)["quotas"] if q["metric"] == metric)
+
+
+def set_quota(service: Service, metric: str, limit: float | None) -> None:
+    body: dict[str, Any] = {"project": PROJECT, "region": REGION, "metric": metric}
+    if limit is None:
+        service.call("POST", "/trainshed/v1/quotas:clear", body)
+    else:
+        service.call("POST", "/trainshed/v1/quotas:set", body | {"limit": limit})
+
+
+# --- the failure table's rows for want of room ---
+
+
+@pytest.mark.parametrize("wishes", [{}, {"disableRetries": True}], ids=["", "disableRetries"])
+def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
+    """SPEC §2.1, "no capacity in the region": three more tries with back-off, then FAILED with code 8. Nothing ran, so
+    disableRetries has nothing to forbid."""
+    body = scheduled(container_job("print('never')"), **wishes)
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n1-standard-16"
+    job_id = submit(strict, body)
+    waited = [view["waiting"] for view in strict.watch(job_id) if view.get("waiting")]
+    told = story(strict, job_id)
+    assert (told.state, told.code) == ("FAILED", 8)
+    assert told.message == (
+        f"Resources are insufficient in region: {REGION}. "
+        "Try a different region or use a different accelerator."
+    )
+    assert told.verdicts == [
+        *(Verdict("stock_out", "job_retries", "", f"{n}/3") for n in (1, 2, 3)),
+        Verdict("stock_out", "job_fails", ""),
+    ]
+    ats = [datetime.fromisoformat(entry["at"]).timestamp() for entry in told.of_kind("verdict")]
+    for earlier, later, least in zip(ats, ats[1:], BACK_OFF, strict=False):
+        assert later - earlier >= least
+    assert "needs 16 CPUs" in told.view["failure"]["reason"]
+    assert not told.begun
+    assert all(each["reason"] in ("back_off", "stock_out") for each in waited)
+
+
+def test_spot_work_gives_way_six_times(strict: Service) -> None:
+    """SPEC §2.1, "spot preemption": restarted at most six times, then the stock-out message, code 8. On-demand work has
+    its room as soon as the spot job has left it."""
+    spot = submit(strict, scheduled(gang(MOST), strategy="SPOT"))
+    for time in range(1, 8):
+        view = next(v for v in strict.watch(spot) if v["state"] == "RUNNING")
+        assert view["attempt"] == time
+        on_demand = hold(strict, MOST)
+        if time < 7:
+            view = described(strict, spot)
+            assert view["retries"] == {"spot_preempted": time}
+            assert view["state"] == "PREPARING"
+            assert view["waiting"]["reason"] == "capacity"
+        cancel(strict, on_demand)
+    told = story(strict, spot)
+    assert (told.state, told.code) == ("FAILED", 8)
+    assert told.message.startswith(f"Resources are insufficient in region: {REGION}.")
+    assert told.verdicts == [
+        *(Verdict("spot_preempted", "job_retries", "", f"{n}/6") for n in range(1, 7)),
+        Verdict("spot_preempted", "job_fails", ""),
+    ]
+    assert "its room went to projects/" in told.view["failure"]["reason"]
+    assert {entry["details"]["attempt"] for entry in told.of_kind("replica_started")} == {
+        *range(1, 8)
+    }
+
+
+def test_spot_work_takes_nothing_from_others(strict: Service) -> None:
+    """SPEC §2: spot work waits for on-demand and for other spot work alike."""
+    first = hold(strict, MOST, strategy="SPOT")
+    second = submit(strict, scheduled(gang(1), strategy="SPOT"))
+    assert described(strict, second)["waiting"]["reason"] == "capacity"
+    assert verdicts(strict, first) == []
+    cancel(strict, first)
+    until_running(strict, second)
+    cancel(strict, second)
+
+
+def test_flex_start_waits_no_longer_than_it_says(strict: Service) -> None:
+    """SPEC §2, maxWaitTime: cancels a job that is not RUNNING by then, counted from its creation; by the only client's
+    field that may be short, FLEX_START's maxWaitDuration. Spot work yields to it; it yields to none."""
+    l4 = {"machineType": "g2-standard-4", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+    held: list[str] = []
+    for _ in range(NODES):
+        body = gang(1)
+        body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = l4
+        held.append(submit(strict, body))
+        until_running(strict, held[-1])
+    body = scheduled(gang(1), strategy="FLEX_START", maxWaitDuration="1s")
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = l4
+    late = submit(strict, body)
+    assert "1 NVIDIA_L4" in described(strict, late)["waiting"]["message"]
+    told = story(strict, late)
+    assert (told.state, told.code) == ("CANCELLED", 1)
+    assert told.message == (
+        "The job was cancelled because it was not running within its maximum wait time of 1 seconds."
+    )
+    assert "startTime" not in told.public
+    assert not told.begun
+    cancel(strict, *held)
+
+
+# --- the queue ---
+
+
+def test_a_job_that_waits_says_why_and_what_would_help(strict: Service, tmp_path: Path) -> None:
+    """SPEC §2, §8, §1.7: QUEUED until there is room; describe, the command line and the pre-flight say the same."""
+    holder = hold(strict, 1)
+    job_id = submit(strict, gang(MOST))
+    assert strict.call("GET", f"{CUSTOM_JOBS}/{job_id}")["state"] == "JOB_STATE_QUEUED"
+    waiting = described(strict, job_id)["waiting"]
+    assert waiting["reason"] == "capacity"
+    assert waiting["message"] == (
+        "needs room for 4 replicas of 4 CPUs and 15 GiB, and there is room for 3 now"
+    )
+    assert waiting["hint"] == "would start now with at most 2 replicas in workerpool1"
+    assert [name.rsplit("/", 1)[1] for name in waiting["blockers"]] == [holder]
+    assert waiting["position"] == 1
+    shown = trainshed(strict, "jobs", "describe", job_id).stdout
+    assert waiting["message"] in shown and waiting["hint"] in shown
+    (first,) = [e for e in timeline(strict, job_id) if e["kind"] == "waiting"]
+    assert waiting["message"] in first["message"]
+
+    # Backfill: what fits goes first, as the big one's room is not there anyway (SPEC §2).
+    small, large = tmp_path / "small.json", tmp_path / "large.json"
+    small.write_text(json.dumps(gang(1)))
+    large.write_text(json.dumps(gang(MOST)))
+    ours = ("--project", PROJECT, "--region", REGION)
+    assert "Would start now" in trainshed(strict, "explain", "-f", str(small), *ours).stdout
+    answer = trainshed(strict, "explain", "-f", str(large), *ours, status=3).stdout
+    assert "Would wait" in answer and waiting["hint"] in answer
+    count = len(strict.call("GET", JOBS)["jobs"])
+    backfill = run(strict, "print('small')")
+    assert story(strict, backfill).state == "SUCCEEDED"
+    assert described(strict, job_id)["state"] == "QUEUED"
+    assert len(strict.call("GET", JOBS)["jobs"]) == count + 1
+
+    cancel(strict, holder)
+    view = until_running(strict, job_id)
+    assert view["waiting"] is None
+    cancel(strict, job_id)
+
+
+def test_a_gang_is_placed_whole_or_not_at_all(strict: Service) -> None:
+    """SPEC §2, "Parallel start": two gangs of three, of which only one has room, cannot block each other."""
+    holder = hold(strict, 2)
+    gangs = [submit(strict, gang(3)) for _ in range(2)]
+    for job_id in gangs:
+        view = described(strict, job_id)
+        assert (view["state"], view["attempt"]) == ("QUEUED", 0)
+        assert {replica["node"] for replica in view["replicas"]} == {""}
+    assert sum(node["usedVcpus"] for node in nodes(strict)) == 2 * CPUS
+    cancel(strict, holder)
+    first, second = gangs
+    placed = until_running(strict, first)
+    assert len([replica for replica in placed["replicas"] if replica["node"]]) == 3
+    assert described(strict, second)["state"] == "QUEUED"
+    assert [node["usedVcpus"] <= NODE_CPUS for node in nodes(strict)] == [True, True]
+    cancel(strict, first)
+    until_running(strict, second)
+    cancel(strict, second)
+
+
+def nodes(service: Service) -> list[dict[str, Any]]:
+    return service.call("GET", "/trainshed/v1/nodes")["nodes"]
+
+
+def test_who_must_leave_and_has_nowhere_to_go_waits_and_can_be_cancelled(strict: Service) -> None:
+    """SPEC §2.1, maintenance, in strict mode: the other node is full, and what runs there is left alone."""
+    first, second = hold(strict, 2), hold(strict, 2)
+    (node,) = {replica["node"] for replica in described(strict, first)["replicas"]}
+    strict.call("POST", f"/trainshed/v1/nodes/{node}:drain", {"reason": "repair"})
+    try:
+        for view in strict.watch(first):
+            if all(replica["state"] == "WAITING" for replica in view["replicas"]):
+                break
+        waiting = described(strict, first)["waiting"]
+        assert waiting["reason"] == "capacity"
+        assert f"lost its place on {node}" in waiting["message"]
+        assert [name.rsplit("/", 1)[1] for name in waiting["blockers"]] == [second]
+        cancel(strict, first)
+        assert verdicts(strict, second) == []
+    finally:
+        strict.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
+    cancel(strict, second)
+
+
+def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
+    """DESIGN §3.3: killed while jobs wait, and in the middle of a preemption; order, limits and counts are as before."""
+    options = ("--capacity", "strict", "--nodes", str(NODES), "--node-cpus", str(NODE_CPUS))
+    options += ("--node-memory", "256")
+    service = start(data, *options)
+    holder = hold(service, MOST)
+    queued = [submit(service, gang(MOST, "pass")) for _ in range(3)]
+    set_quota(service, "cpus_n1_e2", MOST * CPUS)
+    service.kill()
+    service = start(data, *options)
+    positions = [described(service, job_id)["waiting"]["position"] for job_id in queued]
+    assert positions == [1, 2, 3]
+    assert quota(service, "cpus_n1_e2")["limit"] == MOST * CPUS
+    cancel(service, holder)
+    starts = [story(service, job_id).view["startTime"] for job_id in queued]
+    assert starts == sorted(starts)
+    spot = hold(service, MOST, strategy="SPOT")
+    on_demand = submit(service, gang(MOST))
+    service.kill()
+    with running(data, *options) as service:
+        until_running(service, on_demand)
+        cancel(service, on_demand)
+        view = until_running(service, spot)
+        assert (view["attempt"], view["retries"]) == (2, {"spot_preempted": 1})
+        cancel(service, spot)
+    assert not leftovers(data)
+
+
+def test_priority_then_age_and_jobposition(strict: Service) -> None:
+    """SPEC §2, "Queue", facts §1.1: through google-api-python-client; jobPosition 1 is next, and 0 is not in the queue."""
+    jobs = built(strict, "ml", "v1").projects().jobs()
+
+    def create(name: str, priority: int) -> None:
+        workers: dict[str, Any] = {
+            "workerType": "n1-standard-4",
+            "workerCount": MOST - 1,
+            "workerConfig": {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", WAITS]},
+        }
+        body = image_job(name, "pass", scheduling={"priority": priority}, **workers)
+        assert jobs.create(parent=ML_PARENT, body=body).execute()["state"] == "QUEUED"
+
+    def shown(name: str) -> tuple[str, int]:
+        job = jobs.get(name=f"{ML_PARENT}/jobs/{name}").execute()
+        return job["state"], int(job.get("jobPosition", 0))
+
+    holder = hold(strict, MOST)
+    for name, priority in (("old", 0), ("young", 0), ("urgent", 10)):
+        create(name, priority)
+    order = ["urgent", "old", "young"]
+    assert [shown(name) for name in order] == [("QUEUED", 1), ("QUEUED", 2), ("QUEUED", 3)]
+    cancel(strict, holder)
+    started: list[str] = []
+    for name in order:
+        view = strict.finish(f"projects%2F{PROJECT}%2Fjobs%2F{name}")
+        assert view["state"] == "SUCCEEDED"
+        started.append(view["startTime"])
+        assert shown(name) == ("SUCCEEDED", 0)
+    assert started == sorted(started)
+
+
+# --- quotas ---
+
+
+def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
+    """SPEC §2, "Queue": per project and region, set by API and command line, at work at once."""
+    ours = ("--project", PROJECT, "--region", REGION)
+    trainshed(strict, "quotas", "set", "cpus_n1_e2", str(CPUS), *ours)
+    holder = hold(strict, 1)
+    held_back = submit(strict, gang(1))
+    waiting = described(strict, held_back)["waiting"]
+    assert waiting["reason"] == "quota"
+    assert waiting["message"] == (
+        f"needs 4 cpus_n1_e2 in {REGION}, 4 of 4 are used by job {holder}"
+    )
+    assert quota(strict, "cpus_n1_e2") == {
+        "metric": "cpus_n1_e2",
+        "limit": CPUS,
+        "used": CPUS,
+        "waiting": CPUS,
+        "source": "set",
+    }
+    assert "cpus_n1_e2" in trainshed(strict, "quotas", "list", *ours).stdout
+    # Another project's job and another region's are not concerned.
+    others = [
+        CUSTOM_JOBS.replace(PROJECT, "other-project"),
+        CUSTOM_JOBS.replace(REGION, "europe-west4"),
+    ]
+    for place in others:
+        name = strict.call("POST", place, pools("pass"))["name"]
+        assert strict.finish(name.rsplit("/", 1)[1])["state"] == "SUCCEEDED"
+    set_quota(strict, "cpus_n1_e2", 2 * CPUS)
+    until_running(strict, held_back)
+    set_quota(strict, "pd_ssd_gb", 2 * DISK_GB)
+    third = submit(strict, gang(1))
+    assert "cpus_n1_e2" in described(strict, third)["waiting"]["message"]
+    set_quota(strict, "cpus_n1_e2", None)
+    assert "pd_ssd_gb" in described(strict, third)["waiting"]["message"]
+    # What runs keeps its room, whatever is set; what it gives back is not more than the limit lets others have.
+    set_quota(strict, "pd_ssd_gb", DISK_GB)
+    assert described(strict, holder)["state"] == "RUNNING"
+    cancel(strict, holder)
+    assert described(strict, third)["state"] == "QUEUED"
+    cancel(strict, held_back)
+    until_running(strict, third)
+    set_quota(strict, "pd_ssd_gb", None)
+    cancel(strict, third)
+
+
+def test_public_quotas_and_none_by_default(
+    tmp_path_factory: pytest.TempPathFactory, strict: Service
+) -> None:
+    """SPEC §2, "Capacity modes": quotas are unlimited; `--quotas public` turns the public defaults on, `ml` CPUs 450."""
+    assert quota(strict, "ml_cpus")["limit"] == "unlimited"
+    data = tmp_path_factory.mktemp("public") / "data"
+    with running(data, "--quotas", "public") as service:
+        assert quota(service, "ml_cpus") | {"used": 0} == {
+            "metric": "ml_cpus",
+            "limit": 450,
+            "used": 0,
+            "waiting": 0,
+            "source": "public",
+        }
+        jobs = built(service, "ml", "v1").projects().jobs()
+        machine = {"masterType": "n1-standard-96"}
+        workers: dict[str, Any] = {
+            "workerType": "n1-standard-96",
+            "workerCount": 4,
+            "workerConfig": {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", WAITS]},
+        }
+        large = image_job("large", "pass", **machine, **workers)
+        assert jobs.create(parent=ML_PARENT, body=large).execute()["state"] == "QUEUED"
+        name = f"projects%2F{PROJECT}%2Fjobs%2Flarge"
+        waiting = described(service, name)["waiting"]
+        assert waiting["reason"] == "quota"
+        assert waiting["message"] == (
+            f"needs 480 ml_cpus in {REGION}, and the project's quota is 450"
+        )
+        assert waiting["hint"] == "would start now with at most 3 replicas in the worker pool"
+        workers["workerCount"] = 3
+        fits = image_job("fits", "pass", **machine, **workers)
+        jobs.create(parent=ML_PARENT, body=fits).execute()
+        assert service.finish(f"projects%2F{PROJECT}%2Fjobs%2Ffits")["state"] == "SUCCEEDED"
+        assert described(service, name)["state"] == "QUEUED"
+        cancel(service, name)
