@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 from trainshed.buckets.access_log import AccessLine, read_back
 from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.errors import BucketsError
+from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.paths import parse_gs_uri
 from trainshed.buckets.process import ACCESS_LOG
@@ -20,18 +20,22 @@ class BucketDoor:
         self._store = store
 
     def open(self, uri: str) -> BinaryIO:
-        """The object's content. Raises FileNotFoundError with the URI."""
+        """The object's content. Raises FileNotFoundError, and OSError for what is there and cannot be read."""
         try:
             return self._store.open(*parse_gs_uri(uri))
-        except BucketsError as failure:
+        except (NotFound, InvalidRequest) as failure:
             raise FileNotFoundError(f"{uri} cannot be read: {failure}") from None
+        except BucketsError as failure:
+            raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def fingerprint(self, uri: str) -> str:
-        """Changes whenever the object does. Raises FileNotFoundError with the URI."""
+        """Changes whenever the object does. Raises FileNotFoundError, OSError as `open` does."""
         try:
             return self._store.fingerprint(*parse_gs_uri(uri))
-        except BucketsError as failure:
+        except (NotFound, InvalidRequest) as failure:
             raise FileNotFoundError(f"{uri} cannot be read: {failure}") from None
+        except BucketsError as failure:
+            raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def write_probe(self, uri: str) -> None:
         """Raises ValueError saying why nothing can be written below the URI."""
