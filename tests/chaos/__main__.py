@@ -2,10 +2,13 @@
 
 import argparse
 import secrets
+import signal
 import sys
 
-from tests.chaos.plans import KINDS, Pace
-from tests.chaos.run import Options, run
+from tests.chaos.kinds import KINDS
+from tests.chaos.plans import Pace
+from tests.chaos.rampage import Options
+from tests.chaos.run import run
 
 
 def main() -> int:
@@ -33,6 +36,17 @@ def main() -> int:
         "--replicas", type=int, default=24, help="how many run at once; the others wait"
     )
     parser.add_argument(
+        "--nodes", type=int, default=1, help="virtual nodes; several are drained at random"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="nodes have room for so many replicas and no more"
+    )
+    parser.add_argument(
+        "--at-ends",
+        action="store_true",
+        help="kill service and zygote whenever a program is about to end",
+    )
+    parser.add_argument(
         "--keep", action="store_true", help="keep the directory even if all is well"
     )
     given = parser.parse_args()
@@ -44,10 +58,20 @@ def main() -> int:
         pace=Pace(*given.life),
         kinds=tuple(given.kinds),
         replicas=given.replicas,
+        nodes=given.nodes,
+        strict=given.strict,
+        at_ends=given.at_ends,
         keep=given.keep,
     )
+    signal.signal(signal.SIGTERM, _end_early)
     print(f"chaos: {options.jobs} jobs, {options.kills} kills, seed {options.seed}", flush=True)
     return run(options)
+
+
+def _end_early(number: int, frame: object) -> None:
+    """Who ends the run leaves no service and no program behind; asked twice, as by `timeout`, it ends once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What is done to jobs in a chaos run: submitted once, cancelled, and their programs and shims killed from outside."""
+"""What is done to jobs in a chaos run: submitted once, cancelled, drilled, and their processes killed from outside."""
 
+import contextlib
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import struct
@@ -18,15 +18,19 @@ from typing import Any, Final
 
 from tests.chaos.expected import Cancel
 from tests.chaos.plans import CancelAt, End, JobPlan, Pool
+from tests.chaos.submissions import submission
 from tests.chaos.victim import Refused, Unreachable, Victim
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN
+from tests.e2e.running import CUSTOM_JOBS, PROJECT
 
 ML_JOBS: Final = f"/v1/projects/{PROJECT}/jobs"
-_PROGRAM: Final = (Path(__file__).parent / "program.py").read_text("utf-8")
+_SOON: Final = 2.0
+"""Seconds within which a service that has just started shows what was asked of it before."""
+_KEEPERS: Final = {
+    End.SHIM_KILLED: "(ts-shim",
+    End.SHIM_HANGS: "(ts-shim",
+    End.GUARDIAN_KILLED: "(ts-guardian",
+}
 _CREDENTIALS: Final = struct.Struct("3i")
-
-_Arguments = Callable[[JobPlan, int, Pool], list[str]]
-"""What the replicas of the pool at a position are told."""
 
 
 @dataclass
@@ -35,10 +39,12 @@ class Story:
 
     plan: JobPlan
     public: str = ""
-    uid: str = ""
     submits: int = 0
+    is_reached: bool = False
+    """Its primary has written all lines of one of its lives."""
     cancel: Cancel | None = None
-    killed: list[str] = field(default_factory=list[str])
+    killed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Replica and number of the life."""
     trouble: list[str] = field(default_factory=list[str])
 
     @property
@@ -54,6 +60,8 @@ class Deeds:
         self.stories = {plan.name: Story(plan) for plan in plans}
         self.stirred = threading.Event()
         """Set whenever a request is about to be sent, or something was killed from outside: a good moment for more."""
+        self.ending = threading.Event()
+        """Set whenever a program is about to end by itself."""
         self._victim = victim
         self._diary = directory / "diary"
         self._record = (directory / "events.jsonl").open("a", encoding="utf-8")
@@ -102,7 +110,10 @@ class Deeds:
 
     def _submit(self, story: Story) -> None:
         plan = story.plan
-        body = _ml_job(plan, self._arguments) if plan.is_ml else _custom_job(plan, self._arguments)
+        body = submission(plan, self._arguments)
+        if plan.drill_plan:
+            drills = {"project": PROJECT, "drills": plan.drills}
+            self._victim.insist("PUT", f"/trainshed/v1/drillPlans/{plan.drill_plan}", drills)
         while not story.public:
             story.submits += 1
             self._victim.address()
@@ -172,15 +183,21 @@ class Deeds:
             except OSError:
                 return
             pid = next((_CREDENTIALS.unpack(raw)[0] for _, _, raw in extra), 0)
-            name, replica, number, _ = json.loads(data)
+            name, replica, number, word = json.loads(data)
+            if word == "ends":
+                self.ending.set()
+                continue
             story = self.stories[name]
-            plan = story.plan
-            end = plan.replicas[replica].life(number).end
-            if plan.cancel is CancelAt.REACHED and (replica, number) == ("workerpool0-0", 0):
-                self._do(self._cancel_known, story)
-            if end in (End.KILLED, End.SHIM_KILLED):
+            end = story.plan.replicas[replica].life(number).end
+            if end.drill and not story.plan.by_label:
+                self._do(self._drill, story, number)
+            if replica == "workerpool0-0" and not story.is_reached:
+                story.is_reached = True
+                if story.plan.cancel is CancelAt.REACHED:
+                    self._do(self._cancel_known, story)
+            if end.is_kill:
                 # At once: the process that spoke is still there, so that its id is its own.
-                handle = os.pidfd_open(pid) if end is End.KILLED else -1
+                handle = _handle(_keeper(pid, end))
                 self._do(self._kill, story, replica, number, handle)
 
     def _cancel_known(self, story: Story) -> None:
@@ -190,80 +207,72 @@ class Deeds:
         if story.public:
             self._cancel(story)
 
-    def _kill(self, story: Story, replica: str, number: int, handle: int) -> None:
-        if handle >= 0:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            os.close(handle)
-            what = "program"
-        else:
-            while not story.public and not story.trouble:
-                time.sleep(0.01)
-            os.kill(_shim(self._slots(story), replica), signal.SIGKILL)
-            what = "shim"
-        story.killed.append(replica)
-        self.stirred.set()
-        self.tell("killed", job=story.plan.name, replica=replica, life=number, victim=what)
+    def _drill(self, story: Story, number: int) -> None:
+        """Order the drill that ends a life: once, however often that takes."""
+        while not story.public and not story.trouble:
+            time.sleep(0.01)
+        order = story.plan.drill(number)
+        taken = False
+        while not taken:
+            self._victim.address()
+            self.stirred.set()
+            try:
+                self._victim.call("POST", f"/trainshed/v1/jobs/{story.target}:drill", order)
+                taken = True
+            except (OSError, http.client.HTTPException):
+                taken = self._is_ordered(story, order)
+            except Refused as refused:
+                # A drain may have ended that life, and the job be over since.
+                taken = refused.status == 400
+                if refused.status not in (400, 503):
+                    raise
+                time.sleep(0.05)
+        self.tell("drilled", job=story.plan.name, life=number, kind=order["kind"])
 
-    def _slots(self, story: Story) -> Path:
-        if not story.uid:
-            view, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}")
-            story.uid = view["uid"]
-        return self._victim.data / "slots" / story.uid
+    def _is_ordered(self, story: Story, order: Mapping[str, Any]) -> bool:
+        """Whether an order that got no answer was taken: a service that has just started writes it into the job soon."""
+        until = time.monotonic() + _SOON
+        while time.monotonic() < until:
+            found, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/drills")
+            if any(drill["atLine"] == order["atLine"] for drill in found["drills"]):
+                return True
+            time.sleep(0.1)
+        return False
+
+    def _kill(self, story: Story, replica: str, number: int, handle: int) -> None:
+        if handle < 0:
+            return  # It was told to leave its node, and has just ended.
+        end = story.plan.replicas[replica].life(number).end
+        order = signal.SIGSTOP if end is End.SHIM_HANGS else signal.SIGKILL
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, order)
+        os.close(handle)
+        story.killed.add((replica, number))
+        self.stirred.set()
+        self.tell("killed", job=story.plan.name, replica=replica, life=number, victim=end.value)
 
     def _arguments(self, plan: JobPlan, position: int, pool: Pool) -> list[str]:
         lives = json.dumps([life.document() for life in pool.lives])
         return [str(self._diary / plan.name), self._door, str(position), lives]
 
 
-def _shim(slots: Path, replica: str) -> int:
-    """The process id of a live replica's shim, from the latest attempt's journal."""
-    attempts = sorted(
-        (int(entry.name) for entry in slots.iterdir() if entry.name.isdigit()), reverse=True
-    )
-    for attempt in attempts:
-        journal = slots / str(attempt) / replica / "journal"
-        if journal.exists():
-            started = re.findall(r'"shim": ?(\d+)', journal.read_text())
-            if started:
-                return int(started[-1])
-    raise OSError(f"no shim of {replica} is recorded in {slots}")
+def _handle(pid: int) -> int:
+    """A process held fast; -1 if it has ended."""
+    try:
+        return os.pidfd_open(pid) if pid else -1
+    except ProcessLookupError:
+        return -1
 
 
-def _custom_job(plan: JobPlan, arguments: _Arguments) -> dict[str, Any]:
-    pools = [
-        {
-            "machineSpec": {"machineType": "n1-standard-4"},
-            "replicaCount": str(pool.replicas),
-            "containerSpec": {
-                "imageUri": SKLEARN,
-                "command": ["python3", "-c", _PROGRAM],
-                "args": arguments(plan, position, pool),
-            },
-        }
-        for position, pool in enumerate(plan.pools)
-    ]
-    scheduling = {
-        "restartJobOnWorkerRestart": plan.restart_whole,
-        "disableRetries": plan.no_retries,
-    }
-    return {
-        "displayName": plan.name,
-        "jobSpec": {
-            "workerPoolSpecs": pools,
-            "scheduling": {key: True for key, is_set in scheduling.items() if is_set},
-        },
-    }
-
-
-def _ml_job(plan: JobPlan, arguments: _Arguments) -> dict[str, Any]:
-    training: dict[str, Any] = {"scaleTier": "CUSTOM", "region": REGION}
-    for position, (role, pool) in enumerate(zip(("master", "worker"), plan.pools, strict=False)):
-        training[f"{role}Type"] = "n1-standard-4"
-        training[f"{role}Config"] = {
-            "imageUri": SKLEARN,
-            "containerCommand": ["python3", "-c", _PROGRAM],
-            "containerArgs": arguments(plan, position, pool),
-        }
-        if position:
-            training[f"{role}Count"] = str(pool.replicas)
-    return {"jobId": plan.name, "trainingInput": training}
+def _keeper(pid: int, end: End) -> int:
+    """The process to kill: a program itself, or what is above it; 0 if there is none any more."""
+    wanted = _KEEPERS.get(end, "")
+    while pid > 1:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        except OSError:
+            return 0
+        if name.endswith(wanted):
+            return pid
+        pid = int(rest.split()[1])
+    return 0

@@ -12,13 +12,14 @@ _BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
 @dataclass(frozen=True, slots=True)
 class LifeSeen:
     """`said`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just before.
-    `last_sign`: the last moment (ns) at which it wrote anything."""
+    `begun`, `last_sign`: the first and the last moment (ns) at which it wrote anything."""
 
     number: int
     token: str
     said: int
     end: str
     ended_at: int
+    begun: int
     last_sign: int
 
 
@@ -46,12 +47,13 @@ def read(home: Path) -> ReplicaSeen:
 
 def _life(home: Path, number: int, token: str) -> LifeSeen:
     said = home / f"said-{number:03}"
-    count, sign = 0, (home / f"begun-{number:03}-{token}").stat().st_mtime_ns
+    begun = (home / f"begun-{number:03}-{token}").stat().st_mtime_ns
+    count, sign = 0, begun
     if said.exists():
         count, sign = int(said.read_text() or "0"), max(sign, said.stat().st_mtime_ns)
     ended = home / f"ended-{number:03}"
     end, at = json.loads(ended.read_text()) if ended.exists() else ("", 0)
-    return LifeSeen(number, token, count, end, at, max(sign, at))
+    return LifeSeen(number, token, count, end, at, begun, max(sign, at))
 
 
 def _is_locked(path: Path) -> bool:

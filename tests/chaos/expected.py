@@ -1,18 +1,11 @@
 """What must become of a job, by SPEC §2 and §2.1 alone: a small second reading of the rules, knowing no code of ours."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tests.chaos.plans import End, JobPlan
-
-_RESTARTS: Final = 5
-"""Restarts per replica and attempt."""
-_RETRIES: Final = 3
-"""Job retries, per cause."""
-_TRANSIENT: Final = {End.ABORTS: 134, End.SEGFAULTS: 139, End.EXITS_139: 139}
-"""As published for custom containers."""
-
-CANCELLED: Final = "The job was cancelled by the user."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +17,47 @@ class Outcome:
     message: str = ""
 
 
+_RESTARTS: Final = 5
+"""Restarts per replica and attempt."""
+_LOST: Final = frozenset(end for end in End if end.is_kill or end.drill in ("kill", "maintenance"))
+"""Ends after which the replica is restarted."""
+_CAUSES: Final = {
+    End.ABORTS: "transient",
+    End.SEGFAULTS: "transient",
+    End.EXITS_139: "transient",
+    End.DRILLED_SEGV: "transient",
+    End.DRILLED_PREEMPT: "spot preemption",
+    End.DRILLED_STOCKOUT: "no capacity",
+    End.DRILLED_INTERNAL: "the service itself",
+}
+_RETRIES: Final = {
+    "lost": 3,
+    "transient": 3,
+    "spot preemption": 6,
+    "no capacity": 3,
+    "the service itself": 2,
+}
+"""Job retries per cause; "3 attempts in all" are two retries."""
+_NO_ROOM: Final = "Resources are insufficient in region: us-central1."
+_SPENT: Final = {
+    "lost": Outcome("FAILED", 3),
+    "spot preemption": Outcome("FAILED", 8, _NO_ROOM),
+    "no capacity": Outcome("FAILED", 8, _NO_ROOM),
+    "the service itself": Outcome("FAILED", 13, "Internal error occurred for the current attempt"),
+}
+"""How a job ends when no retries are left; of a crash, as its own end says."""
+_STATUS: Final = {
+    End.FAILS: 7,
+    End.ABORTS: 134,
+    End.SEGFAULTS: 139,
+    End.EXITS_139: 139,
+    End.DRILLED_SEGV: 139,
+}
+"""As published for custom containers."""
+
+CANCELLED: Final = "The job was cancelled by the user."
+
+
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """A cancel as its sender knows it, in ns: the service accepted it between `sent` and `answered`, if `accepted`;
@@ -33,6 +67,15 @@ class Cancel:
     answered: int
     accepted: bool
     tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How often the actor had to leave its node. `lives`: the numbers of those that were ended so. `silent`: by attempt, how
+    many of its processes were ended before they could say anything."""
+
+    lives: frozenset[int] = frozenset()
+    silent: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +96,39 @@ class Course:
     outcome: Outcome | None
 
 
-def course(plan: JobPlan) -> Course:
+def course(plan: JobPlan, moves: Moves | None = None) -> Course:
     """SPEC §2.1, row by row."""
+    moves = moves or Moves()
     pool = plan.replicas[plan.actor]
     lives = [0]
-    number = transient = lost = 0
+    retries: Counter[str] = Counter()
+    number = 0
     while True:
-        life = pool.life(number)
+        end = pool.life(number).end
+        moved = number in moves.lives
         number += 1
         lives[-1] += 1
-        if life.end is End.RUNS_ON:
-            return Course(tuple(lives), None)
-        if life.end is End.SUCCEEDS:
-            return Course(tuple(lives), Outcome("SUCCEEDED"))
-        if life.end is End.FAILS:
-            return Course(tuple(lives), _failed(plan, 7))
-        if life.end in _TRANSIENT:
-            if transient == _RETRIES or plan.no_retries:
-                return Course(tuple(lives), _failed(plan, _TRANSIENT[life.end]))
-            transient += 1
-            lives.append(0)
-        elif plan.restart_whole or lives[-1] > _RESTARTS:
-            if lost == _RETRIES or plan.no_retries:
-                return Course(tuple(lives), Outcome("FAILED", 3))
-            lost += 1
-            lives.append(0)
+        if moved or end in _LOST:
+            used = lives[-1] + moves.silent.get(len(lives), 0)
+            if used <= _RESTARTS and not plan.restart_whole:
+                continue
+            cause = "lost"
+        elif end in _CAUSES:
+            cause = _CAUSES[end]
+        else:
+            return Course(tuple(lives), _by_itself(plan, end))
+        if retries[cause] == _RETRIES[cause] or plan.no_retries:
+            return Course(tuple(lives), _SPENT.get(cause) or _failed(plan, end))
+        retries[cause] += 1
+        lives.append(0)
 
 
-def expected(plan: JobPlan, history: History) -> tuple[Outcome, ...]:
-    """Every outcome that is right; two only where a cancel and an end were too close to tell apart.
+def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[Outcome, ...]:
+    """Every outcome that is right; two only where a cancel and an end were too close to tell apart. `natural`: how the
+    job's course ends.
 
     SPEC §2: after an accepted cancel the job ends CANCELLED, unless the primary had already exited.
     """
-    natural = course(plan).outcome
     cancelled = Outcome("CANCELLED", 1, CANCELLED)
     cancel = history.cancel
     if cancel is None:
@@ -103,16 +146,33 @@ def expected(plan: JobPlan, history: History) -> tuple[Outcome, ...]:
     return (natural, cancelled)
 
 
-def decisive(plan: JobPlan) -> tuple[str, End]:
+def decisive(plan: JobPlan, whole: Course) -> tuple[str, End]:
     """The replica whose end decides the job if nobody cancels it, and that end."""
-    number = sum(course(plan).lives) - 1
-    end = plan.replicas[plan.actor].life(number).end
+    end = plan.replicas[plan.actor].life(sum(whole.lives) - 1).end
     if end is End.SUCCEEDS:
         return "workerpool0-0", end
     return plan.actor, end
 
 
-def _failed(plan: JobPlan, status: int) -> Outcome:
+def _by_itself(plan: JobPlan, end: End) -> Outcome | None:
+    """Of an end that leads to no other life."""
+    if end is End.RUNS_ON:
+        return None
+    if end is End.SUCCEEDS:
+        return Outcome("SUCCEEDED")
+    if end is End.DRILLED_OOM:
+        text = (
+            f"The replica {_name(plan)} ran out of memory and exited with a non-zero status of 137."
+        )
+        return Outcome("FAILED", 3, text)
+    return _failed(plan, end)
+
+
+def _failed(plan: JobPlan, end: End) -> Outcome:
+    text = f"The replica {_name(plan)} exited with a non-zero status of {_STATUS[end]}."
+    return Outcome("FAILED", 3, text)
+
+
+def _name(plan: JobPlan) -> str:
     pool, _, index = plan.actor.removeprefix("workerpool").partition("-")
-    name = f"{('master', 'worker')[int(pool)]} {index}" if plan.is_ml else plan.actor
-    return Outcome("FAILED", 3, f"The replica {name} exited with a non-zero status of {status}.")
+    return f"{('master', 'worker')[int(pool)]} {index}" if plan.is_ml else plan.actor

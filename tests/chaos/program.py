@@ -78,6 +78,7 @@ def main() -> None:
                 break
         time.sleep(life["pause"])
     how = life["end"]
+    tell("ends")
     end(how)
     if how == "exits with 0":
         (home / "done").touch()

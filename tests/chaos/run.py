@@ -6,7 +6,6 @@ Linux only: who acts from outside learns process ids through a socket, and adopt
 import contextlib
 import ctypes
 import os
-import random
 import select
 import shutil
 import signal
@@ -15,18 +14,35 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.chaos.deeds import Deeds, Story
-from tests.chaos.plans import JobPlan, Pace, make_plans
+from tests.chaos.kinds import WITH_DRAINS, make_plans
+from tests.chaos.maintenance import Maintenance
+from tests.chaos.plans import JobPlan
+from tests.chaos.rampage import Kills, Options, rampage
 from tests.chaos.verify import FINAL, Report, check
 from tests.chaos.victim import Address, Victim, json_lines, request
 from tests.e2e.processes import children, leftovers, marked
 from tests.e2e.running import CUSTOM_JOBS, container_job
 
-SETTINGS: Final = "grace = 2\nmax_replicas = {replicas}\n"
+SETTINGS: Final = """\
+grace = 2
+max_replicas = {replicas}
+nodes = {nodes}
+capacity = "{capacity}"
+node_cpus = {cpus}
+node_memory = {memory}
+patience = 5
+lease = 5
+
+[[failure_rules]]
+name = "stock_out"
+back_off = [0.5, 1]
+"""
+MACHINE: Final = (4, 15)
+"""CPUs and GiB of an n1-standard-4, which every replica asks for."""
 BUILD: Final = 600.0
 """Seconds for the first job, which may have to build its runtime."""
 END: Final = 180.0
@@ -35,71 +51,74 @@ _SUBREAPER: Final = 36
 """PR_SET_CHILD_SUBREAPER: who is left behind by a killed service becomes a child of this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`minutes`: about how long the kills go on (0 = one about every second). `keep`: leave the directory behind even
-    if all is well. `replicas`: how many run at once, so that some jobs wait in the queue."""
-
-    jobs: int
-    kills: int
-    seed: int
-    pace: Pace
-    minutes: float = 0.0
-    kinds: tuple[str, ...] = ()
-    replicas: int = 24
-    keep: bool = False
-
-
-@dataclass
-class Kills:
-    """What was killed: by victim; and how many kills came before the service served."""
-
-    by_victim: Counter[str]
-    early: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_victim.values())
-
-
 def run(options: Options) -> int:
     """The exit status: 0 if everything is as SPEC says."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     directory = Path(tempfile.mkdtemp(prefix="trainshed-chaos-"))
     data = directory / "data"
     config = directory / "settings.toml"
-    config.write_text(SETTINGS.format(replicas=options.replicas))
+    config.write_text(_settings(options))
     (directory / "diary").mkdir()
-    plans = make_plans(options.seed, options.jobs, options.pace, options.kinds)
+    plans = make_plans(options.seed, options.jobs, options.pace, _kinds(options))
     victim = Victim(data, "--config", str(config))
     deeds = Deeds(victim, directory, plans)
     kills = Kills(Counter())
+    maintenance = Maintenance(victim, options.nodes, options.seed, deeds.tell, deeds.stirred)
     reports: list[Report] = []
     wrong: list[str] = []
     began = time.monotonic()
     try:
         _warm_up(victim)
-        _rampage(options, victim, deeds, plans, kills)
+        maintenance.begin()
+        rampage(options, victim, deeds, plans, kills)
+        maintenance.close()
         stories = list(deeds.stories.values())
         wrong += _wait_for_ends(victim, stories)
         deeds.close()
+        maintenance.check_empty()
         address = victim.address()
-        reports = [check(story, address, data, directory / "diary") for story in stories]
+        reports = [
+            check(story, address, data, directory / "diary", maintenance.drains)
+            for story in stories
+        ]
+        if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
+            wrong.append("some programs had a sandbox, and others had none")
     except Exception as failure:  # Whatever it is: the directory is kept and the service ended.
         wrong.append(f"the run itself failed: {failure!r}")
     finally:
-        victim.end(with_jobs=bool(wrong))
+        victim.end(with_jobs=bool(wrong) or not reports)
+        maintenance.close()
         wrong += _left_behind(directory)
-        wrong += victim.faults
-    text = "\n".join(_report(options, plans, reports, kills, victim, deeds, wrong))
+        wrong += [*victim.faults, *maintenance.trouble]
+    text = "\n".join(
+        _report(options, plans, reports, kills, victim, deeds, len(maintenance.drains), wrong)
+    )
     print(text, f"\n{time.monotonic() - began:.0f} s", flush=True)
     is_well = not wrong and len(reports) == len(plans) and not any(r.wrong for r in reports)
     if is_well and not options.keep:
         shutil.rmtree(directory, ignore_errors=True)
     else:
         (directory / "report.txt").write_text(text + "\n")
-        print(f"kept: {directory} (report.txt, events.jsonl, service.log, diary/, data/)")
+        print(f"kept: {directory} (report.txt, events.jsonl, service.log, wrong/, diary/, data/)")
     return 0 if is_well else 1
+
+
+def _settings(options: Options) -> str:
+    """Strict nodes have room for as many replicas as may run at once; others are as big as the machine."""
+    share = -(-options.replicas // options.nodes) if options.strict else 0
+    cpus, memory = (share * each for each in MACHINE)
+    capacity = "strict" if options.strict else "relaxed"
+    return SETTINGS.format(
+        replicas=options.replicas,
+        nodes=options.nodes,
+        capacity=capacity,
+        cpus=cpus,
+        memory=memory,
+    )
+
+
+def _kinds(options: Options) -> tuple[str, ...]:
+    return options.kinds or (WITH_DRAINS if options.nodes > 1 else ())
 
 
 def _warm_up(victim: Victim) -> None:
@@ -111,50 +130,6 @@ def _warm_up(victim: Victim) -> None:
     state = _state_at_end(victim.address(), name.rsplit("/", 1)[1], time.monotonic() + BUILD)
     if state != "SUCCEEDED":
         raise RuntimeError(f"the first job, without any kill, is {state}")
-
-
-def _rampage(
-    options: Options, victim: Victim, deeds: Deeds, plans: list[JobPlan], kills: Kills
-) -> None:
-    """Submit the jobs and kill, both evenly spread; in the end the service is up.
-
-    Some kills come before the service serves, and some while a request or a death has just reached it.
-    """
-    chance = random.Random(options.seed + 1)
-    mean = options.minutes * 60 / options.kills if options.minutes else 0.8
-    waiting = iter(plans)
-    submitted = 0
-    while kills.total < options.kills:
-        victim.start()
-        while submitted * options.kills <= kills.total * len(plans) and submitted < len(plans):
-            deeds.submit(next(waiting))
-            submitted += 1
-        how = chance.choices(("early", "ambush", "any moment"), (12, 38, 50))[0]
-        if how == "early":
-            time.sleep(chance.uniform(0, 0.5))
-        elif victim.wait() and how == "ambush":
-            deeds.stirred.clear()
-            deeds.stirred.wait(2 * mean)
-            time.sleep(chance.uniform(0, 0.02))
-        else:
-            time.sleep(min(chance.expovariate(1 / mean), 5 * mean))
-        who = chance.choices(("service", "zygote", "both", "buckets"), (55, 20, 20, 5))[0]
-        if who in ("zygote", "both", "buckets") and not victim.kill_children(who != "buckets"):
-            who = "service" if who == "both" else ""
-        if who in ("service", "both"):
-            kills.early += how == "early"
-            victim.kill()
-        if who:
-            kills.by_victim[who] += 1
-            deeds.tell("killed", victim=who, start=victim.starts)
-        _reap(victim)
-    for plan in waiting:
-        deeds.submit(plan)
-    for _ in range(3):
-        victim.start()
-        if victim.wait():
-            break
-    deeds.settle()
 
 
 def _wait_for_ends(victim: Victim, stories: list[Story]) -> Iterator[str]:
@@ -175,14 +150,6 @@ def _state_at_end(address: Address, target: str, until: float) -> str:
             if time.monotonic() > until:
                 break
     return request(address, "GET", path)["state"]
-
-
-def _reap(victim: Victim) -> None:
-    """Take note of those that a killed service left behind and that have ended, as init would."""
-    for pid in children(os.getpid()):
-        if pid != victim.pid:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
 
 
 def _left_behind(directory: Path) -> Iterator[str]:
@@ -217,6 +184,7 @@ def _report(
     kills: Kills,
     victim: Victim,
     deeds: Deeds,
+    drains: int,
     wrong: list[str],
 ) -> Iterator[str]:
     """The table, and what is wrong."""
@@ -238,18 +206,22 @@ def _report(
     )
     yield ""
     killed = ", ".join(f"{who} {count}" for who, count in kills.by_victim.most_common())
-    yield f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served"
+    yield f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served; stopped by SIGTERM: {kills.stops} times"
     stories = deeds.stories.values()
     yield (
         f"killed from outside: {sum(len(story.killed) for story in stories)} replicas; cancels accepted: "
         f"{sum(story.cancel is not None and story.cancel.accepted for story in stories)}; "
         f"requests repeated: {sum(_repeated(story) for story in stories)}"
     )
-    if victim.recoveries:
+    if times := victim.recoveries:
+        slowest = max(times, key=times.__getitem__)
         yield (
-            f"{victim.starts} starts; from start to serving: median {statistics.median(victim.recoveries):.2f} s, "
-            f"longest {max(victim.recoveries):.2f} s"
+            f"{victim.starts} starts; from start to serving: median {statistics.median(times.values()):.2f} s, "
+            f"longest {times[slowest]:.2f} s (start {slowest})"
         )
+    if drains:
+        moved = sum(report.moved for report in reports)
+        yield f"{drains} drains of a node; {moved} lives ended by them"
     yield from (f"WRONG: {text}" for text in wrong)
     for report in reports:
         for text in report.wrong[:6]:
@@ -267,4 +239,8 @@ def _arguments(options: Options) -> str:
         given.append(f"--minutes {options.minutes:g}")
     if options.kinds:
         given.append(f"--kinds {' '.join(options.kinds)}")
-    return " ".join((*given, f"--replicas {options.replicas}"))
+    given.append(f"--replicas {options.replicas}")
+    if options.nodes > 1:
+        given.append(f"--nodes {options.nodes}")
+    given += ["--strict"] * options.strict + ["--at-ends"] * options.at_ends
+    return " ".join(given)

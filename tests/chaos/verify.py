@@ -3,17 +3,19 @@
 Every check yields what is wrong as texts; nothing wrong, no texts.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos import logs
 from tests.chaos.deeds import Story
 from tests.chaos.diary import LifeSeen, ReplicaSeen, read
-from tests.chaos.expected import History, Outcome, course, decisive, expected
+from tests.chaos.expected import Course, History, Outcome, course, decisive, expected
+from tests.chaos.fates import Fates, fates, nanoseconds
+from tests.chaos.maintenance import Drain
 from tests.chaos.plans import CancelAt, End, JobPlan
 from tests.chaos.victim import Address, request
 
@@ -27,7 +29,8 @@ _PAGE: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of one job. `lives`, `lines`: of all its replicas."""
+    """What became of one job. `lives`, `lines`: of all its replicas; `moved`: lives that a drain ended. `isolated`:
+    whether its programs had a process namespace of their own; both if some had and some had not."""
 
     name: str
     kind: str
@@ -35,11 +38,16 @@ class Report:
     attempts: int = 0
     lives: int = 0
     lines: int = 0
+    moved: int = 0
+    isolated: frozenset[bool] = frozenset()
     wrong: tuple[str, ...] = ()
 
 
-def check(story: Story, address: Address, data: Path, diary: Path) -> Report:
-    """Everything that there is to check of one job that is over."""
+def check(
+    story: Story, address: Address, data: Path, diary: Path, drains: Sequence[Drain]
+) -> Report:
+    """Everything that there is to check of one job that is over. What the service tells of one with which something
+    is wrong is kept beside the diary."""
     plan = story.plan
     if not story.public:
         return Report(plan.name, plan.kind, wrong=("it was never submitted", *story.trouble))
@@ -51,13 +59,34 @@ def check(story: Story, address: Address, data: Path, diary: Path) -> Report:
     public = request(address, "GET", story.public)
     seen = {replica: read(diary / plan.name / replica) for replica in plan.replicas}
     files = logs.from_files(data, view["uid"])
+    told = {
+        replica: fates(
+            replica,
+            plan.replicas[replica],
+            diary_of,
+            timeline,
+            files.lines.get(replica, ()),
+            story.killed,
+            drains,
+        )
+        for replica, diary_of in seen.items()
+    }
+    whole = course(plan, told[plan.actor].moves)
     wrong = [*story.trouble, *files.wrong]
-    wrong += _outcome(story, view, public, seen)
+    wrong += _outcome(story, whole, view, public, seen)
     wrong += _after_the_end(view, seen)
-    wrong += _starts(plan, view, timeline, seen, files)
+    for replica, fate in told.items():
+        wrong += [f"{replica}: {text}" for text in _starts(plan, view, replica, fate)]
+    if not any(fate.is_worn for replica, fate in told.items() if replica != plan.actor):
+        wrong += _attempts(plan, whole, view, told[plan.actor])
     for replica, diary_of in seen.items():
         wrong += [f"{replica}: {text}" for text in _lines(plan, replica, diary_of, files)]
     wrong += _readings(story, view, address, files)
+    if wrong:
+        evidence = {"view": view, "timeline": timeline, "public": public}
+        kept = diary.parent / "wrong" / f"{plan.name}.json"
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps({"wrong": wrong, **evidence}, indent=1))
     return Report(
         plan.name,
         plan.kind,
@@ -65,12 +94,20 @@ def check(story: Story, address: Address, data: Path, diary: Path) -> Report:
         view["attempt"],
         sum(len(each.lives) for each in seen.values()),
         sum(len(logs.spoken(lines)) for lines in files.lines.values()),
+        sum(len(fate.moved) for fate in told.values()),
+        # Of a namespace the guardian is the first process, the program the second.
+        frozenset(
+            text.endswith(" pid 2")
+            for lines in files.lines.values()
+            for _, text in logs.spoken(lines)
+        ),
         tuple(wrong),
     )
 
 
 def _outcome(
     story: Story,
+    whole: Course,
     view: Mapping[str, Any],
     public: Mapping[str, Any],
     seen: Mapping[str, ReplicaSeen],
@@ -80,7 +117,7 @@ def _outcome(
     if plan.cancel is not CancelAt.NEVER and story.cancel is None:
         yield "nobody came to cancel it"
         return
-    right = expected(plan, History(story.cancel, _ended(plan, view, seen)))
+    right = expected(plan, whole.outcome, History(story.cancel, _ended(plan, whole, view, seen)))
     error = view.get("error", {"code": 0, "message": ""})
     told = Outcome(view["state"], error["code"], error["message"])
     if not any(_is(told, outcome) for outcome in right):
@@ -101,12 +138,12 @@ def _is(told: Outcome, right: Outcome) -> bool:
 
 
 def _ended(
-    plan: JobPlan, view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]
+    plan: JobPlan, whole: Course, view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]
 ) -> tuple[int, int] | None:
     """Between which moments the program whose end decides ended by itself; None if it did not come to that."""
-    replica, end = decisive(plan)
+    replica, end = decisive(plan, whole)
     lives = seen[replica].lives
-    wanted = sum(course(plan).lives) if replica == plan.actor else 1
+    wanted = sum(whole.lives) if replica == plan.actor else 1
     if len(lives) < wanted or lives[-1].end != end.value:
         return None
     first = lives[-1].ended_at
@@ -128,68 +165,35 @@ def _after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> 
                 yield f"{replica}, life {life.number}: a sign {late:.1f} ms after the job's end"
 
 
-def _starts(
-    plan: JobPlan,
-    view: Mapping[str, Any],
-    timeline: list[Mapping[str, Any]],
-    seen: Mapping[str, ReplicaSeen],
-    files: logs.Files,
-) -> Iterator[str]:
-    """No program started twice, none beside another, and restarts and attempts as SPEC §2.1 counts them."""
-    told = _told_starts(timeline)
-    for replica, diary in seen.items():
-        if diary.doubled:
-            yield f"{replica}: a life began while another one lived"
-        starts = told.get(replica, [])
-        if twice := [start for start, count in Counter(starts).items() if count > 1]:
-            yield f"{replica}: the timeline tells starts twice: {twice}"
-        # A program may be stopped before it has come to its diary: in a cancelled job, or beside the actor.
-        silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
-        if not 0 <= len(starts) - len(diary.lives) <= silent:
-            yield f"{replica}: {len(diary.lives)} lives, and the timeline tells of {starts}"
-    attempts = {replica: _by_attempt(replica, diary, files) for replica, diary in seen.items()}
-    whole = course(plan).lives
-    mine = [attempts[plan.actor][number] for number in range(1, view["attempt"] + 1)]
+def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -> Iterator[str]:
+    """No program started twice, none beside another, none restarted for nothing (SPEC §2.1)."""
+    if fate.seen.doubled:
+        yield "a life began while another one lived"
+    starts = [(start.attempt, start.incarnation) for start in fate.starts]
+    if twice := [start for start, count in Counter(starts).items() if count > 1]:
+        yield f"the timeline tells starts twice: {twice}"
+    # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a drain.
+    silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
+    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave:
+        yield f"{len(fate.seen.lives)} lives, and the timeline tells of {starts}"
+    if replica != plan.actor and (needless := fate.needless()):
+        yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"
+
+
+def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates) -> Iterator[str]:
+    """Restarts and attempts as SPEC §2.1 counts them."""
+    counts = fate.counts
+    mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
     if view["state"] == "CANCELLED":
-        fits = len(mine) <= len(whole) and all(
+        fits = len(mine) <= len(whole.lives) and all(
             have == want if number < len(mine) - 1 else have <= want
-            for number, (have, want) in enumerate(zip(mine, whole, strict=False))
+            for number, (have, want) in enumerate(zip(mine, whole.lives, strict=False))
         )
     else:
-        fits = mine == list(whole)
+        fits = mine == whole.lives
     if not fits:
-        yield f"{plan.actor} lived {mine} times in its attempts; right is {list(whole)}"
-    for replica, counts in attempts.items():
-        if replica != plan.actor and (often := {a: n for a, n in counts.items() if n > 1}):
-            yield f"{replica} was restarted for nothing: lives by attempt {often}"
-
-
-def _told_starts(timeline: list[Mapping[str, Any]]) -> dict[str, list[tuple[int, int]]]:
-    """(attempt, incarnation) of each start that the timeline tells, by replica.
-
-    Of one that was lost while no service ran, nobody heard that it had started: its loss tells of it.
-    """
-    found: dict[str, list[tuple[int, int]]] = {}
-    for entry in timeline:
-        if entry["kind"] in ("replica_started", "replica_lost"):
-            details = entry["details"]
-            start = (details["attempt"], details["incarnation"])
-            starts = found.setdefault(details["replica"], [])
-            if entry["kind"] == "replica_started" or start not in starts:
-                starts.append(start)
-    return found
-
-
-def _by_attempt(replica: str, diary: ReplicaSeen, files: logs.Files) -> Counter[int]:
-    """Lives by attempt. One that was ended before its first line counts for the attempt before it."""
-    parts, _ = logs.parts(files.lines.get(replica, ()))
-    attempt_of = {part.token: part.attempt for part in parts}
-    found: Counter[int] = Counter()
-    attempt = 1
-    for life in diary.lives:
-        attempt = attempt_of.get(life.token, attempt)
-        found[attempt] += 1
-    return found
+        moved = f", of which {sorted(fate.moved)} had to leave a node" if fate.moved else ""
+        yield f"{plan.actor} lived {mine} times in its attempts{moved}; right is {whole.lives}"
 
 
 def _lines(plan: JobPlan, replica: str, diary: ReplicaSeen, files: logs.Files) -> Iterator[str]:
@@ -213,7 +217,8 @@ def _bounds(plan: JobPlan, replica: str, life: LifeSeen) -> tuple[int, int]:
     planned = plan.replicas[replica].life(life.number)
     if life.end:
         return life.said, life.said
-    return 0 if planned.end is End.SHIM_KILLED else life.said, life.said + planned.burst
+    is_cut = planned.end in (End.SHIM_KILLED, End.SHIM_HANGS)
+    return 0 if is_cut else life.said, life.said + planned.burst
 
 
 def _readings(
@@ -239,8 +244,3 @@ def _readings(
         counted = files.counts.get((view["attempt"], name), 0)
         if exit_ and exit_["logLines"] != counted:
             yield f"{name}: its record counts {exit_['logLines']} lines, on disk are {counted}"
-
-
-def nanoseconds(text: str) -> int:
-    """An RFC 3339 moment in UTC, which the API cuts to microseconds: its last nanosecond."""
-    return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000 + 999

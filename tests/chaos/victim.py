@@ -56,8 +56,8 @@ class Victim:
         self.data = data
         self.faults: list[str] = []
         self.starts = 0
-        self.recoveries: list[float] = []
-        """Seconds from each start to the first request that could be served."""
+        self.recoveries: dict[int, float] = {}
+        """Seconds from a start, by its number, to the first request that could be served."""
         self._args = args
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = -1
@@ -109,7 +109,7 @@ class Victim:
             if not (more := os.read(self._ready, 65536)):
                 return False  # It ended; the next start says so.
             said += more
-        self.recoveries.append(time.monotonic() - self._began)
+        self.recoveries[self.starts] = time.monotonic() - self._began
         document = json.loads(said)
         with self._changed:
             self._address = Address(document["rest"], document["token"], self.starts)
@@ -139,10 +139,13 @@ class Victim:
         return count
 
     def end(self, *, with_jobs: bool = False) -> None:
-        """End it as an operator would."""
+        """End it as an operator would; with its jobs even if it does not run now."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
+        if with_jobs:
+            self.start()
+            self.wait()
         if self._process is None:
             return
         if with_jobs:
@@ -153,6 +156,17 @@ class Victim:
                 timeout=120,
                 check=False,
             )
+        self._terminate()
+
+    def stop(self) -> bool:
+        """End it by SIGTERM, to be started again; False if it does not serve now."""
+        if self._process is None or self._address is None:
+            return False
+        self._terminate()
+        return True
+
+    def _terminate(self) -> None:
+        assert self._process is not None
         self._process.terminate()
         try:
             status = self._process.wait(timeout=60)

@@ -16,7 +16,7 @@ def send(connection: socket.socket, line: bytes, handle: int) -> None:
 
 
 class Receiver:
-    """The other end. `rest`: what came after the last whole line."""
+    """The other end. `rest`: what came after the last whole line that had a handle."""
 
     __slots__ = ("_connection", "_handles", "rest")
 
@@ -37,10 +37,13 @@ class Receiver:
                     self._handles.extend(received)
             if not data:
                 return []
-            *lines, self.rest = (self.rest + data).split(b"\n")
-            # A line's handle comes with its first byte, so handles without a line stay for later.
-            handles, self._handles = self._handles[: len(lines)], self._handles[len(lines) :]
-            if lines:
+            *lines, rest = (self.rest + data).split(b"\n")
+            # A line's handle comes with its first byte, so handles without a line stay for later. Of a long line the
+            # last piece may bring along what was said after it, in lines that have no handle: those stay as well.
+            count = min(len(lines), len(self._handles))
+            handles, self._handles = self._handles[:count], self._handles[count:]
+            self.rest = b"\n".join([*lines[count:], rest])
+            if count:
                 for handle in handles:
                     os.set_inheritable(handle, False)
                 return list(zip(lines, handles))  # noqa: B905 - `strict` is too young

@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local import findings, settling
+from trainshed.engines.local import findings, settling, zygotes
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable, Fault, SlotLost, SlotStarted
 from trainshed.replica.protocol import Message
@@ -176,6 +176,23 @@ def test_one_start_that_could_not_be_handed_over_keeps_no_other_from_starting(
             assert (await house.exit(uid, replica)).exit.exit_code == 0
 
     house(test)
+
+
+def test_a_zygote_killed_while_the_machine_is_tried_costs_no_sandbox(tmp_path: Path) -> None:
+    async def body() -> None:
+        undisturbed = Spawner(None)
+        level = await undisturbed.probe(tmp_path)
+        handle = zygotes.start()
+        os.kill(handle.pid, signal.SIGSTOP)
+        disturbed = Spawner(handle)
+        probing = asyncio.ensure_future(disturbed.probe(tmp_path))
+        await asyncio.sleep(0)  # It asks, and waits for the answer.
+        handle.kill()
+        assert await probing == level
+        await disturbed.close()
+        await undisturbed.close()
+
+    asyncio.run(body())
 
 
 def test_an_end_that_cannot_be_written_down_yet_is_told_later(

@@ -1,0 +1,125 @@
+"""Nodes that are put under maintenance and taken back at random while everything else goes on."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.chaos.victim import Refused, Unreachable, Victim
+
+_NODES: Final = "/trainshed/v1/nodes"
+_LEAVES: Final = 60.0
+"""Seconds within which a drained node must be empty, kills of the service included."""
+_AFTER: Final = 5 * 10**9
+"""Nanoseconds after the end of a drain in which something may still end because of it: grace, and a service that is
+started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node was drained, and taken back, some time between these moments (ns)."""
+
+    node: str
+    began: int
+    ended: int
+
+
+def overlaps(drains: Iterable[Drain], began: int, ended: int) -> bool:
+    """Whether somebody who lived from `began` to `ended` may have been told to leave."""
+    return any(drain.began <= ended and began <= drain.ended + _AFTER for drain in drains)
+
+
+class Maintenance:
+    """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all of them, until `close`. `tell` takes note of
+    it. `stirred` is set when a node is about to be drained."""
+
+    def __init__(
+        self,
+        victim: Victim,
+        nodes: int,
+        seed: int,
+        tell: Callable[..., None],
+        stirred: threading.Event,
+    ) -> None:
+        self.drains: list[Drain] = []
+        self.trouble: list[str] = []
+        self._victim = victim
+        self._nodes = [f"local-{number}" for number in range(nodes)]
+        self._chance = random.Random(seed + 2)
+        self._tell = tell
+        self._stirred = stirred
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def begin(self) -> None:
+        """Nothing is done if there is but one node."""
+        if len(self._nodes) > 1:
+            self._thread.start()
+
+    def close(self) -> None:
+        """All nodes take work again when this returns."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def check_empty(self) -> None:
+        """After the end of all jobs nothing is left in the books."""
+        for node in self._look():
+            if node["replicas"] or node["usedVcpus"]:
+                self.trouble.append(f"all is over, and {node['name']} has {node['replicas']}")
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.wait(self._chance.uniform(0.5, 3)):
+                if self._chance.random() < 0.1:
+                    self._drain(self._nodes, until_left=False)
+                else:
+                    node = self._chance.choice(self._nodes)
+                    self._drain([node], until_left=self._chance.random() < 0.3)
+        except (Refused, Unreachable, OSError) as failure:
+            self.trouble.append(f"maintenance: {failure!r}")
+
+    def _drain(self, nodes: Sequence[str], *, until_left: bool) -> None:
+        began = time.time_ns()
+        self._victim.address()
+        self._stirred.set()
+        with self._drained(nodes):
+            if until_left:
+                self._wait_until_left(nodes[0])
+            else:
+                self._closing.wait(self._chance.uniform(0.1, 2))
+            self._look(drained=nodes)
+        ended = time.time_ns()
+        self.drains += [Drain(node, began, ended) for node in nodes]
+        self._tell("drained", nodes=nodes, began=began, until_left=until_left)
+
+    @contextmanager
+    def _drained(self, nodes: Sequence[str]) -> Any:
+        for node in nodes:
+            self._victim.insist("POST", f"{_NODES}/{node}:drain", {"reason": "chaos"})
+        try:
+            yield
+        finally:
+            for node in nodes:
+                self._victim.insist("POST", f"{_NODES}/{node}:undrain", {})
+
+    def _wait_until_left(self, name: str) -> None:
+        until = time.monotonic() + _LEAVES
+        left: Any = None
+        while time.monotonic() < until:
+            left = next(node["replicas"] for node in self._look([name]) if node["name"] == name)
+            if not left:
+                return
+            time.sleep(0.2)
+        self.trouble.append(f"{name} is drained for {_LEAVES:g} s and still has {left}")
+
+    def _look(self, drained: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """All nodes. A drain outlives the service, and no node has more than fits."""
+        found, _ = self._victim.insist("GET", _NODES)
+        for node in found["nodes"]:
+            if (node["condition"] == "DRAINED") is not (node["name"] in drained):
+                self.trouble.append(f"{node['name']} is {node['condition']}; drained: {drained}")
+        return found["nodes"]

@@ -1,0 +1,61 @@
+"""The requests by which the jobs of a chaos run are submitted, one form per API. Pure."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.plans import JobPlan, Pool
+from tests.e2e.running import REGION, SKLEARN
+
+_PROGRAM: Final = (Path(__file__).parent / "program.py").read_text("utf-8")
+
+Arguments = Callable[[JobPlan, int, Pool], list[str]]
+"""What the replicas of the pool at a position are told."""
+
+
+def submission(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
+    """The body of the request, with the label that orders the job's drills."""
+    body = _ml_job(plan, arguments) if plan.is_ml else _custom_job(plan, arguments)
+    if plan.drill_plan:
+        body["labels"] = {"trainshed-drill": plan.drill_plan}
+    return body
+
+
+def _custom_job(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
+    pools = [
+        {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": str(pool.replicas),
+            "containerSpec": {
+                "imageUri": SKLEARN,
+                "command": ["python3", "-c", _PROGRAM],
+                "args": arguments(plan, position, pool),
+            },
+        }
+        for position, pool in enumerate(plan.pools)
+    ]
+    scheduling = {
+        "restartJobOnWorkerRestart": plan.restart_whole,
+        "disableRetries": plan.no_retries,
+    }
+    return {
+        "displayName": plan.name,
+        "jobSpec": {
+            "workerPoolSpecs": pools,
+            "scheduling": {key: True for key, is_set in scheduling.items() if is_set},
+        },
+    }
+
+
+def _ml_job(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
+    training: dict[str, Any] = {"scaleTier": "CUSTOM", "region": REGION}
+    for position, (role, pool) in enumerate(zip(("master", "worker"), plan.pools, strict=False)):
+        training[f"{role}Type"] = "n1-standard-4"
+        training[f"{role}Config"] = {
+            "imageUri": SKLEARN,
+            "containerCommand": ["python3", "-c", _PROGRAM],
+            "containerArgs": arguments(plan, position, pool),
+        }
+        if position:
+            training[f"{role}Count"] = str(pool.replicas)
+    return {"jobId": plan.name, "trainingInput": training}

@@ -1,0 +1,44 @@
+"""Lines that travel with a file handle each, and what is said after them."""
+
+import os
+import socket
+
+from trainshed.replica import handover
+
+
+def test_what_is_said_after_a_long_line_is_not_lost() -> None:
+    """The kernel hands out a long line in pieces, and with the last of them what came after it. DESIGN §4: `go` after
+    the order to a guardian."""
+    ours, theirs = socket.socketpair()
+    for size in (100, 30_000, 40_000, 60_000, 100_000):
+        line = b"x" * size
+        handover.send(ours, line + b"\n", ours.fileno())
+        ours.sendall(b"go\n")
+        receiver = handover.Receiver(theirs)
+        received = receiver.receive()
+        assert [text for text, _ in received] == [line]
+        os.close(received[0][1])
+        rest = receiver.rest
+        while len(rest) < 3:
+            rest += theirs.recv(100)
+        assert rest == b"go\n", size
+    ours.close()
+    theirs.close()
+
+
+def test_two_lines_that_come_at_once_have_their_own_handles() -> None:
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    handover.send(ours, b"one\n", read)
+    handover.send(ours, b"two\n", write)
+    receiver = handover.Receiver(theirs)
+    received = receiver.receive()
+    while len(received) < 2:
+        received += receiver.receive()
+    assert [text for text, _ in received] == [b"one", b"two"]
+    os.write(received[1][1], b"!")
+    assert os.read(received[0][1], 10) == b"!"
+    for handle in (read, write, *(handle for _, handle in received)):
+        os.close(handle)
+    ours.close()
+    theirs.close()
