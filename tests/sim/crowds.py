@@ -55,7 +55,7 @@ def crowd(seed: int) -> Scenario:
         submits.append(Submit(job.created, job))
         characters[job.uid] = Character(runs)
     policy = Policy(strict=True, patience=dice.choice((0, 10 * MINUTE, HOUR)))
-    return Scenario(seed, nodes, policy, tuple(submits), characters)
+    return Scenario(seed, nodes, policy, tuple(submits), characters, is_crowd=True)
 
 
 def _job(

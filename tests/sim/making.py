@@ -52,8 +52,8 @@ _MACHINES = (
 )
 
 
-def plain(seed: int, *, jobs: int | None = None, calm: bool = False) -> Scenario:
-    """A world of `jobs` jobs (a random number if None). `calm`: no faults, no crashes, no requests but submissions."""
+def plain(seed: int, *, jobs: int | None = None) -> Scenario:
+    """A world of `jobs` jobs (a random number if None)."""
     dice = random.Random(seed)
     nodes = _nodes(dice)
     strict = dice.random() < 0.8
@@ -64,7 +64,7 @@ def plain(seed: int, *, jobs: int | None = None, calm: bool = False) -> Scenario
     )
     count = jobs or dice.choice((4, 12, 30))
     span = dice.choice((HOUR, DAY, 20 * DAY))
-    submitted = [_submission(dice, i, span, calm=calm) for i in range(1, count + 1)]
+    submitted = [_submission(dice, i, span) for i in range(1, count + 1)]
     requests: list[Request] = [submit for submit, _ in submitted]
     made = Scenario(
         seed,
@@ -73,8 +73,6 @@ def plain(seed: int, *, jobs: int | None = None, calm: bool = False) -> Scenario
         (),
         {submit.job.uid: character for submit, character in submitted},
     )
-    if calm:
-        return replace(made, requests=tuple(sorted(requests, key=lambda r: r.at)))
     for submit, _ in submitted:
         requests += _meddling(dice, submit, span)
     requests += _maintenance(dice, nodes, span)
@@ -106,9 +104,7 @@ def _nodes(dice: random.Random) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _submission(
-    dice: random.Random, number: int, span: int, *, calm: bool
-) -> tuple[Submit, Character]:
+def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Character]:
     at = CREATED + dice.randint(0, span)
     uid = JobUid(1000 + number)
     runs = dice.choice((MINUTE, 20 * MINUTE, 3 * HOUR, DAY))
@@ -120,7 +116,7 @@ def _submission(
         disable_retries=dice.random() < 0.15,
         strategy=dice.choices(tuple(Strategy), (8, 3, 1))[0],
     )
-    uris = dice.choices(((), (COLD,), (BROKEN,), (BAD_PACKAGE,)), (16, 6, 2, 0 if calm else 1))[0]
+    uris = dice.choices(((), (COLD,), (BROKEN,), (BAD_PACKAGE,)), (16, 6, 2, 1))[0]
     program = Program(RUNTIME, module="trainer.task", package_uris=uris)
     machine = dice.choice(_MACHINES)
     pools = [WorkerPool(0, 1, machine, program)]
@@ -134,7 +130,7 @@ def _submission(
     spec = JobSpec(Api.VERTEX, REGION, tuple(pools), scheduling, "{}")
     name = JobName(Api.VERTEX, dice.choice(PROJECTS), REGION, str(number))
     job = Job(uid, name, f"job {number}", spec, "{}", at, at)
-    trouble = 0.0 if calm else dice.choice((0, 0, 0.02, 0.2, 0.9))
+    trouble = dice.choice((0, 0, 0.02, 0.2, 0.9))
     kind = dice.choice(("crash", "exit", "killed", "oom", "start_fails"))
     character = Character(
         runs,

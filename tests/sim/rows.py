@@ -29,9 +29,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """What a row gives, in this order: `restarts` of the replica, `retries` of the job, the end. `retries` are never
-    more than 3 attempts in all for failures of the service ("3 attempts in all" are two retries). `window`: ns.
-    `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
+    """What a row gives, in this order: `restarts` of the replica (within the last `window` ns, if it has one), `retries`
+    of the job, the end. `growth`, `cap`: of the memory limits with each retry, in times what they were and what they were
+    first. `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
 
     code: int = USER_CODE
     restarts: int = 0
@@ -52,7 +52,7 @@ _GIVES = {
     "exit": Gives(),
     "package": Gives(),
     "no room": Gives(NO_ROOM, retries=3),
-    "service": Gives(INTERNAL, retries=2),
+    "service": Gives(INTERNAL, retries=2),  # "3 attempts in all"
     "preempted": Gives(NO_ROOM, retries=6),
 }
 """In the order of the text: first match wins."""

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tests.sim.crowds import crowd, starved
 from tests.sim.house import house
 from tests.sim.scenario import SECOND, Scenario, Submit
 from tests.sim.tally import Tally
@@ -21,6 +22,8 @@ from tests.sim.variety import scenario
 
 _LIVES = 200
 """Lives without a service that are compared after each world."""
+_CROWDED = 20
+"""One world in so many is a crowded one, in which nobody may starve."""
 _LINES = 80
 _ENOUGH = 30
 """Seconds of real time; a world takes a tenth of one."""
@@ -29,14 +32,14 @@ _ENOUGH = 30
 def main() -> int:
     options = _options()
     if options.only is not None:
-        return _show(scenario(options.only))
+        return _show(_world(options.only))
     until = time.monotonic() + options.minutes * 60
     total, seed = Tally(), options.seed
     while time.monotonic() < until:
-        lived = _lived(scenario(seed))
+        lived = _lived(_world(seed))
         if lived.wrong:
             print(f"seed {seed}: {_first(lived)}\nlooking for a shorter story …", flush=True)
-            _show(_shortest(scenario(seed), by=time.monotonic() + 120))
+            _show(_shortest(_world(seed), by=time.monotonic() + 120))
             print(f"seeds {options.seed} to {seed}: {total}")
             return 1
         total.add(lived.tally)
@@ -60,6 +63,10 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _world(seed: int) -> Scenario:
+    return scenario(seed) if seed % _CROWDED else crowd(seed)
+
+
 class Endless(SystemExit):
     """A world takes far longer than any should."""
 
@@ -73,7 +80,11 @@ def _lived(world: Scenario) -> Universe:
     signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(_ENOUGH)
     try:
-        return made.run()
+        made.run()
+        if world.is_crowd and not made.wrong:
+            books, patience = made.books, world.policy.patience
+            books.wrong += starved(books.jobs, books.admitted, patience)
+        return made
     except (Exception, Endless) as failure:  # whatever it is, it is found in this world
         trace = "".join(traceback.format_exception(failure)[-12:])
         at = made.clock.now / SECOND

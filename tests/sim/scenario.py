@@ -98,7 +98,7 @@ _OWN = House()
 class Scenario:
     """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it where the
     flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns until the next life begins.
-    `stall_after`: ns of the stall watchdog, 0 = there is none."""
+    `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the bound of `crowds` holds in it."""
 
     seed: int
     nodes: tuple[Node, ...]
@@ -112,6 +112,7 @@ class Scenario:
     downs: tuple[int, ...] = (0,)
     house: House = _OWN
     stall_after: int = 0
+    is_crowd: bool = False
 
     def script(self, life: Life) -> Script:
         """What one incarnation does; the same whenever it is asked."""

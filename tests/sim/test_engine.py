@@ -1,6 +1,7 @@
 """The simulated engine keeps the port's promises (`engines.port`), and its faults do what they are called."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -345,3 +346,30 @@ def test_what_no_service_may_ask_for_is_noted() -> None:
     crowd = [ReplicaId(1, index) for index in range(3)]
     stage.up(*crowd)
     assert any("node node-0 has" in violation for violation in stage.world.violations)
+
+
+def test_a_program_prints_while_it_runs_and_its_lines_outlive_it() -> None:
+    stage = Stage(lambda _: Script(10 * SECOND, prints=(3 * SECOND, 5 * SECOND, 20 * SECOND)))
+    stage.up()
+    stage.wait(4)
+    assert stage.kinds() == ["SlotStarted", "LinesWritten"]
+    stage.wait(30)
+    stage.world.release(JOB, 1)
+    lines = stage.world.journals.of(JOB)
+    assert [(line.n, line.text) for line in lines] == [(0, "step 1"), (1, "step 2")]
+    assert lines[0].at < lines[1].at
+
+
+@pytest.mark.parametrize("stall_after", [0, 60 * SECOND], ids=["nobody watches", "watched"])
+def test_a_program_that_hangs_is_ended_by_its_watchdog_alone(stall_after: int) -> None:
+    """SPEC §8 and the issue of the watchdog: seconds without progress, then its end is said to be a stall."""
+    stage = Stage(lambda _: Script(10 * SECOND, hangs=True))
+    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
+    stage.world.launch([replace(plan(), stall_after=stall_after)])
+    stage.wait(65)
+    assert stage.kinds() == ["SlotStarted"]
+    stage.wait(3600)
+    ends = [
+        (end.exit.signal, end.exit.stalled) for end in stage.ends() if isinstance(end, SlotExited)
+    ]
+    assert ends == ([(9, True)] if stall_after else [])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.house import house
 from tests.sim.judging import Judge
 from tests.sim.traces import Life
 from tests.unit.jobs import CREATED, SECOND, exited, job
@@ -23,7 +24,7 @@ from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import ReplicaId
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
-BLOCKS, LIVES = 10, 300
+BLOCKS, LIVES = 7, 300
 _WILD = (912, 141, 22, 16, 11)
 """Seeds of lives that exhaust a budget which few others do; looked at first."""
 
@@ -34,6 +35,37 @@ def test_machine_and_reference_agree_on_every_step(block: int) -> None:
     for seed in range(block * LIVES, (block + 1) * LIVES):
         judge = Life(seed).live()
         assert not judge.differences, f"seed {seed}\n{judge.told()}"
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_they_agree_in_houses_with_rules_of_their_own(block: int) -> None:
+    """SPEC §2.1, "overridable by an operator": other budgets, dropped rows, new rows, memory that grows."""
+    for seed in range(block * LIVES, (block + 1) * LIVES):
+        rules = house(f"of {seed}")
+        judge = Life(seed, house=rules).live()
+        assert not judge.differences, f"seed {seed}, {rules}\n{judge.told()}"
+
+
+def test_every_rule_of_a_house_is_met() -> None:
+    """The houses above would show little if what is special in them never happened."""
+    met: set[str] = set()
+    grown: set[float] = set()
+    for seed in range(2 * LIVES):
+        life = Life(seed, house=house(f"of {seed}"))
+        life.live()
+        grown.add(life.job.memory_factor)
+        restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
+        met |= {rule for rule, _ in (*life.job.retries, *restarts)}
+        met |= {life.job.outcome.rule} if life.job.outcome else set()
+    assert met >= {
+        "bad_device",
+        "bus_error",
+        "hung",
+        "evicted",
+        "out_of_memory",
+        "user_code_failed",
+    }
+    assert len(grown) > 2
 
 
 def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:

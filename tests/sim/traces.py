@@ -112,6 +112,9 @@ class Life:
         self._stalls = random.Random(f"stalls {seed}")
         self.now = CREATED
         self._leanings = leanings(self.dice)
+        if rules.entries:  # which are about ends that other lives seldom come to
+            often = (self._stalls.choice(("exit", "oom", "killed", "crash")), 20)
+            self._leanings = replace(self._leanings, ends=(*self._leanings.ends, often))
         self._sent: list[Event] = []
         self._drilled = 0
 

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.clusters import NOW, REGION, SECOND, STRICT, T4, V100, World, gang, node
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler import planning
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -161,6 +162,14 @@ def test_a_job_is_overtaken_until_its_patience_is_over() -> None:
     assert world.admitted(NOW + PATIENT) == [4]  # over before job 1 is: it delays nobody
 
 
+def test_kept_room_is_not_lost_to_a_gang_that_only_tried_to_fit() -> None:
+    """SPEC §2, "Queue": job 3 is over in time, and half of it fits; job 4 is not. (Found by the simulation.)"""
+    world = World([node("a", 8)])
+    world.run(gang(1, 6), "a", until=NOW + 3600 * SECOND)
+    world.wait(gang(2, 8), gang(3, 2, replicas=2, longest=60), gang(4, 2, longest=9999))
+    assert world.admitted(NOW + PATIENT) == []
+
+
 def test_room_is_kept_behind_work_that_starts_in_the_same_plan() -> None:
     """SPEC §2, "Queue": job 3 starts by its priority, and is not a way past job 2 for job 4."""
     world = World([node("a", 8)])
@@ -272,6 +281,19 @@ def test_relaxed_mode_knows_no_stock_out_and_no_nodes_mean_waiting() -> None:
     strict = World([])
     strict.wait(gang(1))
     assert strict.plan().decisions == ()
+
+
+def test_a_plan_starts_so_many_jobs_and_the_next_one_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SPEC §2, "Queue": in their order, none forgotten."""
+    monkeypatch.setattr(planning, "ADMISSIONS", 2)
+    world = World([node("a", 8)])
+    world.wait(gang(1, 1), gang(2, 1), gang(3, 1))
+    first = world.step(NOW)
+    assert [d.uid for d in first.decisions] == [1, 2]
+    assert first.look_again == NOW
+    assert [d.uid for d in world.step(NOW).decisions] == [3]
 
 
 # Replicas that lost their place

@@ -66,7 +66,7 @@ class Room:
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
         self._standings: dict[JobUid, Standing] = {}
-        self._nodes: tuple[Node, ...] = ()
+        self._nodes: dict[str, Node] = {}
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
         self._changed = True
@@ -98,13 +98,15 @@ class Room:
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
         """What the engine offers."""
-        self._nodes = tuple(nodes)
+        self._nodes = {node.name: node for node in nodes}
         self._refresh_nodes()
 
     def set_node_state(self, node: str, state: NodeState, cause: str) -> None:
         """What the engine says of a node."""
         self._engine_says[node] = (state, cause)
-        self._refresh_nodes()
+        if node in self._nodes:
+            self._snapshot.set_node(self._node_room(self._nodes[node]))
+            self._changed = True
 
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
         """The nodes that operators put under maintenance."""
@@ -182,7 +184,7 @@ class Room:
         return explaining.preflight(self._snapshot, gang(job), now)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
-        news = {node.name: self.unfit(node.name) for node in self._nodes}
+        news = {name: self.unfit(name) for name in self._nodes}
         causes = {name: one.cause for name, one in news.items() if one is not None}
         return reporting.node_statuses(self._snapshot, causes)
 
@@ -224,19 +226,13 @@ class Room:
         self._snapshot.put(standing)
 
     def _refresh_nodes(self) -> None:
-        self._snapshot.set_nodes(
-            [
-                NodeRoom(
-                    node.name,
-                    node.vcpus,
-                    node.memory_bytes,
-                    node.accelerators,
-                    news.condition if (news := self.unfit(node.name)) else NodeCondition.READY,
-                )
-                for node in self._nodes
-            ]
-        )
+        self._snapshot.set_nodes([self._node_room(node) for node in self._nodes.values()])
         self._changed = True
+
+    def _node_room(self, node: Node) -> NodeRoom:
+        news = self.unfit(node.name)
+        condition = news.condition if news else NodeCondition.READY
+        return NodeRoom(node.name, node.vcpus, node.memory_bytes, node.accelerators, condition)
 
 
 def standing_of(job: Job, before: Standing | None) -> Standing:

@@ -18,7 +18,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A job as the scheduler sees it, the same from its creation to its end.
+    """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to it.
 
     `quota`: what it takes of each metric of its project and region while it has room. `longest`: ns that it runs at
     most from its admission on, as far as its limits say. `spot`: on-demand work may take its room.

@@ -24,6 +24,8 @@ from trainshed.scheduler.verdicts import verdict, verdict_of
 from trainshed.scheduler.yielding import Preemption
 
 RESERVATIONS = 8
+ADMISSIONS = 2000
+"""So many jobs start by one plan, which bounds how long it takes; the others by the next, which follows at once."""
 REHOUSINGS = 32
 """For so many replicas that lost their place, and find none, room is kept at a time."""
 
@@ -84,6 +86,9 @@ class _Decision:
             groups = self._snapshot.queue.levels[level]
             turns = Turns(self._snapshot, groups, self._now, self._is_in_vain)
             while (entry := turns.peek()) is not None:
+                if len(self._admitted) == ADMISSIONS:
+                    self.look_again = self._now  # the next plan goes on here
+                    return
                 turns.advance(provided=self._consider(entry))
 
     # Gangs that wait

@@ -111,7 +111,7 @@ class Scratch:
             parts: list[Part] = []
             if not any(self._place(kind, count, ends, parts) for kind, count in order):
                 return parts
-            self.give_back(parts)
+            self.give_back(parts, ends)
         return None
 
     def take(self, part: Part, ends: int = ENDLESS) -> None:
@@ -129,7 +129,8 @@ class Scratch:
             if _outlasts(ends, guard.at):
                 guard.spare = plus(guard.spare, need, -part.count)
 
-    def give_back(self, parts: list[Part], ends: int = ENDLESS) -> None:
+    def give_back(self, parts: list[Part], ends: int) -> None:
+        """The opposite of `take`, for work that was to be over at `ends`."""
         for part in parts:
             self.take(Part(part.node, part.kind, -part.count), ends)
 

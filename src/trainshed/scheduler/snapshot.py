@@ -105,11 +105,15 @@ class Snapshot:
         """All nodes there are. Only what is different from before costs anything to speak of."""
         named = {room.name for room in nodes}
         for room in nodes:
-            node = self.nodes.get(room.name)
-            if node is None or node.room != room:
-                self._set_node(room.name, room)
+            self.set_node(room)
         for name in [n for n, node in self.nodes.items() if n not in named and node.room]:
             self._set_node(name, None)
+
+    def set_node(self, room: NodeRoom) -> None:
+        """A node is new, or is not what it was."""
+        node = self.nodes.get(room.name)
+        if node is None or node.room != room:
+            self._set_node(room.name, room)
 
     def put(self, standing: Standing) -> None:
         """A gang is new, or stands elsewhere than before."""
