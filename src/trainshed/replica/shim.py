@@ -26,6 +26,7 @@ from trainshed.replica import segments as log
 
 _LINES_EVERY = 0.02
 _SYNC_EVERY = 1.0
+_KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
 
 
@@ -58,6 +59,7 @@ class Shim:
         self._started = 0
         self._ended = 0
         self._kill_at = 0.0
+        self._force_at = 0.0
         self._told = 0
         self._stopped = False
         self._stalled = False
@@ -135,8 +137,7 @@ class Shim:
             due.append(self._tell_at)
         if self._log.unsynced:
             due.append(self._sync_at)
-        if self._kill_at:
-            due.append(self._kill_at)
+        due += [at for at in (self._kill_at, self._force_at) if at]
         if self._status >= 0:
             due.append(now + 0.1)
         # Rounded up: a wait that ends too early would only turn round once more.
@@ -155,8 +156,12 @@ class Shim:
                 self._log.sync()
                 self._sync_at = 0.0
         if self._kill_at and now >= self._kill_at:
-            self._kill_at = 0.0
+            self._kill_at, self._force_at = 0.0, now + _KILL_SECONDS
             self._tell_guardian(b"kill\n")
+        if self._force_at and now >= self._force_at:
+            self._force_at = 0.0
+            if self._status < 0:
+                os.kill(self._child, signal.SIGKILL)  # It does not listen; its program dies with it.
 
     def _read(self, handle: int) -> None:
         """Write what a pipe holds, as lines, to the log."""

@@ -1,5 +1,6 @@
 """What a service can ask of a shim: signs of life, faults, an end (SPEC §2.1, §8 Drills)."""
 
+import os
 import signal
 
 import pytest
@@ -54,6 +55,16 @@ def test_an_end_that_was_asked_for_is_told_from_one_that_was_not(place: Place) -
     record = line.record()
     assert (record["signal"], record["stopped"]) == (signal.SIGTERM, True)
     assert not place.python("pass").record()["stopped"]
+
+
+def test_a_guardian_that_does_not_listen_does_not_keep_its_program(place: Place) -> None:
+    """SPEC §2, "Cancel": leaves no process behind, whatever holds it up."""
+    line = place.python(SLEEPS)
+    place.up(line)
+    os.kill(place.journal()["guardian"], signal.SIGSTOP)
+    line.order(o="stop", grace=0)
+    record = line.record()
+    assert (record["signal"], record["stopped"]) == (signal.SIGKILL, True)
 
 
 def test_the_next_incarnation_goes_on_in_directory_and_log(place: Place) -> None:

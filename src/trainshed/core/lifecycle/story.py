@@ -23,10 +23,12 @@ def admitted(job: Job, now: int) -> TimelineEntry:
 
 
 def again(job: Job, now: int) -> TimelineEntry:
+    homeless = sum(not replica.node for replica in job.replicas)
+    missing = f"; {homeless} of {len(job.replicas)} replicas wait for another one" * bool(homeless)
     return TimelineEntry(
         now,
         "attempt",
-        f"Attempt {job.attempt} begins in the same places.",
+        f"Attempt {job.attempt} begins in the same places{missing}.",
         {"attempt": job.attempt},
     )
 
