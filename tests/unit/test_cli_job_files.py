@@ -77,5 +77,5 @@ def test_yaml() -> None:
     pytest.importorskip("yaml", reason="needs PyYAML")
     found = read(YAML)
     assert found["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
-    with pytest.raises(Unreadable, match="neither JSON nor YAML"):
+    with pytest.raises(Unreadable, match=r"neither JSON nor YAML: line 1, column 5: \S"):
         read("a: [")

@@ -129,9 +129,12 @@ class Client:
 
     def broken(self, failure: Exception) -> Unreachable:
         """The error for an answer that broke off."""
+        # Only the system says a cause that a user can use; the library says how far it had read.
+        cause = (
+            f" ({failure.strerror})" if isinstance(failure, OSError) and failure.strerror else ""
+        )
         return Unreachable(
-            f"The connection to the service at {self.address} broke off"
-            f" ({type(failure).__name__}). {self._advice}"
+            f"The connection to the service at {self.address} broke off{cause}. {self._advice}"
         )
 
 

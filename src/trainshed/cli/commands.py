@@ -25,7 +25,7 @@ _COMMANDS = (
     (
         "drill",
         "trainshed.cli.drill",
-        "Do to a job what can happen to it, and see what comes of it.",
+        "Do to a job what can happen to it, and see how it copes.",
     ),
     ("drill-plans", "trainshed.cli.drill_plans", "Store drills that jobs order by a label."),
     ("env", "trainshed.cli.environment", "Print what points gcloud and the SDKs at the service."),

@@ -28,7 +28,8 @@ def description(job: JobView, now: int, zone: tzinfo | None = None) -> list[str]
         ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
         ("Retries", counted(job.retries)),
         ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
-        ("Error", f"{job.error} (code {job.error_code})" if job.error else ""),
+        ("Error", job.error),
+        ("Code", str(job.error_code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure)) if job.failure else ""),
     ]
     lines = pairs([(label, value) for label, value in facts if value])

@@ -58,7 +58,7 @@ def show(endpoint: Endpoint, name: str, project: str | None) -> None:
     click.echo(json.dumps(found, indent=2))
 
 
-@command.command()
+@command.command(short_help="Store the plan of FILE, in place of one of that name.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
 @click.option("--name", metavar="NAME", help="Its name; else the file says it, or is called so.")
 @_project
@@ -74,8 +74,11 @@ def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -
     except Unreadable as failure:
         raise click.ClickException(f"{file}: {failure}") from None
     except (OSError, UnicodeDecodeError) as failure:
-        raise click.ClickException(f"{file} cannot be read: {failure}") from None
-    plan["name"] = name or plan.get("name") or file.stem
+        cause = failure.strerror if isinstance(failure, OSError) else failure
+        raise click.ClickException(f"{file} cannot be read: {cause}") from None
+    plan["name"] = name or plan.get("name") or ("" if str(file) == "-" else file.stem)
+    if not plan["name"]:
+        raise click.UsageError("A plan that comes in needs a name: give --name, or `name:` in it.")
     plan["project"] = project or plan.get("project") or _whose(endpoint, None)
     stored = endpoint.client().post(_PLANS, plan)
     click.echo(f"Stored. A job orders it with the label {PLAN_LABEL}={stored['name']}")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,10 +17,15 @@ from trainshed.cli.job_files import JobFile, Unreadable
 from trainshed.cli.moments import gibibytes
 from trainshed.cli.tables import Column, joined, table
 from trainshed.cli.views import WaitingView
+from trainshed.core.capacity import WaitReason
 from trainshed.core.names import Api
 
 WOULD_WAIT = 3
-"""The exit status for a job that is fine and would wait."""
+"""The exit status for a job that is fine and would wait, perhaps in vain."""
+
+_TOO_LARGE = (
+    "ask for fewer or smaller replicas; submitted as it is, it would fail after a few tries"
+)
 
 
 @click.command()
@@ -61,7 +67,7 @@ def command(
     """Say whether a job would start now, on which nodes, and if not, why and what would help. Nothing is created.
 
     The file holds a custom job of Vertex or a job of ml v1: the whole resource, or what gcloud takes as --config.
-    The exit status is 0 if the job would start now, 3 if it would wait, 1 if it would be refused.
+    The exit status is 0 if the job would start now, 3 if it would wait or has no place here, 1 if it would be refused.
     """
     found = _read(file, api, session.now())
     if not (project or endpoint.project) or not (region or endpoint.region):
@@ -93,13 +99,14 @@ def explanation(answer: dict[str, Any]) -> Iterator[str]:
     if waiting is None:
         yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
     else:
-        verdict, colour = (
-            ("Has no place here", "red")
-            if waiting.reason == "stock_out"
-            else ("Would wait", "yellow")
-        )
+        stock_out = waiting.reason == WaitReason.STOCK_OUT
+        verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
         yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
-        yield from (f"  {line}" for line in waiting_lines(waiting))
+        # Whom nobody's leaving helps has no place in the queue either.
+        told = replace(waiting, position=0) if stock_out else waiting
+        yield from (f"  {line}" for line in waiting_lines(told))
+        if stock_out and not waiting.hint:
+            yield f"  {_TOO_LARGE}"
     yield ""
     yield from _machine_table(answer["machines"])
     if answer["places"]:

@@ -47,7 +47,7 @@ def read(text: str) -> dict[str, Any]:
     except ValueError as no_json:
         value = _yaml(text, no_json)
     if not isinstance(value, dict):
-        raise Unreadable("It holds no object (a list of `name: value`), so it is no job.")
+        raise Unreadable("It holds no object, which is a list of `name: value`.")
     return cast(dict[str, Any], value)
 
 
@@ -104,4 +104,7 @@ def _yaml(text: str, no_json: ValueError) -> Any:
         # Dates are texts here: everything of a job has a JSON form.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))
     except yaml.YAMLError as failure:
-        raise Unreadable(f"It is neither JSON nor YAML: {failure}") from None
+        mark: Any = getattr(failure, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        cause = getattr(failure, "problem", None) or failure
+        raise Unreadable(f"It is neither JSON nor YAML: {where}{cause}") from None

@@ -80,7 +80,7 @@ def list_(
         click.echo(line)
 
 
-@command.command()
+@command.command(short_help="Say everything about a job, why it waits or failed above all.")
 @click.argument("job")
 @_format
 @takes_endpoint

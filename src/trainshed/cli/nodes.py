@@ -29,9 +29,12 @@ _format = click.option(
 )
 
 
-@click.group()
-def command() -> None:
-    """List nodes, and put them under maintenance."""
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """List nodes, and put them under maintenance; alone: the list."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_)
 
 
 @command.command("list")
@@ -50,7 +53,7 @@ def list_(endpoint: Endpoint, form: str) -> None:
         click.echo(line)
 
 
-@command.command()
+@command.command(short_help="Put NODE under maintenance: what runs there goes on elsewhere.")
 @click.argument("node")
 @click.option("--reason", metavar="TEXT", default="", help="Why; it is told to the jobs there.")
 @click.option("--wait", is_flag=True, help="Go on until nothing runs there any more.")

@@ -78,7 +78,7 @@ def list_(
         click.echo(line)
 
 
-@command.command("set")
+@command.command("set", short_help="Let jobs use at most LIMIT of METRIC at a time.")
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
 @_project

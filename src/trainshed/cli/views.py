@@ -204,6 +204,9 @@ def how(ending: Mapping[str, Any]) -> str:
         return ""
     if ending["outOfMemory"]:
         return "out of memory"
+    # Only the story knows it; of a job's replicas the next life has begun by then.
+    if ending.get("stalled"):
+        return "stalled"
     if ending["signal"] is not None:
         return f"signal {ending['signal']}"
     return f"exit {ending['exitCode']}"

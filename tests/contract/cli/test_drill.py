@@ -256,7 +256,13 @@ def test_a_plan_is_stored_from_a_file_that_names_it_or_is_called_so(
     assert bodies[1] == PLAN | {"project": "q"}
     file.write_text("- 1")
     assert run(drill_plans.command, "put", str(file)).exit_code == 1
-    assert run(drill_plans.command, "put", str(tmp_path / "none")).exit_code == 1
+    none = run(drill_plans.command, "put", str(tmp_path / "none"))
+    assert (none.exit_code, "none cannot be read: No such file" in none.stderr) == (1, True)
+
+
+def test_a_plan_that_comes_in_needs_a_name(run: Run, service: FakeService) -> None:
+    told = run(drill_plans.command, "put", "-", input="drills: [{kind: kill}]")
+    assert (told.exit_code, "--name" in told.stderr, service.asked) == (2, True, [])
 
 
 def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:

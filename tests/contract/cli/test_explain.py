@@ -97,6 +97,22 @@ def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
     }
 
 
+def test_what_has_no_place_has_none_in_the_queue_either(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    waiting = WAITS["waiting"] | {"reason": "stock_out", "hint": "", "blockers": []}
+    service.on("POST", EXPLAIN, WAITS | {"waiting": waiting | {"message": "needs 96 CPUs"}})
+    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
+    assert result.exit_code == 3, result.stderr
+    first, why, advice, blank = result.stdout.splitlines()[:4]
+    assert (first, why, blank) == (
+        "Has no place here  p, us-central1",
+        "  needs 96 CPUs (stock_out)",
+        "",
+    )
+    assert "ask for fewer or smaller replicas" in advice
+
+
 def test_json_for_programs_has_the_same_exit_status(
     trainshed: Invoke, service: FakeService
 ) -> None:
@@ -117,7 +133,7 @@ def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) ->
 def test_what_is_no_job_is_not_sent(trainshed: Invoke, service: FakeService, text: str) -> None:
     result = trainshed("explain", "-f", "-", input=text)
     assert result.exit_code == 1
-    assert "no job" in result.stderr or "--api" in result.stderr
+    assert "no object" in result.stderr or "--api" in result.stderr
     assert service.asked == []
 
 

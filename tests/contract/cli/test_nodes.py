@@ -53,6 +53,11 @@ def test_list_says_why_a_node_takes_no_work(trainshed: Invoke, service: FakeServ
     assert json.loads(trainshed("nodes", "list", "--format", "json").stdout)[0] == drained
 
 
+def test_the_command_alone_lists(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", NODES, {"nodes": [node()]})
+    assert trainshed("nodes").stdout == trainshed("nodes", "list").stdout
+
+
 def test_no_nodes(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", NODES, {"nodes": []})
     result = trainshed("nodes", "list")
