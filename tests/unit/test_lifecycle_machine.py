@@ -90,7 +90,7 @@ def test_exit_codes_of_the_others_do_not_matter_after_the_success() -> None:
     life.exits(WORKER, signal=11)
     assert life.up().job.state is JobState.SUCCEEDED
     assert life.job.error is None
-    assert life.rules == []
+    assert life.rules == ["primary_succeeded"]
 
 
 @pytest.mark.parametrize("before", [(), (PLACES,)], ids=["queued", "preparing"])

@@ -18,6 +18,7 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.core.names import Api
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.model import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
+from trainshed.core.specs.warnings import without_gpus
 
 OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"
 
@@ -278,7 +279,9 @@ def test_tiers_with_devices() -> None:
     """SPEC §2, facts §4: the TPU is the master's, and that there are no devices is said."""
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
-    assert any("NVIDIA_TESLA_K80" in warning for warning in gpu.warnings)
+    assert gpu.warnings == (), "only who knows the nodes can say that they have none"
+    assert "NVIDIA_TESLA_K80" in without_gpus(gpu.pools, ())
+    assert without_gpus(gpu.pools, {"NVIDIA_TESLA_T4"}) == ""
     tpu = spec_of(ml_job(scaleTier="BASIC_TPU"))
     assert tpu.pool(0).machine.type == "n1-standard-4"
     assert tpu.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)

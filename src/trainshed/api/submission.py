@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from trainshed.api.planned_drills import with_planned_drills
 from trainshed.api.services import BucketProbe, Services
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
+from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.story import drill_ordered
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
-from trainshed.core.specs.warnings import bucket_elsewhere
+from trainshed.core.specs.warnings import bucket_elsewhere, without_gpus
 
 T = TypeVar("T")
 
@@ -52,8 +53,8 @@ def new_job(
 ) -> Job:
     """The record of a new job as `store_job` takes it; nothing is stored."""
     now = services.now()
-    elsewhere = tuple(_elsewhere(spec, services.buckets))
-    spec = replace(spec, warnings=(*spec.warnings, *elsewhere)) if elsewhere else spec
+    found = (*_elsewhere(spec, services.buckets), *_without_gpus(services, spec))
+    spec = replace(spec, warnings=(*spec.warnings, *found)) if found else spec
     # Labels can change later, so they are kept beside the record and not within it.
     kept = {key: value for key, value in public.items() if key not in ("labels", "name", "etag")}
     return Job(
@@ -75,9 +76,26 @@ async def store_job(services: Services, job: Job, principal: str) -> None:
         raise Unavailable(
             "The service is stopping and takes no new jobs; submit again when it is up again."
         )
+    _check_stall_label(job)
     job = await with_planned_drills(services, job)
     await services.intake.create_job(job, _first_entries(job, principal))
     services.wake(job.uid)
+
+
+def _check_stall_label(job: Job) -> None:
+    """A watchdog that somebody believes to be on must be on. Raises InvalidRequest."""
+    text = dict(job.labels).get(STALL_LABEL, "0")
+    if not (text.isascii() and text.isdecimal()):
+        wrong = f"{text!r} is not a whole number of seconds, such as 600; 0 turns the watchdog off."
+        raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
+
+
+def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
+    """SPEC §2, "Capacity modes": a GPU spec on a host without GPUs runs without them, with a notice."""
+    if any(pool.machine.accelerators for pool in spec.pools):
+        there = {kind for node in services.room.nodes() for kind, _ in node.accelerators}
+        if warning := without_gpus(spec.pools, there):
+            yield warning
 
 
 def runtime_notices(spec: JobSpec) -> tuple[str, ...]:

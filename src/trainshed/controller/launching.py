@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import STALL_LABEL, LaunchPlan
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
@@ -93,13 +93,9 @@ def banner(job: Job, replica: Replica) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*notices, *job.spec.warnings)))
 
 
-STALL_LABEL = "trainshed-stall-after"
-"""Label of a job: seconds without progress after which its programs are ended, 0 = never."""
-
-
 def stall_after(job: Job, usual: int) -> int:
-    """After how many ns without progress the job's programs are ended; 0 = never. A label that is no number says
-    nothing, as any label may have any value."""
+    """After how many ns without progress the job's programs are ended; 0 = never. A label that was changed into something
+    else than a number says nothing."""
     text = dict(job.labels).get(STALL_LABEL, "")
     return int(text) * 10**9 if text.isdecimal() else usual
 

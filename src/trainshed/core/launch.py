@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
 
+STALL_LABEL = "trainshed-stall-after"
+"""Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:

@@ -360,3 +360,12 @@ async def test_the_report_of_drills_that_wait(house: Drilled) -> None:
         "",
         "it has not fired yet",
     )
+
+
+@pytest.mark.parametrize("seconds", ["soon", "30s", "1-5"])
+async def test_a_watchdog_that_would_not_be_on_is_refused(house: Drilled, seconds: str) -> None:
+    """The label that turns the stall watchdog on: whole seconds, or the job is not taken."""
+    wrong = violations(await created(house, trainshed_stall_after=seconds))
+    assert "whole number of seconds" in wrong["labels.trainshed-stall-after"]
+    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
+    assert (await created(house, trainshed_stall_after="30")).status == 200

@@ -63,8 +63,7 @@ def judged(turn: Turn, found: Evidence, replica: Replica | None = None, *, drill
             _decide_by(turn, found, verdict)
         settle(turn)
         return
-    if verdict.effect is not Effect.JOB_SUCCEEDS:
-        turn.tell(story.verdict(turn.job, found, verdict, turn.now, drill))
+    turn.tell(story.verdict(turn.job, found, verdict, turn.now, drill))
     match verdict.effect:
         case Effect.REPLICA_DONE:
             all_up(turn)

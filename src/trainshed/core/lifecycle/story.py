@@ -35,7 +35,7 @@ def again(job: Job, now: int) -> TimelineEntry:
 
 def waits_again(job: Job, now: int) -> TimelineEntry:
     pause = max(0, job.not_before - now)
-    when = f" in {_seconds(pause)} seconds" if pause else ""
+    when = f" in {_duration(pause)}" if pause else ""
     return TimelineEntry(
         now, "waiting", f"The job asks for room again{when}.", {"not_before": job.not_before}
     )
@@ -46,7 +46,7 @@ def placed(job: Job, replica: Replica, now: int) -> TimelineEntry:
     return TimelineEntry(
         now,
         "replica_placed",
-        f"{name} goes on on {replica.node}, with an empty working directory.",
+        f"{name} continues on {replica.node}, with an empty working directory.",
         {**_which(job, replica), "node": replica.node},
     )
 
@@ -146,7 +146,7 @@ def drill_ordered(job: Job, drill: Drill) -> TimelineEntry:
     if drill.at_line:
         when = f"at a line that matches {drill.at_line!r}"
     elif drill.after:
-        when = f"after {_seconds(drill.after)} seconds"
+        when = f"after {_duration(drill.after)}"
     else:
         when = "as soon as it runs"
     return TimelineEntry(
@@ -253,7 +253,7 @@ def _follows(found: Evidence, verdict: Verdict) -> str:
         case Effect.REPLICA_RESTARTS:
             return f"the replica is restarted ({which})"
         case Effect.JOB_RETRIES:
-            wait = f" after {_seconds(verdict.back_off)} seconds" if verdict.back_off else ""
+            wait = f" after {_duration(verdict.back_off)}" if verdict.back_off else ""
             return f"the job is retried{wait} ({which})"
         case Effect.REPLICA_DONE:
             return "the replica is done" if found.exit_code == 0 else "the job goes on without it"
@@ -275,6 +275,10 @@ def _how(exit_record: ExitRecord) -> str:
     if exit_record.signal is not None:
         return f"was ended by signal {exit_record.signal}"
     return f"exited with status {exit_record.exit_code}"
+
+
+def _duration(nanoseconds: int) -> str:
+    return f"{_seconds(nanoseconds)} second{'' if nanoseconds == 10**9 else 's'}"
 
 
 def _seconds(nanoseconds: int) -> str:

@@ -1,5 +1,7 @@
 """What is said about a valid job that may not do what its author expects (SPEC §1.6)."""
 
+from collections.abc import Collection
+
 from trainshed.core.specs.model import WorkerPool
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch"})
@@ -20,13 +22,6 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
                 f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
                 "repeat its work."
             )
-    gpus = [pool for pool in pools if _asks_for_gpu(pool)]
-    if gpus:
-        asked = ", ".join(sorted({_devices(pool) for pool in gpus}))
-        found.append(
-            f"The job asks for GPUs ({asked}); this service assigns none yet, so its programs run without "
-            "them: CUDA_VISIBLE_DEVICES is empty."
-        )
     tpus = [pool for pool in pools if _asks_for_tpu(pool)]
     if tpus:
         asked = ", ".join(sorted({_devices(pool) for pool in tpus}))
@@ -35,6 +30,23 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
             "the host."
         )
     return tuple(found)
+
+
+def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
+    """The warning for a job that asks for GPUs of which no node has any, "" if it does not (SPEC §2, "Capacity modes").
+    `there`: the types of accelerators that nodes have."""
+    asked = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
+    if not asked or any(kind.startswith("NVIDIA") or not kind for kind in there):
+        return ""
+    return (
+        f"The job asks for GPUs ({', '.join(asked)}) and no node here has any: its programs run without them, "
+        "and CUDA_VISIBLE_DEVICES is empty."
+    )
+
+
+def _asks_for_gpu(pool: WorkerPool) -> bool:
+    devices = pool.machine.accelerators
+    return devices is not None and devices.type.startswith("NVIDIA")
 
 
 _CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}
@@ -58,11 +70,6 @@ def _idle(role: str, family: str) -> str:
         f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
         "their place by CLUSTER_SPEC and TF_CONFIG, and share no work unless the program does so itself."
     )
-
-
-def _asks_for_gpu(pool: WorkerPool) -> bool:
-    devices = pool.machine.accelerators
-    return devices is not None and devices.type.startswith("NVIDIA")
 
 
 def _asks_for_tpu(pool: WorkerPool) -> bool:
