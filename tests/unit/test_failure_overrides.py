@@ -287,6 +287,7 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
             'name = "mine"\nexit_codes = [3]\naction = "fail"\ntext = "{job} is over"',
             "text: nothing stands for {job}",
         ),
+        ('name = "mine"\nenabled = "no"\ncode = 3', "enabled: 'no' is not true or false"),
         ('name = "mine"\nenabled = false', "enabled: there is no built-in row of this name"),
         ('name = "stock_out"\nbefore = "cancelled"', "before: a built-in row keeps its place"),
         ('name = "stock_out"\ngives_room = false', "gives_room: the job has no room"),
@@ -309,6 +310,57 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
 def test_what_cannot_be_meant_is_refused(fields: str, said: str) -> None:
     (first, *_) = violations(f"[[failure_rules]]\n{fields}")
     assert said in first
+
+
+def test_one_fault_hides_no_other() -> None:
+    """docs/failure-table.md: all that is wrong is said at once, by entry and field."""
+    said = violations(
+        """
+        [[failure_rules]]
+        name = "Bad Name"
+        retries = -1
+        before = "nobody"
+        [[failure_rules]]
+        name = "mine"
+        exit_codes = [300]
+        before = "nobody"
+        [[failure_rules]]
+        name = "stock_out"
+        enabled = false
+        retries = 1
+        """
+    )
+    assert [text.split(": ")[0] for text in said] == [
+        "failure_rules[0].name",
+        "failure_rules[0].retries",
+        "failure_rules[0].before",
+        'failure_rules "mine".exit_codes',
+        'failure_rules "mine".before',
+        'failure_rules "mine".action',
+        'failure_rules "stock_out".retries',
+        'failure_rules "stock_out".enabled',
+    ]
+
+
+def test_a_faulty_row_that_may_be_the_last_word_leaves_no_gap_and_is_a_place() -> None:
+    (said,) = violations(
+        """
+        [[failure_rules]]
+        name = "mine"
+        causes = ["stock_out"]
+        action = "fail"
+        retries = -1
+        [[failure_rules]]
+        name = "stock_out"
+        enabled = false
+        [[failure_rules]]
+        name = "first"
+        before = "mine"
+        exit_codes = [7]
+        action = "fail"
+        """
+    )
+    assert said.startswith('failure_rules "mine".retries: ')
 
 
 def test_two_entries_of_one_name_are_refused() -> None:

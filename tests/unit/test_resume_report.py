@@ -236,6 +236,7 @@ def test_files_written_before_and_read_after_are_told() -> None:
         (Traffic(), "no checkpoint was written before the fault"),
         (Traffic((access("5", 0, write=True),)), "no checkpoint was read after the restart"),
         (UNSEEN, "nobody looked"),
+        (traffic(job(), (), CREATED, 0), "write checkpoints to a bucket"),
     ],
 )
 def test_the_advice_names_the_likely_cause(seen: Traffic, said: str) -> None:

@@ -99,7 +99,9 @@ def test_no_node_could_ever_do_or_none_can_now() -> None:
     assert lost.reason is WaitReason.STOCK_OUT
     assert lost.message == "needs 32 CPUs on one node; the largest node has 16"
     assert said(world, 2) == Waiting(
-        WaitReason.NO_NODE, "needs 16 CPUs on a node, and b is drained"
+        WaitReason.NO_NODE,
+        "needs 16 CPUs on a node, and b is drained",
+        "b is given back with: trainshed nodes undrain b",
     )
     assert said(world, 3).message == (
         "needs 9 replicas at once, 4 CPUs each, and there is room for 5 of them"
@@ -133,6 +135,20 @@ def test_a_replica_without_a_place_says_so() -> None:
         "workerpool0-0 lost its place on a and needs 4 CPUs on another node",
         "",
         (gang(2).name,),
+    )
+
+
+def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
+    """SPEC §2.1."""
+    drained = NodeCondition.DRAINED
+    world = World([node("a", 4, condition=drained), node("b", 4, condition=drained)])
+    lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))
+    world.put(Standing(gang(1, 4, replicas=2), homeless=lost))
+    assert said(world, 1) == Waiting(
+        WaitReason.NO_NODE,
+        "2 replicas wait for another place: workerpool0-0 lost its place on a;"
+        " needs 4 CPUs on a node, and a is drained, b is drained",
+        "a drained node is given back with: trainshed nodes undrain NAME",
     )
 
 

@@ -83,6 +83,31 @@ def test_all_wrong_settings_are_named_at_once(
     assert len(str(refused.value).splitlines()) == 1 + 5
 
 
+def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('node = 2\ncapacity = "strikt"\n[[failure_rules]]\nname = "A"')
+    monkeypatch.setenv("TRAINSHED_GRACE", "-1")
+    with pytest.raises(SettingsError) as refused:
+        load(config, {"nodes": 0, "region": "us-centrall"})
+    lines = [line.strip() for line in str(refused.value).splitlines()]
+    assert "--nodes: 0 is not 1 or more" in lines
+    assert "TRAINSHED_GRACE: '-1' is not 0 or more" in lines
+    assert (
+        f"{config}: capacity: 'strikt' is not one of relaxed, strict. Did you mean strict?" in lines
+    )
+    assert any("unknown setting 'node'. Did you mean nodes" in line for line in lines)
+    assert any(line.startswith(f"{config}: failure_rules[0].name: ") for line in lines)
+    assert any("Did you mean us-central1" in line for line in lines)
+
+
+def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path / "c.toml", {})
+    assert "c.toml cannot be read: No such file or directory; give" in str(refused.value)
+
+
 def test_every_wrong_failure_rule_is_named(tmp_path: Path) -> None:
     """SPEC §2.1: the table is overridable by an operator; what cannot be used is said entry by entry."""
     config = tmp_path / "c.toml"

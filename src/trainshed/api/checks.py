@@ -27,11 +27,13 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     except InvalidRequest as invalid:
         told = tuple(_own_path(violation.field) for violation in refused.violations)
         further = tuple(
-            Violation(v.field, f"Field: {v.field}; {v.description}")
+            Violation(v.field, v.description)
             for v in invalid.violations
             if not any(_within(v.field, path) for path in told)
         )
-        return WireError((*refused.violations, *further), refused.partial)
+        # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must too.
+        texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in further))
+        return WireError((*refused.violations, *further), refused.partial, message="\n".join(texts))
     except Exception:
         # Something else is wrong as well (the project's name, say); it will be told when this is mended.
         return refused

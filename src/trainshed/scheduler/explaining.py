@@ -83,7 +83,8 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
         return Waiting(WaitReason.STOCK_OUT, missing, hint(snapshot, entry))
     if not possible:
         message = _no_node(snapshot, entry.shape.kinds)
-        return Waiting(WaitReason.NO_NODE, message, hint(snapshot, entry))
+        offers = (hint(snapshot, entry), _undrain(snapshot, entry.shape.kinds))
+        return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)))
     for meter, amount in entry.meters:
         if meter.limit is not None and not meter.lets(amount, meter.limit - meter.used, meter.used):
             return _short(snapshot, entry, meter, amount)
@@ -98,11 +99,14 @@ def _homeless(snapshot: Snapshot, entry: Entry) -> Waiting:
     demand = dict(entry.gang.replicas)[replica]
     kinds = tuple((kind, 1) for kind in entry.kinds if kind.demand == demand)[:1]
     missing, possible = verdict_of(snapshot, kinds)
-    lost = f"{replica} lost its place" + (f" on {node}" if node else "")
+    count = len(entry.standing.homeless)
+    all_of_them = f"{count} replicas wait for another place: " if count > 1 else ""
+    lost = f"{all_of_them}{replica} lost its place" + (f" on {node}" if node else "")
     if missing:
         return Waiting(WaitReason.STOCK_OUT, f"{lost} and {missing}")
     if not possible:
-        return Waiting(WaitReason.NO_NODE, f"{lost}; {_no_node(snapshot, kinds)}")
+        message = f"{lost}; {_no_node(snapshot, kinds)}"
+        return Waiting(WaitReason.NO_NODE, message, _undrain(snapshot, kinds))
     needs = f" and needs {described(kinds[0][0])} on another node" if snapshot.policy.strict else ""
     held = _in_the_way(snapshot, entry, kinds[0][0])
     return Waiting(WaitReason.CAPACITY, lost + needs, "", _names(snapshot, held))
@@ -111,20 +115,38 @@ def _homeless(snapshot: Snapshot, entry: Entry) -> Waiting:
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
     if not snapshot.nodes or all(node.room is None for node in snapshot.nodes.values()):
         return "no node is known yet"
-    nodes = list(snapshot.known)
-    if snapshot.policy.strict:
-        nodes = nodes_that_hold(snapshot.known, kinds[0][0]) or nodes
-    away = [name for name in sorted(nodes) if not snapshot.nodes[name].is_ready]
+    away = _away(snapshot, kinds)
     said = ", ".join(f"{name} {_condition(snapshot, name)}" for name in away[:_NAMED])
     more = f" and {len(away) - _NAMED} more" if len(away) > _NAMED else ""
     needs = f"needs {described(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
     return f"{needs}{said or 'the nodes that are left are too small'}{more}"
 
 
-def _condition(snapshot: Snapshot, name: str) -> str:
+def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
+    """The nodes that would do and take no work now."""
+    nodes = list(snapshot.known)
+    if snapshot.policy.strict:
+        nodes = nodes_that_hold(snapshot.known, kinds[0][0]) or nodes
+    return [name for name in sorted(nodes) if not snapshot.nodes[name].is_ready]
+
+
+def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
+    """How drained nodes are given back, "" if none of those that would do is drained."""
+    drained = [name for name in _away(snapshot, kinds) if _is_drained(snapshot, name)]
+    if len(drained) > 1:
+        return "a drained node is given back with: trainshed nodes undrain NAME"
+    return (
+        f"{drained[0]} is given back with: trainshed nodes undrain {drained[0]}" if drained else ""
+    )
+
+
+def _is_drained(snapshot: Snapshot, name: str) -> bool:
     room = snapshot.nodes[name].room
-    drained = room is not None and room.condition is NodeCondition.DRAINED
-    return "is drained" if drained else "does not answer"
+    return room is not None and room.condition is NodeCondition.DRAINED
+
+
+def _condition(snapshot: Snapshot, name: str) -> str:
+    return "is drained" if _is_drained(snapshot, name) else "does not answer"
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:

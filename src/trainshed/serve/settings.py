@@ -1,8 +1,9 @@
 """Settings: defaults, then a TOML file, then the environment, then the command line; later wins."""
 
+import difflib
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -76,8 +77,12 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     values: dict[str, tuple[Any, str]] = {}
     if config is not None:
         document = _read(config)
-        values.update({key: (value, str(config)) for key, value in document.items()})
-        wrong += [f"{config}: unknown setting {key!r}" for key in document if key not in known]
+        values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
+        wrong += [
+            f"{config}: unknown setting {key!r}.{_near(key, known) or ' docs/settings.md lists all.'}"
+            for key in document
+            if key not in known
+        ]
     # The first two have variables that are the defaults' own; tables stand in files only.
     for name in known - {"data", "cache", "failure_rules"}:
         variable = f"TRAINSHED_{name.upper()}"
@@ -92,18 +97,34 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             try:
                 converted[name] = _convert(name, value)
             except ValueError as failure:
-                wrong += [f"{source}: {name}: {line}" for line in str(failure).splitlines()]
+                wrong += [_told(source, name, line) for line in str(failure).splitlines()]
     if wrong:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
     return replace(settings, data=settings.data.absolute(), cache=settings.cache.absolute())
 
 
+def _told(source: str, name: str, line: str) -> str:
+    """What is wrong behind its source; a line that names the setting's own parts does not name it twice."""
+    named = line.startswith((f"{name} ", f"{name}["))
+    return f"{source.removesuffix(f': {name}') if named else source}: {line}"
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    """` Did you mean …?` with what is spelled most alike, in either case; "" if nothing is."""
+    names = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), sorted(names), n=1)
+    return f" Did you mean {names[found[0]]}?" if found else ""
+
+
 def _read(config: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(config.read_text())
-    except (OSError, ValueError) as failure:
-        raise SettingsError(f"The configuration {config} cannot be read: {failure}") from None
+    except OSError as failure:
+        cause = f"{failure.strerror}; give the path of a TOML file"
+    except ValueError as failure:
+        cause = str(failure)
+    raise SettingsError(f"The configuration {config} cannot be read: {cause}")
 
 
 def _convert(name: str, value: Any) -> Any:
@@ -130,7 +151,10 @@ def _convert(name: str, value: Any) -> Any:
     if name in _RULES:
         _RULES[name](converted)
     if name in _CHOICES and converted not in _CHOICES[name]:
-        raise ValueError(f"{value!r} is not one of {', '.join(_CHOICES[name])}")
+        choices = _CHOICES[name]
+        raise ValueError(
+            f"{value!r} is not one of {', '.join(choices)}.{_near(converted, choices)}"
+        )
     return converted
 
 
@@ -170,7 +194,7 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
         kind, _, count = part.strip().partition("=")
         if kind not in types:
             raise ValueError(
-                f"{kind!r} is no accelerator type; the types are {', '.join(sorted(types))}"
+                f"{kind!r} is no accelerator type; the types are {', '.join(sorted(types))}.{_near(kind, types)}"
             )
         if not count.isdecimal() or not int(count):
             raise ValueError(f"{part!r} is not of the form TYPE=COUNT with a count of 1 or more")
@@ -184,7 +208,7 @@ def _check_region(region: str) -> None:
     from trainshed.core.names import Api
 
     if region not in (known := regions(Api.VERTEX)):
-        raise ValueError(f"{region!r} is not one of {', '.join(known)}")
+        raise ValueError(f"{region!r} is not one of {', '.join(known)}.{_near(region, known)}")
 
 
 def _check_bucket(name: str) -> None:

@@ -67,12 +67,19 @@ class Violation:
 class WireError(ValueError):
     """A body or a query that is not the message it should be; carries every violation found.
 
-    The message is what the public services put into `error.message`: the texts, one per line.
+    The message is what the public services put into `error.message`: the texts, one per line, unless `message` is given.
     `partial` is the request as far as it could be read, None if it is no JSON object at all.
     """
 
-    def __init__(self, violations: tuple[Violation, ...], partial: Message | None = None) -> None:
-        super().__init__("\n".join(violation.description for violation in violations))
+    def __init__(
+        self,
+        violations: tuple[Violation, ...],
+        partial: Message | None = None,
+        *,
+        message: str = "",
+    ) -> None:
+        texts = "\n".join(violation.description for violation in violations)
+        super().__init__(message or texts)
         self.violations = violations
         self.partial = partial
 

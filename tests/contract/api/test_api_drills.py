@@ -173,6 +173,9 @@ async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) ->
         await order(house, kind="kill", replica="workerpool2-0", atLine="x", after=1)
     )
     assert "it has: workerpool0-0, workerpool1-0" in other["replica"]
+    for name in ("workerpool9-9", "wrkr"):
+        said = violations(await order(house, kind="kill", replica=name))["replica"]
+        assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in said
     assert "not both" in other["after"]
     assert "kind" in violations(await order(house))
     assert (await house.call("GET", f"{JOB}/drills")).json["drills"] == []

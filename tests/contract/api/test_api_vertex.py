@@ -85,6 +85,11 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     (details,) = answer.error["details"]
     fields = [violation["field"] for violation in details["fieldViolations"]]
+    told = {
+        violation["field"]: violation["description"] for violation in details["fieldViolations"]
+    }
+    assert not told["display_name"].startswith("Field: "), "the field is named beside it"
+    assert "\nField: display_name; " in answer.error["message"]
     assert sorted(fields) == [
         "custom_job.job_spec.scheduling.strategy",
         "custom_job.job_spec.worker_pool_specs[0].replica_count",

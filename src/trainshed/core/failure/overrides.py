@@ -45,6 +45,7 @@ _MESSAGES = {
     Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
 }
 """Code and message of a new row that names none."""
+_BUILT_IN = frozenset(rule.name for rule in RULES)
 
 
 class WrongRules(ValueError):
@@ -59,60 +60,104 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
     """The table in force: `rules` with an operator's entries, which apply in their order.
     Raises WrongRules, naming all violations."""
     built_in = {rule.name for rule in rules}
-    table, wrong, seen = list(rules), list[str](), set[str]()
+    table, wrong, seen, open_causes = list(rules), list[str](), set[str](), set[Cause]()
     for position, entry in enumerate(entries):
         name = fields.name_of(entry)
         where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
+        read, said = fields.read(entry)
+        said += _no_place(table, seen, read)
         if not name:
-            wrong.append(
-                f"{where}.name: {entry.get('name')!r} is not a name; give small letters, digits and _, such as bad_gpu"
+            said.insert(
+                0,
+                f"name: {entry.get('name')!r} is not a name; give small letters, digits and _, such as bad_gpu",
             )
         elif name in seen:
-            wrong.append(f"{where}.name: an entry of this name came before; put both into one")
+            said.insert(0, "name: an entry of this name came before; put both into one")
         else:
             seen.add(name)
-            said = _apply(table, name, entry, is_new=name not in built_in)
-            wrong += [f"{where}.{text}" for text in said]
-    if not wrong:
-        wrong += _gaps(table, rules, seen)
+            said = _apply(table, name, entry, read, said, is_new=name not in built_in)
+        if said and name not in built_in:
+            open_causes |= _meant(entry, read)
+        wrong += [f"{where}.{text}" for text in said]
+    wrong += _gaps(table, rules, seen, open_causes)
     if wrong:
         raise WrongRules(wrong)
     return tuple(table)
 
 
-def _apply(table: list[Rule], name: str, entry: Entry, *, is_new: bool) -> list[str]:
-    """Put one entry into the table; what is wrong with it, as `field: words`."""
-    read, wrong = fields.read(entry)
+def _no_place(table: Sequence[Rule], seen: set[str], read: fields.Fields) -> list[str]:
+    """What is wrong with the place that an entry asks for. An earlier entry may be faulty, so `seen` counts too."""
+    place = read.get("before")
+    names = [rule.name for rule in table]
+    if place is None or place in names or (place in seen and place not in _BUILT_IN):
+        return []
+    return [f"before: there is no row {place!r}; the rows are {', '.join(names)}"]
+
+
+def _meant(entry: Entry, read: fields.Fields) -> frozenset[Cause]:
+    """The causes on which a faulty new row might have the last word, were it right."""
+    return read.get("causes", frozenset(Cause)) if "causes" in entry else frozenset()
+
+
+def _apply(
+    table: list[Rule],
+    name: str,
+    entry: Entry,
+    read: fields.Fields,
+    wrong: list[str],
+    *,
+    is_new: bool,
+) -> list[str]:
+    """Put one entry into the table, as far as it can be read; what is wrong with it, as `field: words`: `wrong`, which
+    is known already, and more."""
+    # What the fields say together is judged only if each of them could be read: one that could not may be what is missing.
+    readable = set(entry) <= {"name", "before", *read}
+    read = dict(read)
     enabled, before = read.pop("enabled", True), read.pop("before", None)
     if name == "cancelled":
-        return ["name: a cancel does not pass the table, so this row cannot be changed"]
+        text = "name: a cancel does not pass the table, so this row cannot be changed"
+        return [text, *wrong]
     if not enabled:
         others = sorted(set(entry) - {"name", "enabled"})
         wrong += [f"{field}: says nothing, for the row is dropped" for field in others]
         if is_new:
             wrong.append("enabled: there is no built-in row of this name to drop")
-        if not wrong:
-            table[:] = [rule for rule in table if rule.name != name]
-        return wrong
-    if wrong:
+        table[:] = [rule for rule in table if rule.name != name]
         return wrong
     if not is_new:
         if before is not None:
-            return ["before: a built-in row keeps its place; drop it and add one of another name"]
+            text = "before: a built-in row keeps its place; drop it and add one of another name"
+            wrong = [*(said for said in wrong if not said.startswith("before: ")), text]
         at = next(i for i, rule in enumerate(table) if rule.name == name)
-        changed = _changed(table[at], read)
-        table[at] = changed
-        return list(_contradictions(changed))
+        table[at] = _changed(table[at], dict(read))
+        return [*wrong, *(_contradictions(table[at]) if readable else ())]
+    missing = _missing(entry)
+    if missing or not readable:
+        return [*wrong, *missing]
     made = _new(name, read)
     if isinstance(made, list):
-        return made
+        return [*wrong, *made]
+    # DEFAULT_PLACE itself may have been dropped, or what the place names is faulty; else `wrong` has said it.
     place = before or DEFAULT_PLACE
     at = next((i for i, rule in enumerate(table) if rule.name == place), None)
-    if at is None:
-        names = ", ".join(rule.name for rule in table)
-        return [f"before: there is no row {place!r}; the rows are {names}"]
-    table.insert(at, made)
-    return list(_contradictions(made))
+    if at is not None:
+        table.insert(at, made)
+    elif not before:
+        wrong = [*wrong, *_no_place(table, set(), {"before": place})]
+    return [*wrong, *_contradictions(made)]
+
+
+def _missing(entry: Entry) -> list[str]:
+    """What a new row must say and does not; nothing where it may be meant to drop one."""
+    if "enabled" in entry and entry["enabled"] is not True:
+        return []
+    missing = list[str]()
+    if not {"causes", "exit_codes", "signals"} & set(entry):
+        known = ", ".join(cause for cause in Cause if cause is not Cause.CANCELLED)
+        missing.append(f"causes: say when the row applies: causes ({known}), exit_codes or signals")
+    if "action" not in entry:
+        missing.append("action: say what happens in the end: fail, done or succeed")
+    return missing
 
 
 def _changed(rule: Rule, read: fields.Fields) -> Rule:
@@ -121,16 +166,11 @@ def _changed(rule: Rule, read: fields.Fields) -> Rule:
 
 
 def _new(name: str, read: fields.Fields) -> Rule | list[str]:
-    """A new row; what it does not say comes from its causes."""
+    """A new row of which nothing is missing; what it does not say comes from its causes."""
     if "causes" not in read:
         causes = {Cause.EXITED} if "exit_codes" in read else set[Cause]()
         causes |= {Cause.SIGNALLED} if "signals" in read else set()
-        if not causes:
-            known = ", ".join(cause for cause in Cause if cause is not Cause.CANCELLED)
-            return [f"causes: say when the row applies: causes ({known}), exit_codes or signals"]
         read["causes"] = frozenset(causes)
-    if "action" not in read:
-        return ["action: say what happens in the end: fail, done or succeed"]
     found = {_MESSAGES[cause] for cause in read["causes"]}
     if read["action"] is Action.FAIL:
         code, message = min(found)
@@ -175,11 +215,14 @@ def _contradictions(rule: Rule) -> Iterator[str]:
         yield "memory_cap: memory cannot grow up to 1 times what it was; say more, such as 4.0"
 
 
-def _gaps(table: Sequence[Rule], rules: Sequence[Rule], named: set[str]) -> Iterator[str]:
-    """The last row of each cause must match whatever the rest of the evidence is: every end has a verdict."""
+def _gaps(
+    table: Sequence[Rule], rules: Sequence[Rule], named: set[str], open_causes: set[Cause]
+) -> Iterator[str]:
+    """The last row of each cause must match whatever the rest of the evidence is: every end has a verdict.
+    `open_causes`: those for which a faulty entry may be meant as that row, so that nothing is said of them yet."""
     left = {rule.name: rule for rule in table}
     for cause in Cause:
-        if any(not _narrowed(rule, cause) for rule in table):
+        if cause in open_causes or any(not _narrowed(rule, cause) for rule in table):
             continue
         for rule in rules:
             if rule.name in named and not _narrowed(rule, cause):

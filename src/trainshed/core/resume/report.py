@@ -7,7 +7,7 @@ from typing import assert_never
 from trainshed.core.failure.rules import Effect
 from trainshed.core.resume.hits import Hit
 from trainshed.core.resume.steps import Step
-from trainshed.core.resume.traffic import FileSeen, Traffic, read, written
+from trainshed.core.resume.traffic import NO_PLACE, FileSeen, Traffic, read, written
 
 
 class Outcome(enum.StrEnum):
@@ -160,6 +160,11 @@ def _advice(finding: Finding, then: str) -> str:
 
 
 def _cause(finding: Finding) -> str:
+    if finding.unseen == NO_PLACE:
+        return (
+            "the job has no baseOutputDirectory or jobDir, and what lies in the working directory does not survive"
+            " a retry or a move; write checkpoints to a bucket."
+        )
     if finding.unseen:
         return (
             "see that the program looks for its latest checkpoint when it starts (which files it read is not"

@@ -10,6 +10,10 @@ from trainshed.core.lifecycle.records import Job
 
 _URI: Final = re.compile(r"gs://[^\s,;'\"]+")
 _MOST_PREFIXES: Final = 20
+NO_PLACE: Final = (
+    "the job names no place in a bucket (baseOutputDirectory or jobDir) for its checkpoints"
+)
+"""Why nothing is known of the accesses of a job that keeps its files elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,7 @@ def traffic(job: Job, accesses: tuple[Access, ...], since: int, files_written: i
     """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known. `files_written`:
     when anything in the job's folders was last written in any way, 0 = never, -1 = not known."""
     if not prefixes(job):
-        return Traffic(
-            unseen="the job names no place in a bucket (baseOutputDirectory or jobDir) for its checkpoints"
-        )
+        return Traffic(unseen=NO_PLACE)
     if since > job.created:
         return Traffic(
             accesses, "the buckets' access log does not go back to the beginning of the job"
