@@ -161,7 +161,8 @@ class Shim:
         if self._force_at and now >= self._force_at:
             self._force_at = 0.0
             if self._status < 0:
-                os.kill(self._child, signal.SIGKILL)  # It does not listen; its program dies with it.
+                # It does not listen; its program dies with it.
+                os.kill(self._child, signal.SIGKILL)
 
     def _read(self, handle: int) -> None:
         """Write what a pipe holds, as lines, to the log."""
