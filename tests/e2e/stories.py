@@ -55,7 +55,8 @@ class Story:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        return [_verdict(entry["details"]) for entry in self.of_kind("verdict")]
+        """All but the last one of a job that succeeded."""
+        return _verdicts(self.entries)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [entry for entry in self.entries if entry["kind"] == kind]
@@ -108,9 +109,13 @@ def timeline(service: Service, job_id: str) -> list[dict[str, Any]]:
 
 
 def verdicts(service: Service, job_id: str) -> list[Verdict]:
-    """The verdicts so far of a job that may still run."""
-    found = timeline(service, job_id)
-    return [_verdict(entry["details"]) for entry in found if entry["kind"] == "verdict"]
+    """The verdicts so far of a job that may still run, but for the one by which it succeeds."""
+    return _verdicts(timeline(service, job_id))
+
+
+def _verdicts(entries: list[dict[str, Any]]) -> list[Verdict]:
+    found = (_verdict(entry["details"]) for entry in entries if entry["kind"] == "verdict")
+    return [verdict for verdict in found if verdict.effect != "job_succeeds"]
 
 
 def begun(service: Service, job_id: str) -> Iterator[str]:

@@ -111,7 +111,12 @@ def test_the_primary_s_exit_0_is_the_job_s_success(service: Service, gate: Path)
     assert told.state == "SUCCEEDED"
     assert "error" not in told.public
     assert told.view["rule"] == "primary_succeeded"
-    assert told.verdicts == []
+    (verdict,) = told.of_kind("verdict")
+    assert (verdict["details"]["rule"], verdict["details"]["effect"]) == (
+        "primary_succeeded",
+        "job_succeeds",
+    )
+    assert (verdict["details"]["replica"], verdict["details"]["exit_code"]) == (PRIMARY, 0)
     assert told.begun == {PRIMARY: 1, WORKER: 1}
     assert "told to stop" in service.lines(told.view["jobId"], WORKER)
     (over,) = told.of_kind("succeeded")
