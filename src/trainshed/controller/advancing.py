@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST = 24 * 3600.0
 """Seconds; a later moment is looked at again then, so that a changed clock is noticed."""
+_CROWD = 100
+"""Up to so many waiting jobs are told on their timelines why they wait."""
 
 
 class Advancing:
@@ -132,7 +134,10 @@ class Advancing:
         return job
 
     def _tell_why(self, job: Job, told: list[TimelineEntry]) -> None:
-        """The first entry of a job that has to wait."""
+        """The first entry of a job that has to wait. Not in a crowd: there it would cost every job a commit, and to be
+        one of many is all that it would say; whoever asks about the job is told in any case."""
+        if self._room.crowd > _CROWD:
+            return
         waiting = self._room.why(job.uid, self._now())
         if waiting is not None:
             message = f"{waiting.message} {waiting.hint}".strip()

@@ -168,6 +168,11 @@ class Room:
             case NodeState.GONE:
                 return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
 
+    @property
+    def crowd(self) -> int:
+        """How many jobs wait."""
+        return len(self._snapshot.queue)
+
     def why(self, uid: JobUid, now: int) -> Waiting | None:
         """Why a job waits; None if it does not."""
         return explaining.why(self._snapshot, uid, now) if uid in self._standings else None
