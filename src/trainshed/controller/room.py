@@ -65,7 +65,6 @@ class Room:
         self._wake_at = wake_at
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
-        self._standings: dict[JobUid, Standing] = {}
         self._nodes: dict[str, Node] = {}
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
@@ -78,21 +77,22 @@ class Room:
         if job.state.is_final:
             self.forget(job.uid)
             return
-        before = self._standings.get(job.uid)
+        before = self._standing(job.uid)
         standing = standing_of(job, before)
         if standing != before:
-            self._set(standing)
+            self._snapshot.put(standing)
+            self._changed = True
 
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less room than was told last."""
-        before = self._standings.get(job.uid)
+        before = self._standing(job.uid)
         if before is None:
             return False
         now = standing_of(job, before)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
 
     def forget(self, uid: JobUid) -> None:
-        if self._standings.pop(uid, None) is not None:
+        if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
             self._changed = True
 
@@ -138,7 +138,7 @@ class Room:
     def counts(self, uid: JobUid, event: Event) -> bool:
         """Whether the decision that `event` reports still counts; True for events that report none. If not, its room
         may be another job's by now, and whatever is true instead has been, or will be, decided anew."""
-        standing = self._standings.get(uid)
+        standing = self._standing(uid)
         if standing is None:
             return True  # the job is over, and takes no notice
         match event:
@@ -175,13 +175,10 @@ class Room:
 
     def why(self, uid: JobUid, now: int) -> Waiting | None:
         """Why a job waits; None if it does not."""
-        return explaining.why(self._snapshot, uid, now) if uid in self._standings else None
+        return explaining.why(self._snapshot, uid, now)
 
     def position(self, uid: JobUid) -> int:
         """1 = next; 0 = it does not wait."""
-        standing = self._standings.get(uid)
-        if standing is None or standing.places or standing.homeless:
-            return 0
         return position(self._snapshot, uid)
 
     def preflight(self, job: Job, now: int) -> Preflight:
@@ -208,13 +205,13 @@ class Room:
 
     # --- inside ---
 
-    def _set(self, standing: Standing) -> None:
-        self._standings[standing.gang.uid] = standing
-        self._snapshot.put(standing)
-        self._changed = True
+    def _standing(self, uid: JobUid) -> Standing | None:
+        """What was told of a job, or decided since."""
+        entry = self._snapshot.entries.get(uid)
+        return entry.standing if entry else None
 
     def _count(self, decision: Decision) -> None:
-        before = self._standings[decision.uid]
+        before = self._snapshot.entries[decision.uid].standing
         match decision:
             case Admit(_, nodes):
                 standing = replace(before, places=nodes, homeless=())
@@ -227,7 +224,6 @@ class Room:
                 standing = replace(before, leaving=True)
             case StockOut():
                 standing = replace(before, not_before=_NEVER)
-        self._standings[decision.uid] = standing
         self._snapshot.put(standing)
 
     def _refresh_nodes(self) -> None:

@@ -56,6 +56,11 @@ def is_container_job(spec: JobSpec) -> bool:
     return bool(spec.pool(0).program.image_uri)
 
 
+def is_reducer(spec: JobSpec, pool: int) -> bool:
+    """Whether the replicas of a pool are a reduction server's."""
+    return pool == PS_POOL and has_reducers(spec)
+
+
 def has_reducers(spec: JobSpec) -> bool:
     """Whether the third pool is a reduction server, which no framework may take for a parameter server."""
     return any(
@@ -111,12 +116,11 @@ def tf_config(
     """
     if spec.api is Api.VERTEX and len(spec.replicas()) == 1:
         return None
-    reducers = has_reducers(spec)
-    if reducers and replica.pool == PS_POOL:
+    if is_reducer(spec, replica.pool):
         return None
     roles = _roles(spec)
     roles.pop(EVALUATOR_POOL, None)
-    if reducers:
+    if has_reducers(spec):
         roles.pop(PS_POOL)
     return {
         "cluster": _by_pool(spec, endpoints, roles),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import (
     InjectFault,
     Instruction,
@@ -15,8 +14,6 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.names import ReplicaId
-
-_FAULTS = (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
 
 
 def instructions(job: Job) -> tuple[Instruction, ...]:
@@ -39,7 +36,7 @@ def _while_running(job: Job) -> Iterator[Instruction]:
     if waiting := _waiting(job):
         yield StartReplicas(job.attempt, waiting)
     for drill in job.drills:
-        if drill.kind in _FAULTS and drill.fired and not drill.done:
+        if drill.kind.is_of_process and drill.fired and not drill.done:
             yield InjectFault(
                 drill.number, drill.kind, drill.attempt, drill.replica, drill.incarnation
             )

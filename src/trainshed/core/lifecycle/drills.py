@@ -22,6 +22,11 @@ class DrillKind(enum.StrEnum):
     STOCKOUT = "stockout"
     INTERNAL = "internal"
 
+    @property
+    def is_of_process(self) -> bool:
+        """Whether it is done to a replica's processes, by the engine; the others are judged as if they had happened."""
+        return self in (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
+
 
 @dataclass(frozen=True, slots=True)
 class Drill:

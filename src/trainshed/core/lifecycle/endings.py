@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from trainshed.core.cluster import has_reducers
+from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
 from trainshed.core.lifecycle import story
@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.states import (
 )
 from trainshed.core.lifecycle.turn import Turn
 
-_REDUCER_POOL = 2
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
 _JOB_TRIGGERS = {
     JobState.SUCCEEDED: JobTrigger.SUCCEEDED,
@@ -43,7 +42,7 @@ def evidence(
         replica.id if replica else None,
         exit_record,
         is_package=spec.pool(pool).program.module is not None,
-        is_reducer=pool == _REDUCER_POOL and has_reducers(spec),
+        is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
     )

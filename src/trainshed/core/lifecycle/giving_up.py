@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.events import Event, ReplicaExited, ReplicaLost
@@ -23,7 +24,7 @@ def give_up(job: Job, event: Event, cause: str, now: int) -> Step:
         replace(r, state=ReplicaState.LOST) if _is_nowhere(job, r, event) else r
         for r in job.replicas
     )
-    error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause="service", reason=cause)
+    error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = job.outcome or Outcome(JobState.FAILED, RULE, error, now)
     lives = job.phase in _MAY_LIVE and any(not r.state.is_over for r in replicas)
     at = max(now, job.updated)

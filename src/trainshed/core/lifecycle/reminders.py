@@ -47,6 +47,6 @@ def take(turn: Turn, event: LimitNears | CheckpointDue | CheckpointLooked) -> No
                 return  # looked twice for one reminder
             turn.change(checkpoint=event.at)
             if event.written >= 0:
-                turn.tell(story.no_checkpoint(turn.job, event.at, CHECKPOINT_HOURS))
+                turn.tell(story.no_checkpoint(watched_bucket(turn.job), event.at, CHECKPOINT_HOURS))
         case _:
             assert_never(event)

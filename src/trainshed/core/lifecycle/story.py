@@ -183,8 +183,8 @@ def limit_nears(job: Job, now: int) -> TimelineEntry:
     )
 
 
-def no_checkpoint(job: Job, now: int, hours: int) -> TimelineEntry:
-    where = job.spec.job_dir or job.spec.base_output_directory
+def no_checkpoint(where: str, now: int, hours: int) -> TimelineEntry:
+    """`where`: the gs:// prefix below which checkpoints are expected."""
     return TimelineEntry(
         now,
         "no_checkpoint",
