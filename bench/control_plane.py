@@ -21,7 +21,9 @@ from bench.history import LOCATIONS, PROJECTS, T0, fill, job_of, name_of
 from bench.measures import Row
 from bench.passes import Passes
 from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
+from trainshed.core.works import Work
 from trainshed.store.port import Commit, JobQuery, LiveJob, Store
 from trainshed.store.registry import open_store
 from trainshed.store.sqlite.database import DATABASE_FILE
@@ -67,7 +69,7 @@ class _Side:
     def a_finished(self) -> int:
         return self.draws.randint(1, self.finished)
 
-    async def a_queued(self) -> LiveJob:
+    async def a_queued(self) -> LiveJob[Work]:
         live = await self.store.ledger.load(
             JobUid(self.finished + self.draws.randint(1, self.queued))
         )
@@ -98,7 +100,8 @@ async def _measure(
     for count in finished:
         store = open_store("sqlite", directory / str(count))
         epoch = await store.ledger.acquire("bench")
-        live = [one.job for one in await store.ledger.load_live()]
+        found = [one.job for one in await store.ledger.load_live()]
+        live = [job for job in found if isinstance(job, Job)]
         passes = Passes(live, next_uid=2 * (count + queued))
         after = count + queued + 1
         sides.append(_Side(store, count, queued, epoch, after, random.Random(count), passes))

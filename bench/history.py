@@ -10,9 +10,9 @@ from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
-from trainshed.store.codec import encode_details, encode_job, encode_labels
+from trainshed.store.codec import encode_details
 from trainshed.store.sqlite.database import DATABASE_FILE
-from trainshed.store.sqlite.rows import name_parameters
+from trainshed.store.sqlite.rows import work_parameters
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.statements import load_statements
 
@@ -29,7 +29,7 @@ _TELL = """
     FROM jobs CROSS JOIN story
     WHERE is_live = 0 OR seq = 1
 """
-_INTAKE = load_statements("trainshed.store.sqlite", "intake.sql")
+_WORKS = load_statements("trainshed.store.sqlite", "works.sql")
 
 
 def fill(directory: Path, finished: int, queued: int) -> None:
@@ -43,8 +43,8 @@ def fill(directory: Path, finished: int, queued: int) -> None:
     for first in range(1, finished + queued + 1, 10_000):
         last = min(first + 9_999, finished + queued)
         rows = [_row(uid, uid <= finished) for uid in range(first, last + 1)]
-        connection.executemany(_INTAKE["reserve_name"], rows)
-        connection.executemany(_INTAKE["insert_job"], rows)
+        for statement in ("reserve_name", "insert_job", "insert_work"):
+            connection.executemany(_WORKS[statement], rows)
     connection.execute(_TELL, (encode_details({}),))
     connection.execute("COMMIT")
     connection.close()
@@ -65,15 +65,7 @@ def job_of(uid: int, *, is_over: bool) -> Job:
 
 
 def _row(uid: int, is_over: bool) -> dict[str, Any]:
-    job = job_of(uid, is_over=is_over)
-    return name_parameters(job.name) | {
-        "uid": uid,
-        "state": job.state.value,
-        "is_live": int(not is_over),
-        "created": job.created,
-        "labels": _LABELS,
-        "record": encode_job(job),
-    }
+    return work_parameters(job_of(uid, is_over=is_over))
 
 
 def _examples() -> tuple[Job, Job]:
@@ -114,4 +106,3 @@ def _examples() -> tuple[Job, Job]:
 
 
 _WAITS, _OVER = _examples()
-_LABELS = encode_labels(_WAITS.labels)

@@ -57,16 +57,18 @@ def text(sections: list[Section]) -> str:
 def put_between_marks(page: Path, sections: list[Section]) -> list[str]:
     """Replace what stands in the page between `<!-- bench PART -->` and `<!-- end -->`. Returns the parts that have rows
     and no marks there; parts without rows leave what is there."""
-    content, missing = page.read_text("utf-8"), list[str]()
-    for section in sections:
-        if not section.rows:
-            continue
-        mark = re.compile(
-            rf"(<!-- bench {re.escape(section.part)} -->\n).*?(<!-- end -->)", re.DOTALL
-        )
-        new = table(section)
-        content, count = mark.subn(lambda found, new=new: f"{found[1]}{new}\n{found[2]}", content)
-        if not count:
-            missing.append(section.part)
+    return [
+        section.part
+        for section in sections
+        if section.rows and not put(page, section.part, table(section))
+    ]
+
+
+def put(page: Path, name: str, new: str) -> bool:
+    """Replace what stands in the page between the marks of this name. False if it has none."""
+    mark = re.compile(rf"(<!-- bench {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    content, count = mark.subn(
+        lambda found: f"{found[1]}{new}\n{found[2]}", page.read_text("utf-8")
+    )
     page.write_text(content, "utf-8")
-    return missing
+    return count > 0

@@ -38,8 +38,32 @@ class Selection:
     structs: frozenset[tuple[str, str]] = frozenset()
     output_only: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """Schema -> fields that only the service writes though the document does not say so."""
+    taken_as_input: frozenset[tuple[str, str]] = frozenset()
+    """(schema, field) that the document calls an output, and that clients send all the same."""
+    oneofs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(
+        default_factory=dict[str, Mapping[str, tuple[str, ...]]]
+    )
+    """Schema -> name -> fields of which one is set: so that a zero among them is told from nothing."""
+    details: tuple[str, ...] = ()
+    """Schemas that only an Any carries: what operations answer, and their metadata."""
 
 
+VIZIER = {
+    "create": "CreateStudy",
+    "get": "GetStudy",
+    "list": "ListStudies",
+    "delete": "DeleteStudy",
+    "trials.create": "CreateTrial",
+    "trials.get": "GetTrial",
+    "trials.list": "ListTrials",
+    "trials.delete": "DeleteTrial",
+    "trials.suggest": "SuggestTrials",
+    "trials.addMeasurement": "AddTrialMeasurement",
+    "trials.complete": "CompleteTrial",
+    "trials.stop": "StopTrial",
+    "trials.checkEarlyStoppingState": "CheckTrialEarlyStoppingState",
+    "trials.listOptimalTrials": "ListOptimalTrials",
+}
 ML = Selection(
     package="google.cloud.ml.v1",
     prefix="GoogleCloudMlV1",
@@ -58,11 +82,27 @@ ML = Selection(
         "projects.operations.get": ("Operations", "GetOperation"),
         "projects.operations.list": ("Operations", "ListOperations"),
         "projects.operations.cancel": ("Operations", "CancelOperation"),
+        "projects.locations.operations.get": ("Operations", "GetOperation"),
+        "projects.locations.operations.cancel": ("Operations", "CancelOperation"),
+        **{
+            f"projects.locations.studies.{method}": ("VizierService", rpc)
+            for method, rpc in VIZIER.items()
+        },
     },
     # facts/service_facts.md section 1.1: trainingOutput and its prediction twin are results.
     output_only={
         "GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"}),
     },
+    taken_as_input=frozenset({("GoogleCloudMlV1__Measurement", "elapsedTime")}),
+    oneofs={
+        "GoogleCloudMlV1_Trial_Parameter": {"value": ("floatValue", "intValue", "stringValue")},
+    },
+    details=(
+        "GoogleCloudMlV1__SuggestTrialsResponse",
+        "GoogleCloudMlV1__SuggestTrialsMetadata",
+        "GoogleCloudMlV1__CheckTrialEarlyStoppingStateResponse",
+        "GoogleCloudMlV1__CheckTrialEarlyStoppingStateMetatdata",
+    ),
 )
 LOGGING = Selection(
     package="google.logging.v2",
@@ -170,6 +210,8 @@ class _Builder:
                 if service not in services:
                     services[service] = self.file.service.add(name=service)
                 self.add_rpc(services[service], rpc, method)
+        for schema in self.selection.details:
+            self.refer(schema)
         while self.waiting:
             schema = self.waiting.pop()
             message = self.file.message_type.add(name=self.local_name(schema))
@@ -197,9 +239,18 @@ class _Builder:
     ) -> None:
         parameters: dict[str, Schema] = dict(method.get("parameters", {}))
         body_schema: str = method.get("request", {}).get("$ref", "")
+        path = template(method["path"], parameters)
+        for known in service.method:
+            if known.name == rpc:
+                # The same RPC below another path: its messages are there already.
+                rule: Any = known.options.Extensions[HTTP].additional_bindings.add(
+                    body="*" if body_schema else ""
+                )
+                setattr(rule, method["httpMethod"].lower(), path)
+                return
         out = service.method.add(name=rpc, output_type=self.refer(method["response"]["$ref"]))
         http: Any = out.options.Extensions[HTTP]
-        setattr(http, method["httpMethod"].lower(), template(method["path"], parameters))
+        setattr(http, method["httpMethod"].lower(), path)
         if rpc in KNOWN_REQUESTS:
             out.input_type = self.use(KNOWN_REQUESTS[rpc])
             http.body = "*" if body_schema else ""
@@ -225,13 +276,29 @@ class _Builder:
         schema: str,
     ) -> None:
         hidden = self.selection.output_only.get(schema, frozenset())
+        choices = {
+            member: name
+            for name, members in self.selection.oneofs.get(schema, {}).items()
+            for member in members
+        }
         for number, (name, prop) in enumerate(properties.items(), start=1):
             out = message.field.add(
                 name=snake(name), json_name=name, number=number, label=Field.LABEL_OPTIONAL
             )
             self.set_type(message, out, prop)
-            if output_only(prop) or name in hidden:
+            if name in choices:
+                out.oneof_index = self.choice(message, choices[name])
+            if name in hidden or (
+                output_only(prop) and (schema, name) not in self.selection.taken_as_input
+            ):
                 out.options.Extensions[FIELD_BEHAVIOR].append(OUTPUT_ONLY)
+
+    def choice(self, message: descriptor_pb2.DescriptorProto, name: str) -> int:
+        known = [one.name for one in message.oneof_decl]
+        if name not in known:
+            message.oneof_decl.add(name=name)
+            known.append(name)
+        return known.index(name)
 
     def set_type(
         self,

@@ -10,19 +10,21 @@ from tests.sim.scenario import (
     HOUR,
     SECOND,
     Cancel,
+    CancelTrial,
     DrainNode,
     OrderDrill,
     Relabel,
     Request,
     SetQuota,
     Submit,
+    SubmitParent,
 )
 from trainshed.controller.controller import Controller
 from trainshed.core.errors import AlreadyExists, FailedPrecondition
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
-from trainshed.store.port import NodeDrain, Store
+from trainshed.core.works import Work
+from trainshed.store.port import NewWork, NodeDrain, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Accepted:
 
 
 class Clients:
-    """They outlive every service: a request that was not answered is made again of the next one. `creating`: the job
+    """They outlive every service: a request that was not answered is made again of the next one. `creating`: the works
     whose submission is under way. `blocks`: called with the ns for which room may be hard to come by from now on."""
 
     def __init__(
@@ -46,14 +48,15 @@ class Clients:
         blocks: Callable[[int], None],
     ) -> None:
         self.accepted = Accepted(set(), {})
-        self.creating: Job | None = None
+        self.creating: tuple[Work, ...] = ()
         self._intake = store.intake
         self._books = books
         self._now = now
         self._blocks = blocks
         self._pending = list(requests)
-        jobs = [request.job for request in requests if isinstance(request, Submit)]
-        self._names: dict[JobUid, JobName] = {job.uid: job.name for job in jobs}
+        self._names: dict[JobUid, JobName] = {
+            work.uid: work.name for request in requests for work in _works(request)
+        }
 
     @property
     def are_done(self) -> bool:
@@ -69,10 +72,13 @@ class Clients:
     async def _ask(self, request: Request, service: Controller) -> None:
         now, intake = self._now(), self._intake
         match request:
-            case Submit(_, job):
-                await self._submit(job, service)
+            case Submit() | SubmitParent():
+                await self._submit(_works(request), service)
             case Cancel(_, uid):
-                await self._cancel(uid, service)
+                await self._cancel(uid, self._names[uid], service)
+            case CancelTrial(_, uid, number):
+                if (trial := self._books.families.trial_job(uid, number)) is not None:
+                    await self._cancel(trial.uid, trial.name, service)
             case Relabel(_, uid):
                 await intake.replace_labels(self._names[uid], (("at", str(now)),), "", now)
             case OrderDrill(_, uid, drill):
@@ -90,25 +96,26 @@ class Clients:
             case _:
                 assert_never(request)
 
-    async def _submit(self, job: Job, service: Controller) -> None:
+    async def _submit(self, works: tuple[Work, ...], service: Controller) -> None:
         now = self._now()
-        self.creating = replace(job, created=now, updated=now)
+        self.creating = tuple(replace(work, created=now, updated=now) for work in works)
         try:
-            await self._intake.create_job(self.creating, ())
+            await self._intake.create_jobs([NewWork(work) for work in self.creating])
         except AlreadyExists:
             pass  # the answer to the first try was lost
         finally:
-            self.creating = None
-        self.accepted.submits.add(job.uid)
-        service.wake(job.uid)
+            self.creating = ()
+        for work in works:
+            self.accepted.submits.add(work.uid)
+            service.wake(work.uid)
 
-    async def _cancel(self, uid: JobUid, service: Controller) -> None:
+    async def _cancel(self, uid: JobUid, name: JobName, service: Controller) -> None:
         now = self._now()
         request = CancelRequested(CancelCause.USER, now)
         try:
-            await self._intake.request_cancel(self._names[uid], request)
+            await self._intake.request_cancel(name, request)
         except FailedPrecondition:
-            if not self._books.jobs[uid].state.is_final:
+            if not self._books.is_over(uid):
                 self._books.wrong.append(f"a cancel of job {uid} was refused while it is not over")
             return
         self.accepted.cancels.setdefault(uid, now)
@@ -133,3 +140,14 @@ class Clients:
             await self._intake.set_quota(key, limit)
             self._books.quotas[key] = limit
             self._books.quotas_since = self._now()
+
+
+def _works(request: Request) -> tuple[Work, ...]:
+    """What a request makes."""
+    match request:
+        case Submit(_, job):
+            return (job,)
+        case SubmitParent(_, works):
+            return works
+        case _:
+            return ()

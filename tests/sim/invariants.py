@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.sim.house import House
 from tests.sim.judging import Judge
+from tests.sim.tuning_books import Families
 from trainshed.core.capacity import UNLIMITED, QuotaKey
 from trainshed.core.catalog.quotas import usage
 from trainshed.core.lifecycle.drills import Drill
@@ -52,6 +53,7 @@ class Books:
     drained: set[str] = field(default_factory=set[str])
     blocked_until: int = 0
     """Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead service."""
+    families: Families = field(default_factory=Families)
     _idle_since: int | None = None
 
     def created(self, job: Job) -> None:
@@ -86,8 +88,12 @@ class Books:
         """Something else than jobs may keep room from those who wait, for so many ns from now on."""
         self.blocked_until = max(self.blocked_until, self.world.clock.now + lasts)
 
-    def is_over(self) -> bool:
-        return all(job.state.is_final for job in self.jobs.values())
+    def is_over(self, uid: JobUid | None = None) -> bool:
+        """Whether nothing more will happen to this work, or to any."""
+        if uid is not None:
+            return (self.jobs.get(uid) or self.families.works[uid]).state.is_final
+        jobs = all(job.state.is_final for job in self.jobs.values())
+        return jobs and all(work.state.is_final for work in self.families.works.values())
 
     def _check_limits(self, step: Taken) -> None:
         """SPEC §2: maxWaitTime counts from creation, until the first RUNNING; the running limit from the first RUNNING."""

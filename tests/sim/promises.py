@@ -7,6 +7,7 @@ from tests.sim.invariants import Books
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.works import Work
 from trainshed.store.port import Reader
 
 _SIGHTINGS = (
@@ -29,11 +30,15 @@ async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
         found += _of_submit(job, story)
     for uid, at in accepted.cancels.items():
         job, _ = await reader.job_by_uid(uid)
-        found += (f"{said}\n{books.judges[uid].told()}" for said in _of_cancel(job, at))
+        if isinstance(job, Job):
+            found += (f"{said}\n{books.judges[uid].told()}" for said in _of_cancel(job, at))
+        else:
+            found += await books.families.of_cancel(job, at)
+    found += await books.families.broken()
     return found
 
 
-def _of_submit(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
+def _of_submit(job: Work, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
     """SPEC §2: every job ends, and its story is told in order."""
     if not job.state.is_final:
         yield f"job {job.uid} was accepted and is {job.state} in the end"

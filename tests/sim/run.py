@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from tests.sim.crowds import crowd, starved
 from tests.sim.house import house
-from tests.sim.scenario import SECOND, Scenario, Submit
+from tests.sim.scenario import SECOND, Scenario, Submit, SubmitParent
 from tests.sim.tally import Tally
 from tests.sim.traces import Life
 from tests.sim.universe import Universe
 from tests.sim.variety import scenario
+from trainshed.core.works import Work
 
 _LIVES = 200
 """Lives without a service that are compared after each world."""
@@ -120,7 +121,15 @@ def _short(request: object) -> str:
     if isinstance(request, Submit):
         pools = ", ".join(f"{p.replica_count} {p.machine.type}" for p in request.job.spec.pools)
         return f"Submit({request.job.uid}: {pools}; {request.job.spec.scheduling})"
+    if isinstance(request, SubmitParent):
+        return f"SubmitParent({', '.join(f'{type(w).__name__} {w.uid}' for w in request.works)})"
     return str(request)
+
+
+def _made(request: object) -> tuple[Work, ...]:
+    if isinstance(request, Submit):
+        return (request.job,)
+    return request.works if isinstance(request, SubmitParent) else ()
 
 
 def _shortest(world: Scenario, by: float) -> Scenario:
@@ -146,7 +155,7 @@ def _smaller(world: Scenario) -> Iterator[Scenario]:
             for start in range(0, len(held), size):
                 left = held[:start] + held[start + size :]
                 if field == "requests":
-                    submitted = {r.job.uid for r in left if isinstance(r, Submit)}
+                    submitted = {work.uid for r in left for work in _made(r)}
                     left = tuple(r for r in left if getattr(r, "uid", None) in {None, *submitted})
                 if len(left) < len(held):
                     yield replace(world, **{field: left})

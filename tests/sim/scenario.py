@@ -4,13 +4,15 @@ import random
 from dataclasses import dataclass, replace
 
 from tests.sim.house import House
+from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
+from trainshed.core.works import Work
 from trainshed.engines.port import Node
-from trainshed.engines.sim.programs import Life, OnTerm, Script
+from trainshed.engines.sim.programs import Life, OnTerm, Reports, Script
 from trainshed.engines.sim.tidings import Delays
 from trainshed.scheduler.model import Policy
 
@@ -23,6 +25,23 @@ DAY = 24 * HOUR
 class Submit:
     at: int
     job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitParent:
+    """A tuning job, or a pipeline and the work behind it, stored in one step."""
+
+    at: int
+    works: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTrial:
+    """The job of a trial is cancelled by hand, if there is one by then."""
+
+    at: int
+    uid: JobUid
+    trial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +77,7 @@ class SetQuota:
     limit: float | None
 
 
-Request = Submit | Cancel | Relabel | OrderDrill | DrainNode | SetQuota
+Request = Submit | SubmitParent | Cancel | CancelTrial | Relabel | OrderDrill | DrainNode | SetQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +94,8 @@ class Mishap:
 class Character:
     """How the programs of one job behave: they work for about `runs` ns, and each life goes wrong in its way with the
     chance given for it. `hangs`: it does nothing any more when its work is half done. `prints`: lines in each life.
-    `flaky`: its servers fall over every second."""
+    `flaky`: its servers fall over every second. `measures`: how often each life of a trial reports its metric, `mute`: with
+    what chance it reports another one."""
 
     runs: int
     crash: float = 0.0
@@ -88,6 +108,8 @@ class Character:
     hangs: float = 0.0
     prints: int = 0
     flaky: bool = False
+    measures: int = 0
+    mute: float = 0.0
 
 
 _AT_ONCE = Delays()
@@ -98,7 +120,9 @@ _OWN = House()
 class Scenario:
     """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it where the
     flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns until the next life begins.
-    `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the bound of `crowds` holds in it."""
+    `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the bound of `crowds` holds in it. `points`: how
+    many there are to try in each study, 0 = any number. `bar`: what trials are stopped early below. `no_models`: places at
+    which programs leave no model."""
 
     seed: int
     nodes: tuple[Node, ...]
@@ -113,10 +137,28 @@ class Scenario:
     house: House = _OWN
     stall_after: int = 0
     is_crowd: bool = False
+    points: int = 0
+    bar: float = 0.0
+    no_models: tuple[str, ...] = ()
 
     def script(self, life: Life) -> Script:
         """What one incarnation does; the same whenever it is asked."""
-        character = self.characters[life.job_uid]
+        return self._script(life, self.characters[life.job_uid])
+
+    def script_of_trial(self, tuning: JobUid, trial: int, life: Life) -> Script:
+        """The same for one of a trial's job, whatever uid that was given: each trial has its own luck."""
+        character = self.characters[tuning]
+        life = replace(life, job_uid=JobUid(tuning * 1000 + trial))
+        script = self._script(life, character)
+        dice = random.Random(f"measures {self.seed} {life}")
+        metric = "loss" if dice.random() < character.mute else METRIC
+        moments = sorted(dice.randrange(script.runs) for _ in range(character.measures))
+        reports = (
+            Reports(at, metric, round(dice.random(), 3), n) for n, at in enumerate(moments, 1)
+        )
+        return replace(script, reports=tuple(reports))
+
+    def _script(self, life: Life, character: Character) -> Script:
         script = self._work(life, character)
         dice = random.Random(f"more of {self.seed} {life}")
         if life.replica.pool == 2 and character.flaky:
@@ -146,5 +188,10 @@ class Scenario:
             return replace(script, runs=early, oom=True)
         return script
 
+    def parents(self) -> tuple[Work, ...]:
+        """Tuning jobs and pipelines, with the works behind them."""
+        return tuple(w for r in self.requests if isinstance(r, SubmitParent) for w in r.works)
+
     def jobs(self) -> tuple[Job, ...]:
+        """Those that users submit themselves."""
         return tuple(r.job for r in self.requests if isinstance(r, Submit))

@@ -8,6 +8,7 @@ from tests.sim.scenario import Scenario
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
+from trainshed.controller.parents import Doors
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
@@ -100,7 +101,7 @@ def controller(
     ledger: Ledger,
     engine: Engine,
     journals: Journals,
-    now: Callable[[], int],
+    doors: Doors,
     scenario: Scenario,
 ) -> Controller:
     """A controller as `serve` would build it. `ledger`: the store's own, or one that watches it."""
@@ -116,8 +117,9 @@ def controller(
         logs=SimLogs(journals),
         hands=hands,
         notices=Notices(),
-        now=now,
+        now=doors.now,
         owner="simulation",
+        doors=doors,
         scheduling=scenario.policy,
         failures=scenario.house.policy,
     )

@@ -10,7 +10,7 @@ YEAR = 365.25 * 24 * 3600 * SECOND
 @dataclass(slots=True)
 class Tally:
     """`virtual_ns`: how long the worlds lasted. `starts`: programs. `steps`: of the machine, each compared with the
-    reference. `rules`: what the failure table decided, by row. `ends`: of jobs, by state."""
+    reference. `parents`: tuning jobs and pipelines, by their ends. `rules`: what the failure table decided, by row. `ends`: of jobs, by state."""
 
     worlds: int = 0
     virtual_ns: int = 0
@@ -24,6 +24,7 @@ class Tally:
     killed: Counter[str] = field(default_factory=Counter[str])
     rules: Counter[str] = field(default_factory=Counter[str])
     ends: Counter[str] = field(default_factory=Counter[str])
+    parents: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, other: "Tally") -> None:
         self.worlds += other.worlds
@@ -38,6 +39,7 @@ class Tally:
         self.killed += other.killed
         self.rules += other.rules
         self.ends += other.ends
+        self.parents += other.parents
 
     def __str__(self) -> str:
         return "\n".join(
@@ -46,6 +48,7 @@ class Tally:
                 f"{self.starts} programs, {self.commits} commits, {self.crashes} crashes of the service, "
                 f"{self.steps} steps and {self.lives} lives compared with the reference",
                 f"ends: {_most_common(self.ends)}",
+                f"tuning jobs and pipelines: {_most_common(self.parents)}",
                 f"rules: {_most_common(self.rules)}",
                 f"faults: {_most_common(self.faults)}",
                 f"the service was killed: {_most_common(self.killed)}",

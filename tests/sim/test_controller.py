@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.parents import doors
 from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
 from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.controller import carrying
@@ -76,6 +77,7 @@ class World:
             notices=self.notices,
             now=lambda: self.time,
             owner="test",
+            doors=doors(self.store, lambda: self.time),
             scheduling=self.policy,
         )
 
@@ -95,6 +97,7 @@ class World:
             while True:
                 seen = self.notices.count(uid)
                 found, _ = await self.store.reader.job_by_uid(uid)
+                assert isinstance(found, Job)
                 if holds(found):
                     return found
                 await self.notices.wait_beyond(uid, seen, 10)

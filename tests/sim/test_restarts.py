@@ -327,6 +327,7 @@ def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
             gate.set()
             await w.state(urgent, JobState.RUNNING)
             waits, _ = await w.store.reader.job_by_uid(slower)
+            assert isinstance(waits, Job)
             assert (waits.state, waits.attempt) == (JobState.QUEUED, 0)
             assert list(w.engine.alive) == [(urgent, 1, PRIMARY)]
             w.engine.exit(urgent, 1, PRIMARY, 0)

@@ -13,6 +13,7 @@ from tests.sim import promises, service, virtual
 from tests.sim.clients import Clients
 from tests.sim.invariants import Books, Taken
 from tests.sim.mishaps import Mishaps
+from tests.sim.parents import Buckets, CountingAdvisor, LearningAdvisor, doors, fresh_uids
 from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
 from tests.sim.tally import Tally
 from tests.unit.jobs import CREATED
@@ -23,9 +24,12 @@ from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.turn import FailurePolicy, Step
 from trainshed.core.names import JobUid
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.sim.clock import Clock
 from trainshed.engines.sim.engine import SimEngine
+from trainshed.engines.sim.programs import Life, Script
 from trainshed.engines.sim.tidings import Tidings
 from trainshed.engines.sim.world import World
 from trainshed.store.port import Commit, Ledger, LiveJob
@@ -53,15 +57,27 @@ class Universe:
         self.world = World(
             self.clock,
             scenario.nodes,
-            scenario.script,
+            self._script,
             tidings=Tidings(self.clock, scenario.delays, scenario.seed),
             strict=scenario.policy.strict,
             seed=scenario.seed,
         )
         self.store = open_inline(self._before_commit, self._after_commit)
         self.books = Books(self.world, scenario.policy, scenario.house)
-        self.tally = Tally(worlds=1, jobs=len(scenario.jobs()))
+        self.books.families.store = self.store
+        self.books.families.notebooks = self.world.notebooks
+        self.tally = Tally(worlds=1)
+        self.written: list[str] = []
+        """What each commit was of, by the doors' methods."""
         self._now: Callable[[], int] = lambda: self.clock.now
+        self._doors = doors(
+            self.store,
+            self._now,
+            advisor=self._advisor(),
+            metrics=self.world.notebooks,
+            buckets=Buckets(*scenario.no_models),
+            uids=fresh_uids(),
+        )
         self._clients = Clients(
             self.store, self.books, scenario.requests, self._now, self.books.blocks
         )
@@ -72,7 +88,7 @@ class Universe:
 
     @property
     def wrong(self) -> list[str]:
-        return [*self.books.wrong, *self.world.violations]
+        return [*self.books.wrong, *self.books.families.wrong, *self.world.violations]
 
     def run(self) -> "Universe":
         """Live the scenario to its end."""
@@ -100,9 +116,19 @@ class Universe:
         """ns by which every job is over, whatever happens to it."""
         last = max((request.at for request in self.scenario.requests), default=CREATED)
         longest = sum(job.spec.scheduling.timeout + DAY for job in self.scenario.jobs())
+        for work in self.scenario.parents():
+            if isinstance(work, TuningJob):
+                each = work.spec.trial.scheduling.timeout + DAY
+                longest += work.spec.max_trials * each
+            elif isinstance(work, Job):
+                longest += work.spec.scheduling.timeout + DAY
         return last + longest + 30 * DAY
 
     def _count(self) -> None:
+        self.tally.jobs = len(self.books.jobs)
+        self.tally.parents.update(
+            f"{type(work).__name__} {work.state}" for work in self.books.families.works.values()
+        )
         self.tally.virtual_ns = self.clock.now - CREATED
         self.tally.starts = self.world.starts
         self.tally.steps = self.books.steps
@@ -125,6 +151,7 @@ class Universe:
             except (virtual.Deadlock, virtual.Livelock, Overdue) as end:
                 alive = [u for u, job in self.books.jobs.items() if not job.state.is_final]
                 told = "\n\n".join(self.books.judges[uid].told() for uid in alive[:2])
+                alive += self.books.families.alive()
                 self.books.wrong.append(f"{end!r}; not over: {alive}\n{told}")
             else:
                 self._look_at(failures)
@@ -161,7 +188,7 @@ class Universe:
             _Watched(self.store.ledger, self._now_committing),
             SimEngine(self.world, _LATENCY),
             self.world.journals,
-            self._now,
+            self._doors,
             self.scenario,
         )
         await made.start()
@@ -220,18 +247,40 @@ class Universe:
 
     def _before_commit(self, what: str) -> None:
         self.tally.commits += 1
+        self.written.append(what)
         if (self.tally.commits, False) in self.scenario.crash_commits:
             raise Crash(f"before {what}")
 
     def _after_commit(self, what: str) -> None:
         if self._commit is not None and what == "commit":
-            job = self._commit.job
-            self.books.committed(job, self._chain(job))
-        if self._clients.creating is not None and what == "create_job":
-            self.books.created(self._clients.creating)
+            self._committed(self._commit)
+        if self._clients.creating and what == "create_jobs":
+            self._created(*self._clients.creating)
         if (self.tally.commits, True) in self.scenario.crash_commits:
             raise Crash(f"after {what}")
         self._look_whether_finished()
+
+    def _committed(self, commit: Commit) -> None:
+        job = commit.job
+        if isinstance(job, Job):
+            self.books.committed(job, self._chain(job))
+        self._created(*(made.job for made in commit.made))
+        self.books.families.committed(commit)
+
+    def _created(self, *works: Work) -> None:
+        for work in works:
+            if isinstance(work, Job):
+                self.books.created(work)
+            self.books.families.created(work)
+
+    def _script(self, life: Life) -> Script:
+        trial = self.books.families.trial_of(life.job_uid)
+        if trial is None:
+            return self.scenario.script(life)
+        return self.scenario.script_of_trial(trial.uid, trial.trial, life)
+
+    def _advisor(self) -> CountingAdvisor:
+        return LearningAdvisor(self.scenario.points, self.scenario.bar)
 
     def _look_whether_finished(self) -> None:
         over = self._clients.are_done and self.books.is_over()
@@ -249,10 +298,10 @@ class _Watched:
     async def acquire(self, owner: str) -> int:
         return await self._ledger.acquire(owner)
 
-    async def load(self, uid: JobUid) -> LiveJob | None:
+    async def load(self, uid: JobUid) -> LiveJob[Work] | None:
         return await self._ledger.load(uid)
 
-    async def load_live(self) -> tuple[LiveJob, ...]:
+    async def load_live(self) -> tuple[LiveJob[Work], ...]:
         return await self._ledger.load_live()
 
     async def commit(self, epoch: int, commit: Commit) -> int:

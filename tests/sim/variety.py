@@ -1,5 +1,5 @@
 """Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall over,
-drills that wait for a line."""
+drills that wait for a line, tuning jobs and pipelines."""
 
 import random
 from dataclasses import replace
@@ -16,6 +16,7 @@ from tests.sim.scenario import (
     Scenario,
     Submit,
 )
+from tests.sim.tuning_making import joined
 from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
@@ -25,6 +26,10 @@ from trainshed.core.specs.model import Scheduling
 
 def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
     """A world of `jobs` jobs (a random number if None) with a bit of everything in it."""
+    return joined(_livened(seed, jobs))
+
+
+def _livened(seed: int, jobs: int | None) -> Scenario:
     world = plain(seed, jobs=jobs)
     dice = random.Random(f"varied {seed}")
     requests = [_varied(dice, request) for request in world.requests]

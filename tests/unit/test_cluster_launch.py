@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.jobs import job
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     GUIDE,
@@ -24,12 +25,16 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
+from trainshed.controller.launching import Launching, launch_plans
 from trainshed.core.cluster import Endpoint, cluster_spec, hostname, rank, tf_config
 from trainshed.core.environment import Gang, arguments, environment, expand
+from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.model import JobSpec, Program
 from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.engines.port import Slot
+from trainshed.runtimes.port import PreparedRuntime
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
@@ -55,10 +60,11 @@ def ml_container(**training: Any) -> JobSpec:
 
 def gang(spec: JobSpec) -> Gang:
     """The job at the addresses that its hostnames promise."""
+    trial = f".{spec.trial}" if spec.trial else ""
     name = (
         JobName(Api.VERTEX, "project-1", "us-central1", "42")
         if spec.api is Api.VERTEX
-        else JobName(Api.ML, "project-1", "", "job_1")
+        else JobName(Api.ML, "project-1", "", f"job_1{trial}")
     )
     endpoints = {r: Endpoint(hostname(UID, spec, r), 2222) for r in spec.replicas()}
     return Gang(name, spec, endpoints, master_port=23456)
@@ -120,12 +126,39 @@ CONTAINERS = ml_container(
     args=["--lr=0.1"],
     jobDir="gs://bucket/job",
 )
+TRIAL = package(
+    executorImageUri=TENSORFLOW, args=["--out", "$(AIP_MODEL_DIR)", "--learning_rate", "0.01"]
+)
+VERTEX_TRIAL = dataclasses.replace(
+    vertex(
+        custom_job(
+            TRIAL,
+            TRIAL,
+            baseOutputDirectory={"outputUriPrefix": "gs://bucket/out/12/"},
+        )
+    ),
+    trial="12",
+)
+ML_TRIAL = dataclasses.replace(
+    ml(
+        args=["--x", "1", "--learning_rate", "0.01"],
+        jobDir="gs://bucket/job/3",
+        scaleTier="CUSTOM",
+        masterType="n1-standard-4",
+        workerType="n1-standard-4",
+        workerCount="1",
+    ),
+    trial="3",
+    metric_tag="census_loss",
+)
 PLANS: dict[str, tuple[JobSpec, tuple[ReplicaId, ...]]] = {
     "vertex_pools_with_gap": (FOUR_POOLS, FOUR_POOLS.replicas()),
     "vertex_single_container": (SINGLE, SINGLE.replicas()),
     "ml_basic": (BASIC, BASIC.replicas()),
     "ml_custom_13_replicas": (THIRTEEN, (PRIMARY, ReplicaId(1, 8), ReplicaId(2, 2))),
     "ml_containers_with_chief": (CONTAINERS, CONTAINERS.replicas()),
+    "vertex_trial_of_two_replicas": (VERTEX_TRIAL, VERTEX_TRIAL.replicas()),
+    "ml_trial": (ML_TRIAL, ML_TRIAL.replicas()),
 }
 
 
@@ -299,3 +332,62 @@ def test_environment_is_a_list_of_distinct_printable_pairs() -> None:
         for replica in replicas:
             names = [name for name, _ in environment(gang(spec), replica)]
             assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("spec", [VERTEX_TRIAL, ML_TRIAL], ids=["vertex", "ml"])
+def test_every_replica_of_a_trial_knows_its_number(spec: JobSpec) -> None:
+    """SPEC §6, facts §3.2-3.4: a text, in CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_TRIAL_ID; metrics file as in SPEC §3."""
+    for replica in spec.replicas():
+        given = environ(spec, replica)
+        assert given["CLOUD_ML_TRIAL_ID"] == spec.trial
+        assert given["CLOUD_ML_HP_METRIC_FILE"] == "/var/hypertune/output.metrics"
+        for name in {"CLUSTER_SPEC", "TF_CONFIG"} & set(given):
+            assert json.loads(given[name])["task"]["trial"] == spec.trial
+    assert cluster_spec(ML_TRIAL, gang(ML_TRIAL).endpoints, PRIMARY) is None
+    assert {"CLUSTER_SPEC", "TF_CONFIG"} <= set(environ(VERTEX_TRIAL, WORKER))
+
+
+def test_an_ml_trial_knows_its_tuning_job_and_its_metric() -> None:
+    """Facts §3.4: its own job is job_1.3, which its program knows as job_1."""
+    given = environ(ML_TRIAL, PRIMARY)
+    assert gang(ML_TRIAL).name.job_id == "job_1.3"
+    assert given["CLOUD_ML_JOB_ID"] == "job_1"
+    assert given["CLOUD_ML_HP_METRIC_TAG"] == "census_loss"
+    assert "CLOUD_ML_HP_METRIC_TAG" not in environ(VERTEX_TRIAL, PRIMARY)
+    assert environ(VERTEX_TRIAL, PRIMARY)["CLOUD_ML_JOB_ID"] == "42"
+
+
+def test_a_job_that_is_no_trial_hears_nothing_of_trials() -> None:
+    """Facts §3.4: programs take the variable for the sign that they are tuned."""
+    for spec in (FOUR_POOLS, THIRTEEN):
+        given = environ(spec, PRIMARY)
+        assert not {name for name in given if "TRIAL" in name or "HP_METRIC" in name}
+        assert "trial" not in json.loads(given["TF_CONFIG"])["task"]
+
+
+def test_the_metrics_file_is_where_the_service_looks_for_it() -> None:
+    """SPEC §3: of the user's variables this one does not win, or nothing of the trial would ever be seen."""
+    env = [{"name": "CLOUD_ML_HP_METRIC_FILE", "value": "/tmp/mine"}]
+    spec = vertex(custom_job(container(env=env)))
+    assert environ(spec, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/tmp/mine"
+    trial = dataclasses.replace(spec, trial="1")
+    assert environ(trial, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/var/hypertune/output.metrics"
+
+
+def test_only_the_primary_of_a_trial_is_watched_for_metrics() -> None:
+    """SPEC §6, facts §7.4."""
+
+    def watched(trial: str) -> list[bool]:
+        queued = job(1, 2)
+        spec = dataclasses.replace(queued.spec, trial=trial)
+        replicas = tuple(Replica(r, node="node", incarnation=1) for r in spec.replicas())
+        subject = dataclasses.replace(queued, spec=spec, replicas=replicas, attempt=1)
+        slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
+        program = spec.pools[0].program
+        prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
+        waiting = {r.id: 1 for r in replicas}
+        plans = launch_plans(subject, slots, prepared, Launching(), waiting)
+        return [plan.watch_metrics for plan in plans]
+
+    assert watched("1") == [True, False, False]
+    assert watched("") == [False, False, False]

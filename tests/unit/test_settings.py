@@ -161,7 +161,9 @@ def test_the_documented_settings_are_the_settings() -> None:
             f"TRAINSHED_{field.name.upper()}" if field.name != "failure_rules" else "",
             options.get(field.name, ""),
             places.get(field.name)
-            or str(getattr(Settings(), field.name)).replace("False", "false"),
+            or str(getattr(Settings(), field.name))
+            .replace("False", "false")
+            .replace("True", "true"),
         )
         for field in fields(Settings)
     ]

@@ -171,7 +171,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "priority": (ml_job(scheduling={"priority": 1001}), "scheduling.priority"),
     "negative priority": (ml_job(scheduling={"priority": -1}), "scheduling.priority"),
-    "tuning": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters"),
+    "tuning": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters.params"),
     "long arguments": (ml_job(args=["x" * 60_000, "y" * 60_000]), "args"),
 }
 
@@ -216,7 +216,7 @@ def test_all_violations_are_reported_at_once() -> None:
         "scheduling.max_running_time",
         "scheduling.priority",
         "service_account",
-        "hyperparameters",
+        "hyperparameters.params",
     }
 
 

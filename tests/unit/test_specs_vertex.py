@@ -219,10 +219,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         f"{FIRST}.nfs_mounts",
     ),
     "Lustre": (custom_job(pool(lustreMounts=[{"filesystem": "f"}])), f"{FIRST}.lustre_mounts"),
-    "persistent resource": (
-        custom_job(persistentResourceId="r"),
-        "job_spec.persistent_resource_id",
-    ),
     "output directory": (
         custom_job(baseOutputDirectory={"outputUriPrefix": "/tmp/out"}),
         "job_spec.base_output_directory.output_uri_prefix",
@@ -466,10 +462,18 @@ def test_what_is_ignored_is_said() -> None:
         network="projects/1/global/networks/default",
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
         experiment="projects/1/locations/us-central1/metadataStores/default/contexts/e",
+        persistentResourceId="mine",
     )
     request["encryptionSpec"] = {"kmsKeyName": "k"}
     said = " ".join(parse(request).spec.warnings)
-    for field in ("enable_web_access", "network", "tensorboard", "experiment", "encryption_spec"):
+    for field in (
+        "enable_web_access",
+        "network",
+        "tensorboard",
+        "experiment",
+        "encryption_spec",
+        "persistent_resource_id",
+    ):
         assert field in said
 
 

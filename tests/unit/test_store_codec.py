@@ -1,6 +1,8 @@
 """Records survive their stored form."""
 
+import json
 from dataclasses import fields, replace
+from random import Random
 from typing import get_type_hints
 
 import pytest
@@ -8,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.core.lifecycle.events import CancelRequested
-from trainshed.core.lifecycle.records import ExitRecord, Job, JobError, Outcome, Replica
-from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.core.lifecycle.records import ExitRecord, Job, JobError, Outcome, Parent, Replica
+from trainshed.core.names import Api, JobName, JobUid, ModelName, ReplicaId, StudyName
+from trainshed.core.pipelines.records import ModelDraft, ModelVersion, Pipeline, PipelineSpec
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.specs.model import (
     Accelerators,
@@ -20,15 +23,43 @@ from trainshed.core.specs.model import (
     Scheduling,
     WorkerPool,
 )
+from trainshed.core.study.spec import (
+    ConvexStopping,
+    DecayCurveStopping,
+    Limits,
+    MedianStopping,
+    Metric,
+    Parameter,
+    StudySpec,
+)
+from trainshed.core.study.studies import Study
+from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
+from trainshed.core.works import Work
 from trainshed.store.codec import (
     decode_cancel,
     decode_details,
     decode_job,
+    decode_measurement,
+    decode_operation,
+    decode_persistent_resource,
+    decode_study,
+    decode_trial,
+    decode_version,
     encode_cancel,
     encode_details,
     encode_job,
     encode_labels,
+    encode_measurement,
+    encode_operation,
+    encode_persistent_resource,
+    encode_study,
+    encode_trial,
+    encode_version,
+    work_kind,
 )
+from trainshed.store.models import PersistentResource
+from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.statements import load_statements
 
 st.register_type_strategy(str, st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
@@ -46,7 +77,10 @@ for _cls in (
         WorkerPool,
         Scheduling,
     ),
-    *(JobSpec, ExitRecord, Replica, JobError, Outcome, Job),
+    *(JobSpec, ExitRecord, Replica, JobError, Outcome, Parent, Job),
+    *(Parameter, Metric, MedianStopping, DecayCurveStopping, ConvexStopping, Limits, StudySpec),
+    *(StudyName, Study, Measurement, Trial, TuningSpec, RunningTrial, TuningJob),
+    *(ModelName, ModelDraft, PipelineSpec, Pipeline, ModelVersion, PersistentResource, Operation),
 ):
     # Left to itself, hypothesis fills in the fields without a default only.
     _hints = get_type_hints(_cls)
@@ -65,14 +99,61 @@ SIMPLE = Job(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.from_type(Job))
-def test_every_job_comes_back_as_it_was(job: Job) -> None:
-    back = decode_job(encode_job(job), encode_labels(job.labels), job.updated)
+@settings(max_examples=90, deadline=None)
+@given(st.one_of(st.from_type(Job), st.from_type(TuningJob), st.from_type(Pipeline)))
+def test_every_work_comes_back_as_it_was(job: Work) -> None:
+    kind = work_kind(job)
+    back = decode_job(encode_job(job), encode_labels(job.labels), job.updated, kind)
     assert back == job
-    for field in fields(Job):
+    for field in fields(job):
         assert type(getattr(back, field.name)) is type(getattr(job, field.name))
     assert hash(back) == hash(job)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.from_type(Trial))
+def test_every_trial_comes_back_as_it_was(trial: Trial) -> None:
+    back = decode_trial(encode_trial(trial))
+    assert back == trial
+    # 3 and 3.0 are equal, but only one of them is the value of a DOUBLE.
+    assert repr(back) == repr(trial)
+
+
+@given(st.from_type(Measurement))
+def test_every_measurement_comes_back_as_it_was(measurement: Measurement) -> None:
+    assert decode_measurement(encode_measurement(measurement)) == measurement
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.from_type(Study))
+def test_every_study_comes_back_as_it_was(study: Study) -> None:
+    assert decode_study(encode_study(study)) == study
+
+
+@given(st.from_type(Operation))
+def test_every_operation_comes_back_as_it_was(operation: Operation) -> None:
+    assert decode_operation(encode_operation(operation)) == operation
+
+
+@given(st.from_type(PersistentResource))
+def test_every_persistent_resource_comes_back_as_it_was(resource: PersistentResource) -> None:
+    assert decode_persistent_resource(encode_persistent_resource(resource)) == resource
+
+
+@given(st.from_type(ModelVersion), st.randoms())
+def test_a_version_comes_back_with_the_aliases_that_it_still_has(
+    version: ModelVersion, random: Random
+) -> None:
+    record = encode_version(version)
+    aliases = [*version.aliases, "of another"]
+    random.shuffle(aliases)
+    assert decode_version(record, json.dumps(aliases).encode()) == version
+    assert decode_version(record, b"[]") == replace(version, aliases=())
+
+
+def test_an_operation_of_schema_2_is_a_delete_that_is_done() -> None:
+    record = b'{"name":"n","kind":"delete","target":"t","created":1,"updated":2}'
+    assert decode_operation(record) == Operation("n", OperationKind.DELETE, "t", 1, 2)
 
 
 @given(st.from_type(CancelRequested))

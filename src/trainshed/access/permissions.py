@@ -11,11 +11,16 @@ from trainshed.access.principals import Principal, Role
 from trainshed.core.errors import PermissionDenied
 
 _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
+_PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
+_MODELS = "google.cloud.aiplatform.v1.ModelService"
+_RESOURCES = "google.cloud.aiplatform.v1.PersistentResourceService"
 _ML_JOBS = "google.cloud.ml.v1.JobService"
 _ML_PROJECTS = "google.cloud.ml.v1.ProjectManagementService"
 _ML_OPERATIONS = "google.cloud.ml.v1.Operations"
 _OPERATIONS = "google.longrunning.Operations"
 _LOCATIONS = "google.cloud.location.Locations"
+_VERTEX_VIZIER = "google.cloud.aiplatform.v1.VizierService"
+_ML_VIZIER = "google.cloud.ml.v1.VizierService"
 
 PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_VERTEX_JOBS}.CreateCustomJob": "aiplatform.customJobs.create",
@@ -23,6 +28,30 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_VERTEX_JOBS}.ListCustomJobs": "aiplatform.customJobs.list",
     f"{_VERTEX_JOBS}.CancelCustomJob": "aiplatform.customJobs.cancel",
     f"{_VERTEX_JOBS}.DeleteCustomJob": "aiplatform.customJobs.delete",
+    f"{_VERTEX_JOBS}.CreateHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.create",
+    f"{_VERTEX_JOBS}.GetHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.get",
+    f"{_VERTEX_JOBS}.ListHyperparameterTuningJobs": "aiplatform.hyperparameterTuningJobs.list",
+    f"{_VERTEX_JOBS}.CancelHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.cancel",
+    f"{_VERTEX_JOBS}.DeleteHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.delete",
+    f"{_PIPELINES}.CreateTrainingPipeline": "aiplatform.trainingPipelines.create",
+    f"{_PIPELINES}.GetTrainingPipeline": "aiplatform.trainingPipelines.get",
+    f"{_PIPELINES}.ListTrainingPipelines": "aiplatform.trainingPipelines.list",
+    f"{_PIPELINES}.CancelTrainingPipeline": "aiplatform.trainingPipelines.cancel",
+    f"{_PIPELINES}.DeleteTrainingPipeline": "aiplatform.trainingPipelines.delete",
+    f"{_MODELS}.UploadModel": "aiplatform.models.upload",
+    f"{_MODELS}.GetModel": "aiplatform.models.get",
+    f"{_MODELS}.ListModels": "aiplatform.models.list",
+    f"{_MODELS}.ListModelVersions": "aiplatform.models.list",
+    f"{_MODELS}.UpdateModel": "aiplatform.models.update",
+    f"{_MODELS}.MergeVersionAliases": "aiplatform.models.update",
+    f"{_MODELS}.DeleteModel": "aiplatform.models.delete",
+    f"{_MODELS}.DeleteModelVersion": "aiplatform.models.delete",
+    f"{_RESOURCES}.CreatePersistentResource": "aiplatform.persistentResources.create",
+    f"{_RESOURCES}.GetPersistentResource": "aiplatform.persistentResources.get",
+    f"{_RESOURCES}.ListPersistentResources": "aiplatform.persistentResources.list",
+    f"{_RESOURCES}.UpdatePersistentResource": "aiplatform.persistentResources.update",
+    f"{_RESOURCES}.DeletePersistentResource": "aiplatform.persistentResources.delete",
+    f"{_RESOURCES}.RebootPersistentResource": "aiplatform.persistentResources.update",
     f"{_OPERATIONS}.GetOperation": "aiplatform.operations.get",
     f"{_OPERATIONS}.ListOperations": "aiplatform.operations.list",
     f"{_OPERATIONS}.WaitOperation": "aiplatform.operations.get",
@@ -40,6 +69,38 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_OPERATIONS}.ListOperations": "ml.operations.list",
     f"{_ML_OPERATIONS}.GetOperation": "ml.operations.get",
     f"{_ML_OPERATIONS}.CancelOperation": "ml.operations.cancel",
+    # Anyone may ask what he may do: every role has to hold these.
+    "google.iam.v1.IAMPolicy.TestIamPermissions": "aiplatform.permissions.test",
+    f"{_ML_JOBS}.TestIamPermissions": "ml.permissions.test",
+    f"{_VERTEX_VIZIER}.CreateStudy": "aiplatform.studies.create",
+    f"{_VERTEX_VIZIER}.GetStudy": "aiplatform.studies.get",
+    f"{_VERTEX_VIZIER}.ListStudies": "aiplatform.studies.list",
+    f"{_VERTEX_VIZIER}.LookupStudy": "aiplatform.studies.get",
+    f"{_VERTEX_VIZIER}.DeleteStudy": "aiplatform.studies.delete",
+    f"{_VERTEX_VIZIER}.CreateTrial": "aiplatform.trials.create",
+    f"{_VERTEX_VIZIER}.GetTrial": "aiplatform.trials.get",
+    f"{_VERTEX_VIZIER}.ListTrials": "aiplatform.trials.list",
+    f"{_VERTEX_VIZIER}.DeleteTrial": "aiplatform.trials.delete",
+    f"{_VERTEX_VIZIER}.SuggestTrials": "aiplatform.trials.create",
+    f"{_VERTEX_VIZIER}.AddTrialMeasurement": "aiplatform.trials.update",
+    f"{_VERTEX_VIZIER}.CompleteTrial": "aiplatform.trials.update",
+    f"{_VERTEX_VIZIER}.StopTrial": "aiplatform.trials.update",
+    f"{_VERTEX_VIZIER}.CheckTrialEarlyStoppingState": "aiplatform.trials.get",
+    f"{_VERTEX_VIZIER}.ListOptimalTrials": "aiplatform.trials.list",
+    f"{_ML_VIZIER}.CreateStudy": "ml.studies.create",
+    f"{_ML_VIZIER}.GetStudy": "ml.studies.get",
+    f"{_ML_VIZIER}.ListStudies": "ml.studies.list",
+    f"{_ML_VIZIER}.DeleteStudy": "ml.studies.delete",
+    f"{_ML_VIZIER}.CreateTrial": "ml.trials.create",
+    f"{_ML_VIZIER}.GetTrial": "ml.trials.get",
+    f"{_ML_VIZIER}.ListTrials": "ml.trials.list",
+    f"{_ML_VIZIER}.DeleteTrial": "ml.trials.delete",
+    f"{_ML_VIZIER}.SuggestTrials": "ml.trials.create",
+    f"{_ML_VIZIER}.AddTrialMeasurement": "ml.trials.update",
+    f"{_ML_VIZIER}.CompleteTrial": "ml.trials.update",
+    f"{_ML_VIZIER}.StopTrial": "ml.trials.update",
+    f"{_ML_VIZIER}.CheckTrialEarlyStoppingState": "ml.trials.get",
+    f"{_ML_VIZIER}.ListOptimalTrials": "ml.trials.list",
     "google.logging.v2.LoggingServiceV2.ListLogEntries": "logging.logEntries.list",
     "google.cloud.resourcemanager.v1.Projects.GetProject": "resourcemanager.projects.get",
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
@@ -68,10 +129,15 @@ PERMISSIONS: Final[Mapping[str, str]] = {
 ROLES: Final[Mapping[Role, frozenset[str]]] = {Role.OWNER: frozenset(PERMISSIONS.values())}
 
 
+def held(principal: Principal) -> frozenset[str]:
+    """Every permission that the principal has."""
+    return ROLES[principal.role]
+
+
 def authorize(principal: Principal, method: str) -> None:
     """Let `principal` call `method` (full name) or raise PermissionDenied, saying what is missing."""
     permission = PERMISSIONS.get(method)
-    if permission is None or permission not in ROLES[principal.role]:
+    if permission is None or permission not in held(principal):
         raise PermissionDenied(
             f"{principal.email} may not call {method}: the role {principal.role} lacks the permission "
             f"{permission or '(none is defined)'}; ask an owner of this service for a role that has it"

@@ -1,22 +1,30 @@
 """One call of one API method, as every transport hands it to a handler."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
 
+from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
+from trainshed.api.errors import NotServed
 from trainshed.api.services import Services
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`method` is the full name, `google.cloud.aiplatform.v1.JobService.CreateCustomJob`."""
+    """`method` is the full name, `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
+
+    `value_texts` has the caller's own JSON of google.protobuf.Value fields by their path in the request
+    (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside 1.0, are
+    there alone (STACK section 1). Empty over gRPC, where a Value is all there is.
+    """
 
     principal: Principal
     services: Services
     method: str
+    value_texts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 # The request's fields are those of the method's request message, which only the descriptors know.
@@ -25,3 +33,19 @@ Handler = Callable[[Call, Any], Awaitable[Message]]
 
 Handlers = Mapping[str, Handler]
 """Handlers by full method name."""
+
+
+def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
+    """The handler of `method` (full name), which `principal` may call. Raises NotServed, PermissionDenied."""
+    handler = handlers.get(method)
+    if handler is None:
+        service = method.rpartition(".")[0]
+        names = sorted(
+            each.rpartition(".")[2] for each in handlers if each.startswith(f"{service}.")
+        )
+        what = ", ".join(names) if names else "nothing"
+        raise NotServed(
+            f"{method} is not served here yet; of {service.rpartition('.')[2]} there is {what}."
+        )
+    authorize(principal, method)
+    return handler

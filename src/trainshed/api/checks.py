@@ -29,7 +29,7 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
         further = tuple(
             Violation(v.field, v.description)
             for v in invalid.violations
-            if not any(_within(v.field, path) for path in told)
+            if not any(within(v.field, path) for path in told)
         )
         # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must too.
         texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in further))
@@ -46,6 +46,6 @@ def _own_path(field: str) -> str:
     return path.removeprefix("training_input.")
 
 
-def _within(field: str, path: str) -> bool:
+def within(field: str, path: str) -> bool:
     """Whether a field is, or lies below, one that could not be read."""
     return field == path or field.startswith((f"{path}.", f"{path}["))

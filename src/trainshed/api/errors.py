@@ -28,14 +28,18 @@ CODES: Final[Mapping[type[Exception], StatusCode]] = {
     WireError: StatusCode.INVALID_ARGUMENT,
 }
 
+_REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PERMISSION_DENIED"}
+"""google.rpc.ErrorInfo reasons, of errors for which the public services have one that is true here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as every transport tells it."""
+    """An error as every transport tells it. `reason` is that of a google.rpc.ErrorInfo, "" = there is none."""
 
     code: StatusCode
     message: str
     violations: tuple[Violation, ...] = ()
+    reason: str = ""
 
 
 def refusal(error: Exception, api: str) -> Refusal | None:
@@ -48,7 +52,7 @@ def refusal(error: Exception, api: str) -> Refusal | None:
     if isinstance(error, core.InvalidRequest):
         violations = tuple(Violation(v.field, v.description) for v in error.violations)
         return Refusal(code, _listed(violations, api), violations)
-    return Refusal(code, str(error))
+    return Refusal(code, str(error), reason=_REASONS.get(type(error), ""))
 
 
 def internal_refusal() -> Refusal:

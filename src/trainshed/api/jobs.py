@@ -1,11 +1,30 @@
-"""What the surfaces do alike with a job that a request names: read its name, cancel it, tell its place in the queue."""
+"""What the surfaces do alike with a job, tuning job or pipeline that a request names: read its name, find it, cancel it,
+delete it, tell its place in the queue."""
+
+import logging
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 from trainshed.api.services import RoomView, Services
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobName
+from trainshed.core.names import Api, Collection, JobName
+from trainshed.core.works import Work
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.port import Reader
+
+_log = logging.getLogger("trainshed.api")
+
+RESOURCES: Final[Mapping[Collection, str]] = {
+    Collection.CUSTOM_JOBS: "CustomJob",
+    Collection.TUNING_JOBS: "HyperparameterTuningJob",
+    Collection.PIPELINES: "TrainingPipeline",
+}
+"""What the public texts call one of each collection."""
+
+Kind = TypeVar("Kind", bound=Work)
 
 
 def read_job_name(text: str, *, field: str = "name") -> JobName:
@@ -16,12 +35,62 @@ def read_job_name(text: str, *, field: str = "name") -> JobName:
         raise InvalidRequest((Violation(field, str(error)),)) from None
 
 
+def read_vertex_name(text: str, collection: Collection) -> JobName:
+    """The name of one of `collection`. Raises InvalidRequest for no name at all, NotFound for one of something else."""
+    name = read_job_name(text)
+    if name.api is not Api.VERTEX:
+        other = "an ml v1 job"
+    elif name.collection is not collection:
+        other = f"a {RESOURCES[name.collection]}"
+    else:
+        return name
+    raise NotFound(f"{RESOURCES[collection]} {text!r} was not found: it is the name of {other}.")
+
+
+async def read_work(reader: Reader, name: JobName, kind: type[Kind]) -> tuple[Kind, str]:
+    """What is stored under a name, with its etag. Raises NotFound also for something of another kind."""
+    work, etag = await reader.job(name)
+    return of_kind(work, kind), etag
+
+
+def of_kind(work: Work, kind: type[Kind]) -> Kind:
+    """The work itself, if it is what its collection promises. Raises NotFound if it is not."""
+    if not isinstance(work, kind):
+        raise NotFound(f"{work.name} was not found as a {kind.__name__}: it is a {_word(work)}.")
+    return work
+
+
 async def cancel_for_user(services: Services, name: JobName) -> None:
     """Store the wish and tell the controller; once more is fine. Raises NotFound, FailedPrecondition."""
     wish = CancelRequested(CancelCause.USER, services.now())
     services.wake(await services.intake.request_cancel(name, wish))
 
 
-def queue_position(room: RoomView, job: Job) -> int:
-    """The place of a QUEUED job among those that wait, 1 = next; 0 for every other job (facts §1.1)."""
-    return room.position(job.uid) if job.state is JobState.QUEUED else 0
+async def delete_for_user(services: Services, name: JobName) -> Operation:
+    """Remove a Vertex work that is over, and its log; answers the finished operation. Raises NotFound,
+    FailedPrecondition (still running)."""
+    now = services.now()
+    record = Operation(
+        name=f"projects/{name.project_id}/locations/{name.location}/operations/{services.new_uid()}",
+        kind=OperationKind.DELETE,
+        target=str(name),
+        created=now,
+        updated=now,
+    )
+    uid = await services.intake.delete_job(name, record)
+    try:
+        await services.logs.remove(uid)
+    except OSError as error:
+        # The job is gone and its uid is never used again: what is left of its log is only waste.
+        _log.warning("the log of the deleted job %s could not be removed: %s", name, error)
+    return record
+
+
+def queue_position(room: RoomView, work: Work) -> int:
+    """The place of a QUEUED job among those that wait, 1 = next; 0 for every other one (facts §1.1)."""
+    waits = isinstance(work, Job) and work.state is JobState.QUEUED
+    return room.position(work.uid) if waits else 0
+
+
+def _word(work: Work) -> str:
+    return "job of the ml v1 API" if work.name.api is Api.ML else RESOURCES[work.name.collection]

@@ -23,6 +23,12 @@ class Mask:
                 )
             )
 
+    def shows(self, field: str) -> bool:
+        """Whether anything of the message's own field `field` is answered."""
+        return self._mask is None or any(
+            path.partition(".")[0] == field for path in self._mask.paths
+        )
+
     def apply(self, message: Message) -> Message:
         """The message with the masked fields only; itself if there is no mask."""
         if self._mask is None:
@@ -33,10 +39,11 @@ class Mask:
 
 
 def _has(message_class: type[Message], path: str) -> bool:
+    """Whether a mask can name it: a repeated field only as a whole."""
     at = message_class.DESCRIPTOR
     for name in path.split("."):
         field = at.fields_by_name.get(name) if at is not None else None
         if field is None:
             return False
-        at = field.message_type
+        at = None if field.is_repeated else field.message_type
     return True

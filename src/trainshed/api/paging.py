@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, Reader
 
 SCAN_LIMIT: Final = 2_000
@@ -22,9 +22,9 @@ _DIGEST_SIZE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Jobs with their etags, newest first; `next_token` is "" on the last page."""
+    """Works with their etags, newest first; `next_token` is "" on the last page."""
 
-    jobs: tuple[tuple[Job, str], ...]
+    jobs: tuple[tuple[Work, str], ...]
     next_token: str
 
 
@@ -66,7 +66,7 @@ def decode_token(token: str, *question: str, field: str = "page_token") -> str:
 async def list_jobs(
     reader: Reader,
     query: JobQuery,
-    passes: Callable[[Job], bool],
+    passes: Callable[[Work], bool],
     *,
     token: str,
     question: tuple[str, ...],
@@ -77,7 +77,7 @@ async def list_jobs(
     yet, and the request costs the same however long the history is (DESIGN §3.6).
     """
     after = int(decode_token(token, *question)) if token else 0
-    found: list[tuple[Job, str]] = []
+    found: list[tuple[Work, str]] = []
     scanned = 0
     while scanned < SCAN_LIMIT:
         # One more than is wanted tells whether there is a next page at all.

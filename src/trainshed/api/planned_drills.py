@@ -9,6 +9,7 @@ from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import public_replica_name
+from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Reader
 
 _FIELD: Final = f"labels.{PLAN_LABEL}"
@@ -43,6 +44,17 @@ async def with_planned_drills(services: Services, job: Job) -> Job:
         for number, drill in enumerate(plan.drills, start=1)
     )
     return replace(job, drills=drills)
+
+
+def refuse_plan(job: TuningJob) -> None:
+    """Drills that somebody believes to be ordered must be. Raises InvalidRequest if the label names a plan: a tuning job has
+    no replicas of its own."""
+    if name := dict(job.labels).get(PLAN_LABEL):
+        text = (
+            f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the label away, and"
+            " order drills for the job of a trial with `trainshed drill`."
+        )
+        raise InvalidRequest((Violation(_FIELD, text),))
 
 
 async def _unknown(reader: Reader, project: str, name: str) -> str:

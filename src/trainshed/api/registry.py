@@ -4,13 +4,23 @@ from collections.abc import Iterable
 from functools import cache
 from types import MappingProxyType
 
-from trainshed.api.aiplatform_v1 import custom_jobs
+from trainshed.api import iam
+from trainshed.api.aiplatform_v1 import (
+    custom_jobs,
+    models,
+    persistent_resources,
+    training_pipelines,
+    tuning_jobs,
+)
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
+from trainshed.api.aiplatform_v1 import studies as vertex_studies
+from trainshed.api.aiplatform_v1 import trials as vertex_trials
 from trainshed.api.call import Handler, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.logging_v2 import entries
 from trainshed.api.ml_v1 import jobs, locations, operations, project_config
+from trainshed.api.ml_v1 import studies as ml_studies
 
 
 @cache
@@ -20,18 +30,35 @@ def handlers() -> Handlers:
         module.HANDLERS
         for module in (
             custom_jobs,
+            tuning_jobs,
+            training_pipelines,
+            models,
+            persistent_resources,
             vertex_locations,
             vertex_operations,
+            vertex_studies,
+            vertex_trials,
             jobs,
             locations,
             operations,
             project_config,
             entries,
+            iam,
+            ml_studies,
         )
     )
 
 
-CHECKS: Checks = MappingProxyType({**custom_jobs.CHECKS, **jobs.CHECKS})
+CHECKS: Checks = MappingProxyType(
+    {
+        **custom_jobs.CHECKS,
+        **tuning_jobs.CHECKS,
+        **training_pipelines.CHECKS,
+        **jobs.CHECKS,
+        **vertex_studies.CHECKS,
+        **ml_studies.CHECKS,
+    }
+)
 """What can be said of a request of which only a part can be read, by full method name."""
 
 

@@ -6,14 +6,14 @@ that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of o
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl
 
-from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
-from trainshed.api.call import Call, Handlers
+from trainshed.api.call import Call, Handlers, permitted
 from trainshed.api.checks import Checks, completed
-from trainshed.api.errors import NotServed, Refusal
+from trainshed.api.errors import Refusal
 from trainshed.api.http import (
     Receive,
     Scope,
@@ -25,6 +25,7 @@ from trainshed.api.http import (
     send_json,
     send_refusal,
 )
+from trainshed.api.ml_v1.shared_paths import is_request_of_ml
 from trainshed.api.services import Services
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
@@ -59,10 +60,13 @@ class RestTransport:
         self._services = services
         self._authenticate = authenticate
         self._table = routes.route_table()
+        self._table_of_ml = routes.route_table("ml_v1", "aiplatform_v1", "logging_v2")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = raw_path(scope)
-        matched = self._match(scope["method"], path)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        client = header(scope, b"x-goog-api-client") or ""
+        matched = self._match(scope["method"], path, {name for name, _ in query}, client)
         if matched is None:
             text = f"There is no method {scope['method']} {path} in the APIs that are served here."
             await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
@@ -70,7 +74,6 @@ class RestTransport:
         route, variables = matched
         try:
             principal = self._authenticate(header(scope, b"authorization"))
-            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             body = await read_body(receive)
             answer = await self._call(principal, route, variables, query, body)
         except Exception as error:
@@ -78,22 +81,16 @@ class RestTransport:
             return
         await send_json(send, answer)
 
-    def _match(self, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    def _match(
+        self, verb: str, path: str, parameters: set[str], client: str
+    ) -> tuple[Route, dict[str, str]] | None:
         if path.startswith("/ui/"):
             found = self._table.match(verb, "/v1/" + path[4:])
             return found if found is not None and found[0].service in _BELOW_UI else None
         if path.startswith("/v1beta1/"):
             path = "/v1/" + path[9:]
-        return self._table.match(verb, path)
-
-    def _served(self, service: str) -> str:
-        names = sorted(
-            method.rpartition(".")[2]
-            for method in self._handlers
-            if method.startswith(f"{service}.")
-        )
-        what = ", ".join(names) if names else "nothing"
-        return f"of {service.rpartition('.')[2]} there is {what}"
+        of_ml = is_request_of_ml(verb, path, parameters, client)
+        return (self._table_of_ml if of_ml else self._table).match(verb, path)
 
     async def _call(
         self,
@@ -104,15 +101,14 @@ class RestTransport:
         body: bytes,
     ) -> bytes:
         method = f"{route.service}.{route.method}"
-        handler = self._handlers.get(method)
-        if handler is None:
-            raise NotServed(f"{method} is not served here yet; {self._served(route.service)}.")
-        authorize(principal, method)
+        handler = permitted(self._handlers, principal, method)
         call = Call(principal, self._services, method)
         try:
             bound = bind(route, variables, query, body)
         except WireError as refused:
             raise completed(refused, self._checks.get(method), call) from None
+        if bound.value_texts:
+            call = replace(call, value_texts=bound.value_texts)
         response = await handler(call, bound.message)
         return wire_json.render(
             response,

@@ -10,9 +10,12 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.resume.traffic import Access
 from trainshed.core.runtime import RuntimeCatalog
+from trainshed.core.study.trials import StudyUid
 from trainshed.store.logs.reader import LogReader
+from trainshed.store.models import Models
 from trainshed.store.notices import Notices
 from trainshed.store.port import Intake, Reader
+from trainshed.store.studies import Studies
 
 
 class BucketProbe(Protocol):
@@ -73,6 +76,7 @@ class ApiSettings:
     project: str = ""
     region: str = ""
     bucket: str = ""
+    max_study_trials: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,15 @@ class Services:
     """Everything a handler may use.
 
     `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
-    tells the controller that a job has something to do; `closing` is set when the server shuts
+    tells the controller that a job has something to do, `suggest` that an operation of a study waits (its end is a notice
+    of `JobUid(study)`); `closing` is set when the server shuts
     down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known.
     """
 
     intake: Intake
     reader: Reader
+    studies: Studies
+    models: Models
     logs: LogReader
     notices: Notices
     runtimes: RuntimeCatalog
@@ -93,6 +100,7 @@ class Services:
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
     wake: Callable[[JobUid], None]
+    suggest: Callable[[StudyUid], None]
     room: RoomView
     settings: ApiSettings = ApiSettings()
     history: AccessHistory | None = None

@@ -1,37 +1,47 @@
-"""What creating a job has in common in both APIs: named buckets must exist; the record and its first
-timeline entries are written in one step; the controller is told."""
+"""What creating a job, tuning job or pipeline has in common in both APIs: named buckets must exist; the record and its
+first timeline entries are written in one step; the controller is told."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
-from trainshed.api.planned_drills import with_planned_drills
+from trainshed.api.planned_drills import refuse_plan, with_planned_drills
 from trainshed.api.services import BucketProbe, Services
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.story import drill_ordered
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import bucket_elsewhere, without_gpus
+from trainshed.core.tuning.records import TuningJob, TuningSpec
+from trainshed.core.works import Work
+from trainshed.store.port import NewWork
 
 T = TypeVar("T")
 
 BucketUse = tuple[str, str]
 """A field's path and the gs:// URI it holds."""
 
+_NOT_KEPT = frozenset({"labels", "name", "etag"})
+"""Labels can change later, so they are kept beside the record and not within it."""
+
 
 def checked(
-    parse: Callable[[], T], uses: Iterator[BucketUse] | tuple[BucketUse, ...], buckets: BucketProbe
+    parse: Callable[[], T],
+    uses: Iterable[BucketUse],
+    buckets: BucketProbe,
+    further: tuple[Violation, ...] = (),
 ) -> T:
-    """The parsed job, if its spec is valid and every bucket it names exists.
+    """The parsed job, if its spec is valid, every bucket it names exists, and nothing `further` is wrong with it.
 
-    Raises InvalidRequest with the violations of both kinds at once.
+    Raises InvalidRequest with the violations of all kinds at once.
     """
-    missing = tuple(_missing_buckets(uses, buckets))
+    missing = (*_missing_buckets(uses, buckets), *further)
     try:
         parsed = parse()
     except InvalidRequest as invalid:
@@ -50,44 +60,90 @@ def new_job(
     spec: JobSpec,
     labels: tuple[tuple[str, str], ...],
     public: Mapping[str, Any],
+    parent: Parent | None = None,
 ) -> Job:
-    """The record of a new job as `store_job` takes it; nothing is stored."""
+    """The record of a new job as `store_works` takes it; nothing is stored."""
     now = services.now()
-    found = (*_elsewhere(spec, services.buckets), *_without_gpus(services, spec))
-    spec = replace(spec, warnings=(*spec.warnings, *found)) if found else spec
-    # Labels can change later, so they are kept beside the record and not within it.
-    kept = {key: value for key, value in public.items() if key not in ("labels", "name", "etag")}
     return Job(
         uid=uid,
         name=name,
         display_name=display_name,
-        spec=spec,
-        public_json=json.dumps(kept, ensure_ascii=False, separators=(",", ":")),
+        spec=_with_warnings(services, spec),
+        public_json=kept_json(public),
         created=now,
         updated=now,
         labels=labels,
+        parent=parent,
     )
 
 
-async def store_job(services: Services, job: Job, principal: str) -> None:
-    """Write the new job, with the drills of the plan that its label names, and wake the controller. Raises AlreadyExists,
-    InvalidRequest (no such plan), Unavailable (the service stops)."""
+def new_tuning_job(
+    services: Services,
+    uid: JobUid,
+    name: JobName,
+    *,
+    display_name: str,
+    spec: TuningSpec,
+    labels: tuple[tuple[str, str], ...],
+    public: Mapping[str, Any],
+    parent: Parent | None = None,
+) -> TuningJob:
+    """The record of a new tuning job as `store_works` takes it; nothing is stored."""
+    now = services.now()
+    return TuningJob(
+        uid=uid,
+        name=name,
+        display_name=display_name,
+        spec=replace(spec, trial=_with_warnings(services, spec.trial)),
+        public_json=kept_json(public),
+        created=now,
+        updated=now,
+        labels=labels,
+        parent=parent,
+        next_trial=spec.first_trial,
+    )
+
+
+def kept_json(public: Mapping[str, Any]) -> str:
+    """What a record keeps of a resource's public JSON."""
+    kept = {key: value for key, value in public.items() if key not in _NOT_KEPT}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+async def store_works(services: Services, principal: str, *works: Work) -> None:
+    """Write new works, all or none, a job with the drills of the plan that its label names, and wake the controller.
+    Raises AlreadyExists, InvalidRequest (no such plan), Unavailable (the service stops)."""
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and takes no new jobs; submit again when it is up again."
         )
-    _check_stall_label(job)
-    job = await with_planned_drills(services, job)
-    await services.intake.create_job(job, _first_entries(job, principal))
-    services.wake(job.uid)
+    made: list[NewWork] = []
+    for work in works:
+        _check_stall_label(work)
+        if isinstance(work, TuningJob):
+            refuse_plan(work)
+        planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
+        made.append(NewWork(planned, _first_entries(planned, principal)))
+    if len(made) == 1:
+        await services.intake.create_job(made[0].job, made[0].timeline)
+    else:
+        await services.intake.create_jobs(made)
+    for work in works:
+        services.wake(work.uid)
 
 
-def _check_stall_label(job: Job) -> None:
+def _check_stall_label(work: Work) -> None:
     """A watchdog that somebody believes to be on must be on. Raises InvalidRequest."""
-    text = dict(job.labels).get(STALL_LABEL, "0")
+    text = dict(work.labels).get(STALL_LABEL, "0")
     if not (text.isascii() and text.isdecimal()):
         wrong = f"{text!r} is not a whole number of seconds, such as 600; 0 turns the watchdog off."
         raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
+
+
+def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
+    """The spec with the warnings that only this installation can give."""
+    found = (*_elsewhere(spec, services.buckets), *_without_gpus(services, spec))
+    return replace(spec, warnings=(*spec.warnings, *found)) if found else spec
 
 
 def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
@@ -105,19 +161,40 @@ def runtime_notices(spec: JobSpec) -> tuple[str, ...]:
     )
 
 
-def _first_entries(job: Job, principal: str) -> tuple[TimelineEntry, ...]:
-    replicas = len(job.spec.replicas())
+def _first_entries(work: Work, principal: str) -> tuple[TimelineEntry, ...]:
+    match work:
+        case Job():
+            replicas = len(work.spec.replicas())
+            words = f"{replicas} replica{'s' * (replicas != 1)}"
+            facts = {"replicas": replicas}
+            told = (
+                *_notices(work.created, work.spec),
+                *(drill_ordered(work, drill) for drill in work.drills),
+            )
+        case TuningJob():
+            trials, parallel = work.spec.max_trials, work.spec.parallel_trials
+            words = f"up to {trials} trial{'s' * (trials != 1)}, {parallel} at a time"
+            facts = {"trials": trials, "parallel": parallel}
+            told = _notices(work.created, work.spec.trial)
+        case Pipeline():
+            words = f"a {work.spec.task}"
+            facts = {"job": int(work.job)}
+            told = ()
+        case _:
+            assert_never(work)
     created = TimelineEntry(
-        job.created,
+        work.created,
         "created",
-        f"{job.name} was created by {principal}: {replicas} replica{'s' * (replicas != 1)}.",
-        {"principal": principal, "replicas": replicas},
+        f"{work.name} was created by {principal}: {words}.",
+        {"principal": principal, **facts},
     )
+    return (created, *told)
+
+
+def _notices(at: int, spec: JobSpec) -> tuple[TimelineEntry, ...]:
     return (
-        created,
-        *(TimelineEntry(job.created, "notice", text) for text in runtime_notices(job.spec)),
-        *(TimelineEntry(job.created, "warning", text) for text in job.spec.warnings),
-        *(drill_ordered(job, drill) for drill in job.drills),
+        *(TimelineEntry(at, "notice", text) for text in runtime_notices(spec)),
+        *(TimelineEntry(at, "warning", text) for text in spec.warnings),
     )
 
 
@@ -130,9 +207,7 @@ def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
             yield warning
 
 
-def _missing_buckets(
-    uses: Iterator[BucketUse] | tuple[BucketUse, ...], buckets: BucketProbe
-) -> Iterator[Violation]:
+def _missing_buckets(uses: Iterable[BucketUse], buckets: BucketProbe) -> Iterator[Violation]:
     """A violation for every well-formed URI whose bucket is not there; the spec reports the others."""
     known: dict[str, bool] = {}
     for field, uri in uses:

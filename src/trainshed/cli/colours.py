@@ -8,6 +8,8 @@ import click
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.study.studies import StudyState
+from trainshed.core.study.trials import TrialState
 
 _REPLICA_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 _SERVICE = "service"
@@ -30,6 +32,40 @@ def state_colour(state: JobState | ReplicaState) -> str:
             return "red"
         case _:
             assert_never(state)
+
+
+def trial_colour(state: TrialState, job: JobState | None = None) -> str:
+    """That of its job, as long as it has one that may go on."""
+    match state:
+        case TrialState.REQUESTED:
+            return "bright_black"
+        case TrialState.ACTIVE:
+            return state_colour(job) if job and not job.is_final else "cyan"
+        case TrialState.STOPPING:
+            return "magenta"
+        case TrialState.SUCCEEDED:
+            return "green"
+        case TrialState.INFEASIBLE:
+            return "red"
+        case _:
+            assert_never(state)
+
+
+def study_colour(state: StudyState) -> str:
+    match state:
+        case StudyState.ACTIVE:
+            return "cyan"
+        case StudyState.INACTIVE:
+            return "magenta"
+        case StudyState.COMPLETED:
+            return "green"
+        case _:
+            assert_never(state)
+
+
+def trial_number_colour(number: int) -> str:
+    """The same trial has the same colour in every command; neighbours differ."""
+    return _REPLICA_COLOURS[number % len(_REPLICA_COLOURS)]
 
 
 def condition_colour(condition: NodeCondition) -> str:
@@ -63,6 +99,8 @@ _ASKS_FOR_ATTENTION = frozenset(
         "no_checkpoint",
         "cancel_requested",
         "drill_fired",
+        "trial_infeasible",
+        "trial_stopping",
     }
 )
 

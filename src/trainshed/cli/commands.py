@@ -34,6 +34,7 @@ _COMMANDS = (
     ("machine-types", "trainshed.cli.machine_types", "Show the machine types and their memory."),
     ("nodes", "trainshed.cli.nodes", "List nodes, put them under maintenance."),
     ("quotas", "trainshed.cli.quotas", "See and set what a project may use."),
+    ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
 )
 """(name, module, description); the module's `command` is the click command."""
 

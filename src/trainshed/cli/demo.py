@@ -24,6 +24,7 @@ from trainshed.cli.connection import (
 )
 from trainshed.cli.demo_drill import DemoDrill
 from trainshed.cli.demo_job import DemoPlaces, accuracy, demo_places, demo_request
+from trainshed.cli.demo_tuning import tuning_request
 from trainshed.cli.following import Update, follow
 from trainshed.cli.logs import require_over
 from trainshed.cli.moments import duration
@@ -33,10 +34,12 @@ from trainshed.cli.references import job_path
 from trainshed.cli.spelling import typed
 from trainshed.cli.tables import pairs
 from trainshed.cli.views import JobView, LogLine, TimelineView
+from trainshed.cli.watching import ending, watched
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName
 
 _EARLY_LINES = 100
+_FIRST = "The first job of its kind builds its runtime; later ones start in well under a second."
 
 
 @click.command()
@@ -58,6 +61,11 @@ _EARLY_LINES = 100
     is_flag=True,
     help="With --drill: a program that forgets its checkpoints, and see that this is found.",
 )
+@click.option(
+    "--tuning",
+    is_flag=True,
+    help="Search for the hyperparameters with which a small network learns best: 12 trials, 4 at a time.",
+)
 @takes_address
 @click.pass_obj
 def command(
@@ -70,6 +78,7 @@ def command(
     workers: int,
     drill: bool,
     planted_bug: bool,
+    tuning: bool,
 ) -> None:
     """Run a small distributed training job from start to end.
 
@@ -78,6 +87,8 @@ def command(
     """
     if planted_bug and not drill:
         raise click.UsageError("The bug shows only when something happens: give --drill as well.")
+    if drill and tuning:
+        raise click.UsageError("A tuning job has no replicas to drill: give --drill or --tuning.")
     plan = DemoDrill(planted_bug=planted_bug) if drill else None
     # Whoever asks this command to end wants no job and no service to be left over either.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -91,14 +102,17 @@ def command(
         endpoint = answering(hosted.endpoint)
     click.echo(f"Service   {endpoint.rest}")
     try:
-        succeeded = _run(session, endpoint, workers, plan)
+        tuned = _tune(session, endpoint) if tuning else None
+        succeeded = (
+            tuned.state is JobState.SUCCEEDED if tuned else _run(session, endpoint, workers, plan)
+        )
     finally:
         if hosted and not keep:
             hosted.stop()
     if not succeeded:
         raise SystemExit(1)
     option = f" --data {shlex.quote(str(data))}" if data else ""
-    _say_what_next(started=hosted is not None, kept=keep, option=option)
+    _say_what_next(started=hosted is not None, kept=keep, option=option, tuned=tuned)
 
 
 @dataclass(slots=True)
@@ -147,19 +161,11 @@ def _run(session: Session, endpoint: Endpoint, workers: int, drill: DemoDrill | 
     click.echo(f"Job       {run.job.name}")
     if drill:
         click.echo(f"Drill     {drill.order(run.client, run.job)}")
-    click.echo(
-        faint(
-            "The first job of its kind builds its runtime; later ones start in well under a second."
-        )
-    )
+    click.echo(faint(_FIRST))
     try:
         show(run.updates(), session.now, lines=True)
     except KeyboardInterrupt:
-        click.echo("\nCancelling the job.")
-        run.client.post(job_path(run.job.uid, ":cancel"), {})
-        # What else happens need not be seen, only waited for.
-        deque(follow(run.client, run.job.uid, lines=False), maxlen=0)
-        click.echo(require_over(run.client, run.job.uid).state.value)
+        _cancel(run.client, run.job.uid)
         raise SystemExit(130) from None
     over = require_over(run.client, run.job.uid)
     click.echo()
@@ -173,7 +179,46 @@ def _run(session: Session, endpoint: Endpoint, workers: int, drill: DemoDrill | 
     return drill.tell(run.client, run.job) if drill else True
 
 
+def _tune(session: Session, endpoint: Endpoint) -> JobView:
+    client = endpoint.client()
+    places = _uploaded(endpoint, session.now())
+    path = f"{_parent(endpoint)}/hyperparameterTuningJobs"
+    created: dict[str, Any] = client.post(path, tuning_request(places))
+    job = JobView.parse(client.get(job_path(str(JobName.parse(created["name"])))))
+    click.echo(f"Job       {job.name}")
+    click.echo(faint(_FIRST))
+    try:
+        over = watched(client, job, session)
+    except KeyboardInterrupt:
+        _cancel(client, job.uid)
+        raise SystemExit(130) from None
+    click.echo()
+    for line in ending(over, session.now()):
+        click.echo(line, err=over.state is not JobState.SUCCEEDED)
+    return over
+
+
+def _cancel(client: Client, uid: str) -> None:
+    click.echo("\nCancelling the job.")
+    client.post(job_path(uid, ":cancel"), {})
+    # What else happens need not be seen, only waited for.
+    deque(follow(client, uid, lines=False), maxlen=0)
+    click.echo(require_over(client, uid).state.value)
+
+
 def _submit(session: Session, endpoint: Endpoint, workers: int, arguments: Sequence[str]) -> _Run:
+    places = _uploaded(endpoint, session.now())
+    client = endpoint.client()
+    submitted = session.now()
+    created: dict[str, Any] = client.post(
+        f"{_parent(endpoint)}/customJobs", demo_request(places, workers, arguments)
+    )
+    name = str(JobName.parse(created["name"]))
+    return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)
+
+
+def _uploaded(endpoint: Endpoint, now: int) -> DemoPlaces:
+    """The places of a run, its package among them, which is there then."""
     missing = [name for name in ("project", "region", "bucket") if not getattr(endpoint, name)]
     if missing:
         raise click.ClickException(
@@ -181,18 +226,15 @@ def _submit(session: Session, endpoint: Endpoint, workers: int, arguments: Seque
             " demo on the machine where it runs, with --data."
         )
     sdist = build_demo_sdist()
-    places = demo_places(endpoint.bucket, sdist, session.now())
+    places = demo_places(endpoint.bucket, sdist, now)
     endpoint.storage_client().upload(
         places.bucket, places.package, sdist.content, "application/gzip"
     )
-    client = endpoint.client()
-    parent = f"/v1/projects/{endpoint.project}/locations/{endpoint.region}"
-    submitted = session.now()
-    created: dict[str, Any] = client.post(
-        f"{parent}/customJobs", demo_request(places, workers, arguments)
-    )
-    name = str(JobName.parse(created["name"]))
-    return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)
+    return places
+
+
+def _parent(endpoint: Endpoint) -> str:
+    return f"/v1/projects/{endpoint.project}/locations/{endpoint.region}"
 
 
 def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
@@ -215,13 +257,21 @@ def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
     return pairs(facts)
 
 
-def _say_what_next(*, started: bool, kept: bool, option: str) -> None:
+def _say_what_next(*, started: bool, kept: bool, option: str, tuned: JobView | None) -> None:
     stopped = started and not kept
     steps = [
         *([(f"{typed()} up{option}", "start the service again")] if stopped else []),
         (f"{typed()} jobs list{option}", "this job and all others"),
+    ]
+    if tuned:
+        steps += [
+            (f"{typed()} jobs describe {tuned.id}{option}", "its best trial, and all the others"),
+            (f"{typed()} jobs logs {tuned.id}{option}", "what they wrote; --trial 3: one of them"),
+        ]
+    collection = "hp-tuning-jobs" if tuned else "custom-jobs"
+    steps += [
         (f'eval "$({typed()} env{option})"', "point gcloud and the SDKs at the service, and then"),
-        ("gcloud ai custom-jobs list", "as ever"),
+        (f"gcloud ai {collection} list", "as ever"),
         *([(f"{typed()} down{option}", "stop the service")] if started and kept else []),
     ]
     click.echo()

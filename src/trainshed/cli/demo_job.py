@@ -9,8 +9,8 @@ from typing import Any
 
 from trainshed.cli.packaging import DEMO_MODULE, Sdist
 
-_IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
-_MACHINE = "n1-standard-4"
+DEMO_IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
+DEMO_MACHINE = "n1-standard-4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()
         if not replicas:
             return {}
         return {
-            "machineSpec": {"machineType": _MACHINE},
+            "machineSpec": {"machineType": DEMO_MACHINE},
             "replicaCount": str(replicas),
             "pythonPackageSpec": {
-                "executorImageUri": _IMAGE,
+                "executorImageUri": DEMO_IMAGE,
                 "packageUris": [places.uri(places.package)],
                 "pythonModule": DEMO_MODULE,
                 **given,

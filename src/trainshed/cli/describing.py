@@ -8,16 +8,22 @@ import click
 from trainshed.cli.colours import faint, replica_colour, state_colour
 from trainshed.cli.moments import duration, local_moment
 from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.cli.trial_table import terminal_text, trial_table
+from trainshed.cli.tuning_panel import best_text, best_trial, counts
+from trainshed.cli.tuning_views import TuningView, shown
 from trainshed.cli.views import FailureView, JobView, ReplicaView, WaitingView
 from trainshed.core.lifecycle.states import JobState
 
 
-def description(job: JobView, now: int, zone: tzinfo | None = None) -> list[str]:
-    """The lines that describe a job."""
+def description(
+    job: JobView, now: int, zone: tzinfo | None = None, room: int | None = None
+) -> list[str]:
+    """The lines that describe a job. `room`: characters per line of a table of trials, None for no bound."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
         ("Job", job.name),
+        ("Of", f"{job.parent}{f', trial {job.trial}' if job.trial else ''}" if job.parent else ""),
         ("Name", job.display_name),
         ("State", state),
         ("Waits", waits),
@@ -32,8 +38,34 @@ def description(job: JobView, now: int, zone: tzinfo | None = None) -> list[str]
         ("Code", str(job.error_code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure)) if job.failure else ""),
     ]
+    program = job.program
+    if program is not job:
+        facts += [("Model", job.model), ("Runs", program.name)]
+    if program.tuning:
+        facts += _tuning_facts(program, program.tuning)
     lines = pairs([(label, value) for label, value in facts if value])
-    return [*lines, "", *replica_table(job.replicas, now)] if job.replicas else lines
+    if program.tuning and program.trials:
+        tuning = program.tuning
+        table_ = trial_table(tuning.metric, program.trials, {tuning.best}, now, room)
+        return [*lines, "", *map(terminal_text, table_)]
+    replicas = replica_table(program.replicas, now) if program.replicas else []
+    return [*lines, "", *replicas] if replicas else lines
+
+
+def _tuning_facts(job: JobView, tuning: TuningView) -> list[tuple[str, str]]:
+    how = [tuning.algorithm.lower(), f"{tuning.parallel} at a time"]
+    if tuning.stopping:
+        how.append(f"{tuning.stopping} stopping")
+    best = best_trial(tuning, job.trials)
+    found: list[tuple[str, str]] = [
+        ("Tunes", f"{tuning.metric}, {tuning.goal.value.lower()} ({', '.join(how)})"),
+        ("Trials", counts(tuning)),
+    ]
+    if best:
+        parameters = pairs([(name, shown(value, 6)) for name, value in best.parameters])
+        head = click.style(best_text(tuning, best), fg="green", bold=True)
+        found += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
+    return found
 
 
 def waiting_lines(waiting: WaitingView) -> Iterator[str]:

@@ -49,9 +49,14 @@ _NOTES = """\
 # gcloud              as it is:  gcloud ai custom-jobs list
 # Vertex AI SDK       aiplatform.init(api_endpoint=os.environ["TRAINSHED_ENDPOINT"],
 #                                     api_transport="rest")
+#  over gRPC          aiplatform.init(api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
+#                                     api_transport="grpc")
+# Node client         new JobServiceClient({{apiEndpoint, port, authClient}}): host and port of
+#                     TRAINSHED_GRPC_ENDPOINT, an OAuth2Client with TRAINSHED_TOKEN as access_token
 # API client library  discovery.build("ml", "v1", static_discovery=True, client_options={{
 #                                     "api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}})
 # Cloud Storage       google.cloud.storage.Client()
+# Other gRPC clients  go on as they are: the roots file holds everybody's roots, and this service's
 """
 
 
@@ -61,6 +66,11 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
     return {
         "TRAINSHED_ENDPOINT": rest,
         "TRAINSHED_TOKEN": endpoint.token,
+        # With TLS, which is all that the Vertex SDK speaks over gRPC; and without, for clients that are told so.
+        "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
+        "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
+        # Takes the place of all other roots: the file holds those too, or the client would trust nobody else.
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.roots,
         "CLOUDSDK_AUTH_ACCESS_TOKEN": endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,

@@ -65,14 +65,26 @@ def _read(
 
 
 def _views(client: Client, uid: str, passed_over: frozenset[str]) -> Iterator[Update]:
-    told = 0
+    told = told_below = 0
     with client.stream(job_path(uid, "/watch")) as views:
         for view in views:
-            entries: list[dict[str, Any]] = client.get(job_path(uid, "/timeline"))["entries"]
-            fresh = map(TimelineView.parse, entries[told:])
-            yield from (entry for entry in fresh if entry.kind not in passed_over)
+            found = JobView.parse(view)
+            if found.child and found.child.tuning:
+                # A pipeline says nothing of its trials itself.
+                below = _entries(client, found.child.uid)
+                yield from (
+                    entry for entry in below[told_below:] if entry.kind.startswith("trial_")
+                )
+                told_below = len(below)
+            entries = _entries(client, uid)
+            yield from (entry for entry in entries[told:] if entry.kind not in passed_over)
             told = len(entries)
-            yield JobView.parse(view)
+            yield found
+
+
+def _entries(client: Client, uid: str) -> list[TimelineView]:
+    found: list[dict[str, Any]] = client.get(job_path(uid, "/timeline"))["entries"]
+    return [TimelineView.parse(entry) for entry in found]
 
 
 def _lines(client: Client, uid: str) -> Iterator[Update]:

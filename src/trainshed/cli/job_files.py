@@ -23,7 +23,9 @@ class JobFile:
     job: dict[str, Any]
 
 
-_JOB_SPEC = frozenset({"jobSpec", "job_spec"})
+_JOB_SPEC = frozenset({"jobSpec", "job_spec", "trialJobSpec", "trial_job_spec"})
+"""Of a custom job, and of the trials of a tuning job."""
+_PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
 _ML_ONLY = frozenset(
@@ -55,6 +57,11 @@ def recognised(found: Mapping[str, Any], api: Api | None, name: str, job_id: str
     """The job that a file describes. `api`: which API's it is, None to tell by its fields. `name`, `job_id`: of a Vertex
     or `ml` job whose file gives none. Raises Unreadable."""
     keys = found.keys()
+    if keys & _PIPELINE:
+        raise Unreadable(
+            "It is a training pipeline, which asks for nothing but its job: give the workerPoolSpecs of its"
+            " trainingTaskInputs."
+        )
     if api is not Api.ML and keys & _JOB_SPEC:
         return JobFile(Api.VERTEX, _named(found, name))
     if api is not Api.ML and (keys & _POOLS or api is Api.VERTEX):

@@ -32,7 +32,7 @@ _format = click.option(
 
 @click.group()
 def command() -> None:
-    """List, describe, follow and cancel jobs of both APIs.
+    """List, describe, follow and cancel jobs, tuning jobs and training pipelines of both APIs.
 
     JOB is a job's id, its full name, or the beginning of its id if no other id begins so.
     """
@@ -49,6 +49,9 @@ command.add_command(watching.command, "watch")
     "--project", metavar="PROJECT", help="Whose jobs, - for all projects; else the service's own."
 )
 @click.option(
+    "--parent", metavar="JOB", help="The jobs of this tuning job's trials, or of this pipeline."
+)
+@click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many."
 )
 @_format
@@ -60,23 +63,26 @@ def list_(
     *,
     state: str | None,
     project: str | None,
+    parent: str | None,
     limit: int,
     form: str,
 ) -> None:
-    """List the newest jobs, newest first."""
+    """List the newest jobs, newest first; those that tuning jobs and pipelines made are listed with --parent."""
     chosen = project or endpoint.project
     if not chosen:
         raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
-    found = list_jobs(endpoint.client(), chosen, state=state, limit=limit)
+    client = endpoint.client()
+    above = find_job(client, parent, chosen)["name"] if parent else None
+    found = list_jobs(client, chosen, state=state, limit=limit, parent=above)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return
     if not found:
         which = f"in state {state.upper()} " if state else ""
-        click.echo(f"No jobs {which}in project {chosen}. Try one: trainshed demo", err=True)
+        advice = f"below {above}." if above else f"in project {chosen}. Try one: trainshed demo"
+        click.echo(f"No jobs {which}{advice}", err=True)
         return
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in job_table([JobView.parse(job) for job in found], session.now(), room):
+    for line in job_table([JobView.parse(job) for job in found], session.now(), _room()):
         click.echo(line)
 
 
@@ -86,12 +92,12 @@ def list_(
 @takes_endpoint
 @click.pass_obj
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
-    """Say everything about a job: state, why it waits or failed, replicas and their restarts."""
+    """Say everything about a job: state, why it waits or failed, replicas and their restarts, trials and the best of them."""
     found = find_job(endpoint.client(), job, endpoint.project)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    for line in description(JobView.parse(found), session.now()):
+    for line in description(JobView.parse(found), session.now(), room=_room()):
         click.echo(line)
 
 
@@ -132,9 +138,12 @@ def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
 def job_table(
     jobs: list[JobView], now: int, room: int | None, zone: tzinfo | None = None
 ) -> list[str]:
-    """The lines of a list of jobs; `room`: characters per line, None for no bound."""
+    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `room`: characters per line, None
+    for no bound."""
+    kinds = any(job.kind != "custom" for job in jobs)
     columns = (
         Column("JOB"),
+        *([Column("KIND")] if kinds else []),
         Column("NAME", flexible=True),
         Column("STATE"),
         Column("CREATED"),
@@ -143,6 +152,7 @@ def job_table(
     rows = [
         (
             job.id,
+            *([job.kind] if kinds else []),
             job.display_name or "–",
             job.state.value,
             local_moment(job.created, zone),
@@ -153,9 +163,14 @@ def job_table(
     header, *cells = table(columns, rows, room)
     lines = [faint(joined(header))]
     for job, row in zip(jobs, cells, strict=True):
-        row[2] = click.style(row[2], fg=state_colour(job.state))
+        row[2 + kinds] = click.style(row[2 + kinds], fg=state_colour(job.state))
         lines.append(joined(row))
     return lines
+
+
+def _room() -> int | None:
+    """Characters per line where the output goes, None for no bound."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _cancelled(client: Client, reference: str, project: str) -> bool:

@@ -5,7 +5,7 @@ import json
 import click
 
 from trainshed.cli.client import Answer, Client, Unreachable
-from trainshed.cli.colours import replica_colour, severity_colour
+from trainshed.cli.colours import replica_colour, severity_colour, trial_number_colour
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.references import find_job, job_path
 from trainshed.cli.views import JobView, LogLine
@@ -14,6 +14,9 @@ from trainshed.cli.views import JobView, LogLine
 @click.command()
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option(
+    "--trial", type=click.IntRange(min=1), metavar="N", help="Only this one's, of a tuning job."
+)
 @click.option("--replica", metavar="REPLICA", help="Only this one, such as workerpool1-0.")
 @click.option(
     "--tail", type=click.IntRange(min=1), metavar="N", help="Begin with the last N lines."
@@ -32,17 +35,18 @@ def command(
     *,
     job: str,
     follow: bool,
+    trial: int | None,
     replica: str | None,
     tail: int | None,
     form: str,
 ) -> None:
-    """Print the lines of a job's replicas, in order of time."""
+    """Print the lines of a job's replicas, in order of time; of a tuning job those of all its trials."""
     client = endpoint.client()
     found = find_job(client, job, endpoint.project)
     view = JobView.parse(found)
     wanted = "true" if follow else None
     with client.stream(
-        job_path(view.uid, "/logs"), follow=wanted, replica=replica, tail=tail
+        job_path(view.uid, "/logs"), follow=wanted, trial=trial, replica=replica, tail=tail
     ) as lines:
         try:
             _print(lines, view, form)
@@ -51,6 +55,18 @@ def command(
             raise SystemExit(130) from None
     if follow:
         require_over(client, view.uid)
+
+
+def labelled(line: LogLine, job: JobView) -> str:
+    """A line behind who wrote it: a replica, of a tuning job a trial (and which of its replicas, if they are several)."""
+    if tuning := job.program.tuning:
+        number = str(line.trial).rjust(len(str(tuning.first + tuning.most - 1)))
+        prefix = click.style(f"trial {number}", fg=trial_number_colour(line.trial))
+        if tuning.replicas > 1:
+            prefix += "  " + click.style(line.task, fg=replica_colour(line.replica))
+        return f"{prefix}  {click.style(line.message, fg=severity_colour(line.severity))}"
+    tasks = {replica.id: replica.task for replica in job.program.replicas}
+    return line_text(line, tasks.get(line.replica, line.replica), prefix_width(job.program))
 
 
 def prefix_width(job: JobView) -> int:
@@ -79,11 +95,5 @@ def require_over(client: Client, uid: str) -> JobView:
 
 
 def _print(lines: Answer, job: JobView, form: str) -> None:
-    width = prefix_width(job)
-    tasks = {replica.id: replica.task for replica in job.replicas}
     for found in lines:
-        if form == "json":
-            click.echo(json.dumps(found))
-        else:
-            line = LogLine.parse(found)
-            click.echo(line_text(line, tasks.get(line.replica, line.replica), width))
+        click.echo(json.dumps(found) if form == "json" else labelled(LogLine.parse(found), job))

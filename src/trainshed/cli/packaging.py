@@ -18,6 +18,8 @@ from typing import NoReturn
 
 DEMO_MODULE = "trainshed_demo.task"
 """The module of the demo job, for `pythonModule`."""
+DEMO_TUNING_MODULE = "trainshed_demo.tuning"
+"""That of the trials of its tuning job."""
 
 _DEMO_VERSION = "1.0"
 

@@ -14,8 +14,9 @@ import click
 
 from trainshed.cli.colours import entry_colour, faint, replica_colour, severity_colour, state_colour
 from trainshed.cli.following import Update
-from trainshed.cli.logs import line_text, prefix_width
+from trainshed.cli.logs import labelled, line_text
 from trainshed.cli.moments import duration, local_clock
+from trainshed.cli.tuning_panel import goal, panel
 from trainshed.cli.views import JobView, LogLine, ReplicaView, TimelineView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 _REFRESHES = 8
 """Per second: a table that follows the eye, for next to no work."""
+
+_SHOWN_IN_THE_TABLE = frozenset({"trial_began", "trial_succeeded"})
+"""Entries of a tuning job's story that a live table of its trials tells by itself."""
+_AROUND = 5
+"""Lines of a terminal that a table of trials leaves to its title, to a note, and to the prompt."""
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)|[\x00-\x08\x0b-\x1f]"
@@ -73,8 +79,13 @@ class Board:
         newest = dict(self.newest)
         return tuple(
             _row(replica, newest.get(replica.id), now)
-            for replica in (self.job.replicas if self.job else ())
+            for replica in (self.job.program.replicas if self.job else ())
         )
+
+    @property
+    def tuned(self) -> JobView | None:
+        """The tuning job that this is, or that a pipeline has."""
+        return self.job.program if self.job and self.job.program.tuning else None
 
     @property
     def note(self) -> str:
@@ -82,7 +93,7 @@ class Board:
         if self.job is None or self.job.state not in (JobState.QUEUED, JobState.PREPARING):
             return ""
         if self.job.waiting is None:
-            return self.told
+            return "; ".join(self.job.waits) if self.job.kind != "custom" else self.told
         place = f" (number {self.job.waiting.position})" if self.job.waiting.position else ""
         return "; ".join(self.job.waits) + place
 
@@ -127,9 +138,7 @@ def story_line(entry: TimelineView) -> str:
 
 def board_line(line: LogLine, board: Board) -> str:
     """A line of a replica behind the replica's name."""
-    tasks = {r.id: r.task for r in board.job.replicas} if board.job else {}
-    width = prefix_width(board.job) if board.job else 0
-    return line_text(line, tasks.get(line.replica, line.replica), width)
+    return labelled(line, board.job) if board.job else line_text(line, line.replica, 0)
 
 
 def first_line(text: str) -> str:
@@ -163,19 +172,20 @@ def live(
     spinner = Spinner("dots", style="yellow")
 
     def drawn() -> "RenderableType":
-        return _table(board, now(), spinner)
+        return _table(board, now(), spinner, console)
 
     with Live(get_renderable=drawn, console=console, refresh_per_second=_REFRESHES):
         for update in updates:
             board = board.after(update)
+            if isinstance(update, TimelineView) and update.kind in _SHOWN_IN_THE_TABLE:
+                continue
             for text in plain(update, board, lines=lines):
                 console.print(Text.from_ansi(text))
     return board.job
 
 
-def _table(board: Board, now: int, spinner: "Spinner") -> "RenderableType":
+def _table(board: Board, now: int, spinner: "Spinner", console: "Console") -> "RenderableType":
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     title = Text()
@@ -183,6 +193,24 @@ def _table(board: Board, now: int, spinner: "Spinner") -> "RenderableType":
         title.append(board.job.display_name or board.job.id, "bold")
         title.append("  ").append_text(_state(board.job.state))
         title.append(f"  {duration(board.job.lasted(now))}", "bright_black")
+    parts: list[RenderableType] = [Text(), title]
+    if board.tuned and board.tuned.tuning:
+        title.append(f"  {goal(board.tuned.tuning)}", "bright_black")
+        height = console.height - _AROUND - bool(board.note)
+        for line in panel(board.tuned, now, console.width, height):
+            parts.append(Text.assemble(*line, no_wrap=True, overflow="ellipsis"))
+    else:
+        parts.append(_replicas(board, now))
+    if board.note:
+        spinner.update(text=Text(board.note, "yellow", no_wrap=True, overflow="ellipsis"))
+        parts.append(spinner)
+    return Group(*parts)
+
+
+def _replicas(board: Board, now: int) -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True)
@@ -195,11 +223,7 @@ def _table(board: Board, now: int, spinner: "Spinner") -> "RenderableType":
             Text(row.ran, "bright_black"),
             Text(row.last, severity_colour(row.severity) or ""),
         )
-    parts: list[RenderableType] = [Text(), title, rows]
-    if board.note:
-        spinner.update(text=Text(board.note, "yellow", no_wrap=True, overflow="ellipsis"))
-        parts.append(spinner)
-    return Group(*parts)
+    return rows
 
 
 def _state(state: JobState | ReplicaState) -> "Text":

@@ -25,9 +25,15 @@ def job_path(reference: str, rest: str = "") -> str:
 
 
 def list_jobs(
-    client: Client, project: str, *, state: str | None = None, limit: int | None = 20
+    client: Client,
+    project: str,
+    *,
+    state: str | None = None,
+    limit: int | None = 20,
+    parent: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them.
+    """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`: the full name
+    of a work, whose own jobs are listed in place of what clients made.
 
     Raises Refused, Unreachable.
     """
@@ -36,7 +42,14 @@ def list_jobs(
     while limit is None or len(found) < limit:
         wanted = _PAGE if limit is None else min(_PAGE, limit - len(found))
         # A page can be short and still have another one behind it.
-        page = client.get(_JOBS, project=project, state=state, limit=wanted, pageToken=token)
+        page = client.get(
+            _JOBS,
+            project=None if parent else project,
+            parent=parent,
+            state=state,
+            limit=wanted,
+            pageToken=token,
+        )
         found += page["jobs"]
         token = page["nextPageToken"]
         if not token:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.cli.moments import parse_moment
+from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
@@ -103,9 +104,10 @@ class FailureView:
 class JobView:
     """A job, from its summary or from its whole description.
 
+    `kind`: "custom", "tuning" or "pipeline"; `parent`: name of the work that made it, and `trial` which trial it evaluates.
     `error` is "" without one. Of descriptions only: `rule`, the row of the failure table that decided the
     end; `waits`, why it is not running yet, as texts, and `waiting`, the same with what it is made of; `failure`; `retries`,
-    by rule; `replicas`.
+    by rule; `replicas`; of a tuning job `tuning` and `trials`; of a pipeline `child`, its job, and the `model` that it left.
     """
 
     id: str
@@ -126,11 +128,20 @@ class JobView:
     waiting: WaitingView | None = None
     failure: FailureView | None = None
     retries: tuple[tuple[str, int], ...] = ()
+    kind: str = "custom"
+    parent: str = ""
+    trial: int = 0
+    tuning: TuningView | None = None
+    trials: tuple[TrialView, ...] = ()
+    child: "JobView | None" = None
+    model: str = ""
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "JobView":
         """Read a summary or a description. Raises KeyError or ValueError for something else."""
         error: Mapping[str, Any] = found.get("error") or {}
+        child: Mapping[str, Any] | None = found.get("child")
+        pipeline: Mapping[str, Any] = found.get("pipeline") or {}
         return JobView(
             id=found["jobId"],
             uid=found["uid"],
@@ -150,7 +161,19 @@ class JobView:
             waiting=WaitingView.parse(found.get("waiting")),
             failure=FailureView.parse(found.get("failure")),
             retries=_counters(found.get("retries")),
+            kind=found.get("kind", "custom"),
+            parent=found.get("parent", ""),
+            trial=found.get("trial", 0),
+            tuning=TuningView.parse(found.get("tuning")),
+            trials=tuple(map(TrialView.parse, found.get("trials", ()))),
+            child=JobView.parse(child) if child else None,
+            model=pipeline.get("model", ""),
         )
+
+    @property
+    def program(self) -> "JobView":
+        """The job that does the work: a pipeline's own, else the job itself."""
+        return self.child or self
 
     def lasted(self, now: int) -> int:
         """From creation to the end, or to `now`."""
@@ -159,18 +182,25 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a replica."""
+    """One line of a replica. `trial`: of this trial, 0 = of none; `task`: the replica's name for people."""
 
     at: int
     replica: str
     severity: str
     message: str
+    trial: int = 0
+    task: str = ""
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "LogLine":
         """Read one line of a log stream."""
         return LogLine(
-            parse_moment(found["at"]), found["replica"], found["severity"], found["message"]
+            parse_moment(found["at"]),
+            found["replica"],
+            found["severity"],
+            found["message"],
+            found.get("trial", 0),
+            found.get("task", ""),
         )
 
 

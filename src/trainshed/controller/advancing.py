@@ -50,7 +50,7 @@ class Advancing:
         self._closing = False
 
     def advance(
-        self, live: LiveJob, events: Sequence[Event]
+        self, live: LiveJob[Job], events: Sequence[Event]
     ) -> tuple[Job, tuple[TimelineEntry, ...]]:
         """The job after its intents and these events, and what is told of it."""
         job, told = live.job, list[TimelineEntry]()

@@ -14,12 +14,15 @@ from trainshed.controller.alarms import Alarms
 from trainshed.controller.carrier import Hands
 from trainshed.controller.carrying import Carrying
 from trainshed.controller.inboxes import Inbox, Inboxes
+from trainshed.controller.parents import Doors, Parents, parent_of
+from trainshed.controller.pipelines import PipelineReconciler
 from trainshed.controller.room import Room
 from trainshed.controller.sightings import (
     event_of,
     settle_leftovers,
     settle_unknown,
 )
+from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.events import (
@@ -32,7 +35,9 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import JobUid
-from trainshed.engines.port import LinesWritten, NodeChanged
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.tuning.records import TuningJob
+from trainshed.engines.port import LinesWritten, MetricsWritten, NodeChanged
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, Reader
@@ -41,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _TIDY = 1.0
 """Seconds that a stopping service gives to the clearing up after finished jobs."""
+_METRICS = 0.2
+"""Seconds in which what trials measure is gathered before their tuning job looks at it."""
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -48,7 +55,7 @@ _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 class _Tracked:
     """What the loop holds of a live job between two events. All of it can be lost."""
 
-    live: LiveJob
+    live: LiveJob[Job]
     carrying: Carrying
 
 
@@ -65,6 +72,7 @@ class Controller:
         notices: Notices,
         now: Callable[[], int],
         owner: str,
+        doors: Doors,
         scheduling: Policy,
         failures: FailurePolicy | None = None,
     ) -> None:
@@ -84,20 +92,32 @@ class Controller:
             stored=self._stored,
             report=self.report,
         )
+        self._parents = Parents(
+            doors,
+            {TuningJob: TuningReconciler(doors), Pipeline: PipelineReconciler(doors)},
+            commit=self._commit,
+            wake=self.wake,
+            set_alarm=self._set_alarm,
+        )
         self._tracked: dict[JobUid, _Tracked] = {}
         self._inboxes = Inboxes(self._apply, self._more_starts_to_come)
         self._alarms = Alarms(now, self._deadline_passed)
         self._watchers = Watchers(logs, self._hands.buckets, now, self.report)
         self._watching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
+        self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._closing = False
 
     async def start(self) -> None:
         """Take the lead, adopt what runs, and go on with every job that is not over."""
         self._epoch = await self._ledger.acquire(self._owner)
+        parents: list[JobUid] = []
         for live in await self._ledger.load_live():
-            self._track(live)
-            self._room.put(live.job)
+            if isinstance(live.job, Job):
+                self._track(LiveJob(live.job, live.generation, live.intents))
+                self._room.put(live.job)
+            else:
+                parents.append(live.job.uid)
         await self._hands.engine.start()
         self._room.set_nodes(await self._hands.engine.capacity())
         self._room.set_drains(await self._reader.drained_nodes())
@@ -106,7 +126,7 @@ class Controller:
             settle_leftovers(self._hands.engine, self._tracked.__contains__)
         )
         self._watching = asyncio.create_task(self._watch())
-        for uid in tuple(self._tracked):
+        for uid in (*self._tracked, *parents):
             self.wake(uid)
 
     async def close(self) -> None:
@@ -114,6 +134,8 @@ class Controller:
         self._closing = True
         busy = self._inboxes.close()
         self._alarms.close()
+        for handle in self._measured.values():
+            handle.cancel()
         self._watchers.close()
         self._advancing.close()
         for task in (self._watching, self._settling):
@@ -168,7 +190,7 @@ class Controller:
 
     # --- one job's events ---
 
-    def _track(self, live: LiveJob) -> _Tracked:
+    def _track(self, live: LiveJob[Job]) -> _Tracked:
         uid = live.job.uid
         carrying = Carrying(
             self._hands, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
@@ -217,9 +239,13 @@ class Controller:
                 self._room.forget(uid)
                 await settle_unknown(self._hands.engine, uid, inbox.events)
                 return
+            if not isinstance(live.job, Job):
+                await self._parents.apply(live, inbox.events)
+                return
+            found = LiveJob(live.job, live.generation, live.intents)
             if tracked is None:
-                tracked = self._track(live)
-            tracked.live = live
+                tracked = self._track(found)
+            tracked.live = found
         await self._advance(tracked, inbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
@@ -229,9 +255,10 @@ class Controller:
         if job != live.job or live.intents or told:
             consumed = live.intents[-1].seq if live.intents else 0
             commit = Commit(job, live.generation, told, consumed)
-            generation = await self._ledger.commit(self._epoch, commit)
+            generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
-            self._notices.publish(job.uid)
+            if job.state is not live.job.state and (parent := parent_of(job)) is not None:
+                self.wake(parent)
         self._room.put(job)
         self._advancing.decide()
         self._alarms.set(job.uid, deadlines(job))
@@ -239,6 +266,14 @@ class Controller:
             self._watchers.lines_written(job)
         if not self._closing:
             tracked.carrying.look()
+
+    async def _commit(self, commit: Commit) -> int:
+        generation = await self._ledger.commit(self._epoch, commit)
+        self._notices.publish(commit.job.uid)
+        return generation
+
+    def _set_alarm(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
+        self._alarms.set(uid, deadlines)
 
     def _carried(self, uid: JobUid) -> None:
         tracked = self._tracked.get(uid)
@@ -266,9 +301,23 @@ class Controller:
                 tracked = self._tracked.get(seen.job_uid)
                 if tracked is not None and tracked.live.job.drills:
                     self._watchers.lines_written(tracked.live.job)
+            elif isinstance(seen, MetricsWritten):
+                self._metrics_written(seen.job_uid)
             elif isinstance(seen, NodeChanged):
                 self._room.set_node_state(seen.node, seen.state, seen.cause)
                 self._leave_unfit_nodes()
                 self._advancing.decide()
             else:
                 self.report(seen.job_uid, event_of(seen))
+
+    def _metrics_written(self, uid: JobUid) -> None:
+        """A trial has measured something: wakes the tuning job that it belongs to, some times a second at most."""
+        job = self._stored(uid)
+        parent = parent_of(job) if job else None
+        if parent is not None and parent not in self._measured and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._measured[parent] = loop.call_later(_METRICS, self._look_at_metrics, parent)
+
+    def _look_at_metrics(self, uid: JobUid) -> None:
+        del self._measured[uid]
+        self.wake(uid)

@@ -131,4 +131,6 @@ def _plan(
         path=runtime.path,
         read_only=runtime.read_only,
         stall_after=stall_after(job, launching.stall_after),
+        # Of a trial's replicas the primary reports (facts §7.4).
+        watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
     )

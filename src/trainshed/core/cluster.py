@@ -101,7 +101,7 @@ def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dic
     return {
         "cluster": cluster,
         "environment": "cloud",
-        "task": task,
+        "task": task | _trial(spec),
         "job": json.loads(spec.job_json),
     }
 
@@ -128,6 +128,7 @@ def tf_config(
         "task": {
             "type": role(spec, replica),
             "index": replica.index,
+            **_trial(spec),
             "cloud": tenant_id(spec.api, project_id),
         },
         "job": json.loads(spec.job_json),
@@ -146,6 +147,11 @@ def tenant_id(api: Api, project_id: str) -> str:
     """The id of the service's own project for `project_id`, in the form seen on the public services."""
     digest = hashlib.sha256(b"tenant:%d" % project_number(project_id)).hexdigest()[:16]
     return f"w{digest}-{'ml' if api is Api.ML else 'tp'}"
+
+
+def _trial(spec: JobSpec) -> dict[str, str]:
+    """`task.trial` of every replica of a trial: its number as text (facts §3.2, §3.3)."""
+    return {"trial": spec.trial} if spec.trial else {}
 
 
 def _roles(spec: JobSpec) -> dict[int, str]:

@@ -15,6 +15,11 @@ from trainshed.core.names import Api, JobName, ReplicaId, project_number
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.request import snake_case
 
+METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
+"""The variable that names a trial's metrics file (facts §3.4). An engine that cannot show one replica alone the file
+named here puts the path of another one in its place."""
+
+_METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(r"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -35,7 +40,7 @@ class Gang:
 def environment(
     gang: Gang, replica: ReplicaId, *, cuda_devices: str = ""
 ) -> tuple[tuple[str, str], ...]:
-    """The variables of a replica: the service's, then the user's, whose word is last.
+    """The variables of a replica: the service's, then the user's, whose word is last but for the metrics file.
 
     `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none,
     whether none was asked for or the host has none to give.
@@ -47,18 +52,23 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "GOOGLE_CLOUD_PROJECT": gang.name.project_id,
         "CLOUD_ML_PROJECT_ID": str(project_number(gang.name.project_id)),
-        "CLOUD_ML_JOB_ID": gang.name.job_id,
+        "CLOUD_ML_JOB_ID": _job_id(gang),
         "CLOUD_ML_REGION": gang.spec.region,
         "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
         "CLOUD_ML_JOB_SA": gang.spec.service_account or _service_agent(gang.name.project_id),
         **_cluster_variables(gang, replica),
     }
+    trial = _trial_variables(gang.spec)
+    variables.update(trial)
     if gang.spec.api is Api.VERTEX:
         variables.update(_output_directories(gang.spec))
         if program.module is None:
             variables["AIP_USE_CUSTOM_CONTAINER"] = "true"
     for name, value in program.env:
         variables[name] = expand(value, variables)
+    if trial:
+        # What is reported elsewhere would be lost, and the trial with it.
+        variables[METRIC_FILE] = trial[METRIC_FILE]
     return tuple(variables.items())
 
 
@@ -84,6 +94,24 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
         return "$(" if match[1] else environ.get(match[2], match[0])
 
     return _REFERENCE.sub(replacement, text)
+
+
+def _job_id(gang: Gang) -> str:
+    """What the program knows the job as: of an `ml` trial's job `census.3` that is `census`."""
+    job_id = gang.name.job_id
+    if gang.spec.api is Api.ML and gang.spec.trial:
+        return job_id.removesuffix(f".{gang.spec.trial}")
+    return job_id
+
+
+def _trial_variables(spec: JobSpec) -> dict[str, str]:
+    """What every replica of a trial is told about it (facts §3.4)."""
+    if not spec.trial:
+        return {}
+    found = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
+    if spec.api is Api.ML and spec.metric_tag:
+        found["CLOUD_ML_HP_METRIC_TAG"] = spec.metric_tag
+    return found
 
 
 def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:

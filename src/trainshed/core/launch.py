@@ -20,7 +20,8 @@ class LaunchPlan:
     log begins with. `gcs_root`: directory whose sub-directories are the buckets, shown as /gcs ("" = none).
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
     directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
-    progress after which the program is ended, 0 = it is not watched.
+    progress after which the program is ended, 0 = it is not watched. `watch_metrics`: what the program reports to its
+    metrics file is taken down (SPEC §6).
     """
 
     job_uid: JobUid
@@ -40,3 +41,4 @@ class LaunchPlan:
     path: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     stall_after: int = 0
+    watch_metrics: bool = False

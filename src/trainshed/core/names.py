@@ -20,39 +20,120 @@ class Api(enum.StrEnum):
     ML = "ml"
 
 
+class Collection(enum.StrEnum):
+    """Where a Vertex job stands in its location. Names of `ml` jobs do not tell."""
+
+    CUSTOM_JOBS = "customJobs"
+    TUNING_JOBS = "hyperparameterTuningJobs"
+    PIPELINES = "trainingPipelines"
+
+
 _SEGMENT = r"[^/]+"
-_CUSTOM_JOB = re.compile(rf"projects/({_SEGMENT})/locations/({_SEGMENT})/customJobs/({_SEGMENT})")
+_PLACE = rf"projects/({_SEGMENT})/locations/({_SEGMENT})"
+_VERTEX_JOB = re.compile(rf"{_PLACE}/({'|'.join(Collection)})/({_SEGMENT})")
 _ML_JOB = re.compile(rf"projects/({_SEGMENT})/jobs/({_SEGMENT})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobName:
-    """The public name of a job.
+    """The public name of a job: a custom job, a tuning job or a training pipeline.
 
-    `location` is the Vertex location; for `ml` v1 jobs, whose names carry none, it is "".
+    `location` is the Vertex location; for `ml` v1 jobs, whose names carry none, it is "". The job of trial 3 of the
+    `ml` tuning job `census` is called `census.3`. `collection` counts for Vertex only, where ids are unique without it.
     """
 
     api: Api
     project_id: str
     location: str
     job_id: str
+    collection: Collection = Collection.CUSTOM_JOBS
 
     def __str__(self) -> str:
         if self.api is Api.ML:
             return f"projects/{self.project_id}/jobs/{self.job_id}"
-        return f"projects/{self.project_id}/locations/{self.location}/customJobs/{self.job_id}"
+        place = f"projects/{self.project_id}/locations/{self.location}"
+        return f"{place}/{self.collection}/{self.job_id}"
+
+    def of_trial(self, number: int) -> "JobName":
+        """The name of the job of a trial of this `ml` tuning job."""
+        return JobName(self.api, self.project_id, self.location, f"{self.job_id}.{number}")
+
+    @property
+    def public_id(self) -> str:
+        """The id that programs and logs show: a trial's of `ml` is that of its tuning job."""
+        return self.job_id.partition(".")[0] if self.api is Api.ML else self.job_id
 
     @staticmethod
     def parse(name: str) -> "JobName":
         """Read a full job name of either API. Raises ValueError for anything else."""
-        if match := _CUSTOM_JOB.fullmatch(name):
-            return JobName(Api.VERTEX, match[1], match[2], match[3])
+        if match := _VERTEX_JOB.fullmatch(name):
+            return JobName(Api.VERTEX, match[1], match[2], match[4], Collection(match[3]))
         if match := _ML_JOB.fullmatch(name):
             return JobName(Api.ML, match[1], "", match[2])
         raise ValueError(
             f"{name!r} is not a job name; expected projects/PROJECT/locations/LOCATION/customJobs/ID "
             "or projects/PROJECT/jobs/ID"
         )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StudyName:
+    """`projects/P/locations/L/studies/S`, in either API."""
+
+    project_id: str
+    location: str
+    study_id: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project_id}/locations/{self.location}/studies/{self.study_id}"
+
+    def trial(self, number: int) -> str:
+        """The name of one of its trials."""
+        return f"{self}/trials/{number}"
+
+    @staticmethod
+    def parse(name: str) -> "StudyName":
+        """Raises ValueError for anything else."""
+        match = re.fullmatch(rf"{_PLACE}/studies/({_SEGMENT})", name)
+        if match is None:
+            raise ValueError(
+                f"{name!r} is not a study name; expected projects/PROJECT/locations/LOCATION/studies/STUDY"
+            )
+        return StudyName(match[1], match[2], match[3])
+
+    @staticmethod
+    def parse_trial(name: str) -> "tuple[StudyName, int]":
+        """The study and the trial's number. Raises ValueError for anything else."""
+        study, separator, number = name.rpartition("/trials/")
+        if not separator or not (number.isascii() and number.isdecimal()) or len(number) > 9:
+            raise ValueError(
+                f"{name!r} is not a trial name; expected "
+                "projects/PROJECT/locations/LOCATION/studies/STUDY/trials/NUMBER"
+            )
+        return StudyName.parse(study), int(number)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelName:
+    """`projects/P/locations/L/models/M`; a version of it is asked for by `@1` or `@alias` behind it."""
+
+    project_id: str
+    location: str
+    model_id: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project_id}/locations/{self.location}/models/{self.model_id}"
+
+    @staticmethod
+    def parse(name: str) -> "tuple[ModelName, str]":
+        """The model and what stands behind its `@` ("" = nothing). Raises ValueError for anything else."""
+        match = re.fullmatch(rf"{_PLACE}/models/([^/@]+)(?:@([^/@]+))?", name)
+        if match is None:
+            raise ValueError(
+                f"{name!r} is not a model name; expected "
+                "projects/PROJECT/locations/LOCATION/models/MODEL, perhaps with @VERSION"
+            )
+        return ModelName(match[1], match[2], match[3]), match[4] or ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -133,6 +133,16 @@ class LinesWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsWritten:
+    """Something that a trial's primary has measured can be read. Coalesced like `LinesWritten`; only of plans that say
+    `watch_metrics`. What was measured last is readable before the replica's end is reported, whether told or not."""
+
+    job_uid: JobUid
+    attempt: int
+    replica: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by itself, as
     soon as it is certain that it is dead (the fence), not before."""
@@ -151,7 +161,7 @@ class Fault(enum.StrEnum):
     SEGV = "segv"
 
 
-EngineEvent = SlotStarted | SlotExited | SlotLost | LinesWritten | NodeChanged
+EngineEvent = SlotStarted | SlotExited | SlotLost | LinesWritten | MetricsWritten | NodeChanged
 
 
 class Engine(Protocol):
@@ -218,5 +228,5 @@ class Engine(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:
-        """Events in the order seen, per replica: started, lines…, exited|lost. One reader."""
+        """Events in the order seen, per replica: started, lines and metrics…, exited|lost. One reader."""
         ...

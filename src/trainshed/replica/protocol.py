@@ -13,8 +13,9 @@ A slot is the directory of one replica of one attempt:
     ../stopped          the attempt was stopped: nothing of it starts any more
 
 Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
-that lives long enough: `started` (at), any number of `lines` (n, in all), then `exited` (the record) or `lost`
-(cause, by_service); or, as the only message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n).
+that lives long enough: `started` (at), any number of `lines` (n, in all) and, of a trial, `metrics` (there are new
+ones), then `exited` (the record) or `lost` (cause, by_service); or, as the only message, `refused` (cause,
+`REFUSED_*`). Beside these `pong` (n).
 
 Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the replica is not
 over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over.
@@ -69,7 +70,7 @@ class LaunchDocument:
     shown even inside hidden ones. `storage_socket`: Unix socket behind the replica's storage endpoint
     (`address`:`storage_port`), "" = none. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
-    done anyway where there is no `memory_base`.
+    done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports (`metrics` module).
     """
 
     FIELDS = (
@@ -95,6 +96,7 @@ class LaunchDocument:
         "storage_port",
         "stall_after",
         "memory_polling",
+        "watch_metrics",
     )
     __slots__ = FIELDS
 
@@ -123,6 +125,7 @@ class LaunchDocument:
         storage_port: int = 0,
         stall_after: float = 0.0,
         memory_polling: bool = False,
+        watch_metrics: bool = False,
     ) -> None:
         self.incarnation = incarnation
         self.argv = argv
@@ -146,6 +149,7 @@ class LaunchDocument:
         self.storage_port = storage_port
         self.stall_after = stall_after
         self.memory_polling = memory_polling
+        self.watch_metrics = watch_metrics
 
     def to_message(self) -> "Message":
         """What `LaunchDocument(**message)` makes the same document of, also after a way through JSON."""

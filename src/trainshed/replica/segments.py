@@ -50,7 +50,7 @@ class Segments:
         self._tail: "list[str]" = []
         self._unsynced = False
         self._size = 0
-        names = sorted(name for name in os.listdir(directory) if name.endswith(_SUFFIX))
+        names = sorted(name for name in os.listdir(directory) if name[: -len(_SUFFIX)].isdigit())
         # The last segment may have been opened and never written to: the clock then goes on from the one before.
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))

@@ -16,6 +16,7 @@ from trainshed.replica import (
     fence,
     loop,
     memory,
+    metrics,
     processes,
     program,
     protocol,
@@ -68,6 +69,7 @@ class Shim:
         self._heard_program = False
         self._sync_at = 0.0
         self._storage: "relay.Endpoint | None" = None
+        self._metrics: "metrics.Metrics | None" = None
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -101,6 +103,14 @@ class Shim:
         writer = self._log = log.Segments(plan.logs)
         if plan.banner:
             writer.write("b", list(plan.banner))
+        if plan.watch_metrics:
+            self._metrics = metrics.Metrics(
+                plan.logs,
+                plan.incarnation,
+                self._loop,
+                say=self._say,
+                tell=lambda: self._clients.send({"e": "metrics"}),
+            )
         # What the banner says can wait a moment for the program's first line, which is told at once.
         self._tell_at = time.monotonic() + _LINES_EVERY
         self._claim.sync()
@@ -219,6 +229,8 @@ class Shim:
         """It runs: watch over what has been asked for."""
         assert self._memory is not None
         self._memory.program_started()
+        if self._metrics is not None:
+            self._metrics.begin(self._started)
         if self._plan.stall_after > 0:
             stall.Watchdog(
                 self._plan.stall_after,
@@ -245,8 +257,10 @@ class Shim:
         self._log.write("b", [text])
 
     def _greet(self) -> None:
-        """Somebody has connected, and does not know how many lines there are."""
+        """Somebody has connected, and does not know how many lines there are, nor whether there are metrics."""
         self._told = -1
+        if self._metrics is not None:
+            self._metrics.tell_again()
 
     def _obey(self, connection: socket.socket, order: "protocol.Message") -> None:
         word = order.get("o")
@@ -292,10 +306,12 @@ class Shim:
         self._reception.close()
 
     def _seal(self) -> "protocol.Message":
-        """Log first, then the record, then the report (DESIGN §4, order at an exit)."""
+        """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
         assert self._log is not None and self._memory is not None
         for stream in self._streams.values():
             stream.close()
+        if self._metrics is not None:
+            self._metrics.seal()  # It may have something to say in the log.
         lines, tail = self._log.seal()
         if lines != self._told:
             self._clients.send({"e": "lines", "n": lines})

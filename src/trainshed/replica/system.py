@@ -131,6 +131,33 @@ def event_handle() -> int:
     return handle
 
 
+IN_MODIFY = 0x2
+IN_CLOSE_WRITE = 0x8
+IN_MOVED_TO = 0x80
+IN_CREATE = 0x100
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+IN_UNMOUNT = 0x2000
+IN_IGNORED = 0x8000
+IN_ONLYDIR = 0x1000000
+
+
+def watch_handle(directory: str, mask: int) -> int:
+    """A handle that brings inotify(7) events of a directory and of the files in it. Raises OSError (a user may have only
+    so many)."""
+    if not LINUX:
+        raise OSError(errno.ENOSYS, "inotify: only Linux can do this")
+    handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
+    _check(min(handle, 0), "inotify_init1")
+    watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
+    try:
+        _check(min(watch, 0), "watch %s" % directory)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
 def open_handles() -> "list[int]":
     """File handles open in this process; the one that listed them, already closed, may be among them."""
     return [

@@ -6,7 +6,10 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainshed.serve.grpc_front import GrpcDoors
 
 SERVICE_FILE = "service.json"
 """In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
@@ -18,6 +21,26 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def grpc_addresses(doors: "GrpcDoors | None", host: str) -> dict[str, str]:
+    """Where gRPC is: `grpc` without TLS, on this machine; `grpc_tls` as a client is to call it, so that the name is one
+    of the certificate's; `ca`, what the client has to trust, and `ca_bundle`, the same with everybody's roots (paths)."""
+    if doors is None:
+        return {}
+    certificates = doors.certified.result()
+    here, port = doors.plain.getsockname()[:2]
+    called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
+    return {
+        "grpc": _address(here, port),
+        "grpc_tls": _address(called, doors.secure.getsockname()[1]),
+        "ca": str(certificates.ca),
+        "ca_bundle": str(certificates.roots),
+    }
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def write_private(path: Path, document: dict[str, Any]) -> None:

@@ -4,13 +4,18 @@ because children are forked before there are threads."""
 import contextlib
 import errno
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
-from trainshed.serve import clock, memory
+from trainshed.serve import certificates, clock, memory
+from trainshed.serve.announcing import is_loopback
+from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper, BucketPlace, ForkedBuckets
+from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.service import Parts, owner_token
 from trainshed.serve.settings import Settings
 from trainshed.store.port import StoreInUse, StoreTooNew, StoreUnreadable
@@ -49,13 +54,14 @@ def _open_in_order(
         token = owner_token(settings.data, tokens)
     except (StoreInUse, StoreTooNew, StoreUnreadable, TokenFileUnreadable, OSError) as failure:
         raise StartFailed(str(failure)) from failure
-    listener = _listen(settings)
+    listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
+    grpc_doors = _grpc_doors(settings, cleanup)
     wanted = BucketPlace(
         root=settings.data / "buckets",
         socket=settings.data / "buckets.sock",
         host=settings.host,
-        port=_beside(settings),
+        port=_beside(settings, 1, settings.host),
     )
     try:
         place = buckets.serve(wanted)
@@ -67,6 +73,7 @@ def _open_in_order(
     return Parts(
         settings=settings,
         listener=listener,
+        grpc=grpc_doors,
         zygote=zygote,
         buckets=BucketKeeper(place, buckets.pid),
         storage_port=place.port,
@@ -77,28 +84,81 @@ def _open_in_order(
     )
 
 
-def _beside(settings: Settings) -> int:
-    """A port for the buckets that stays the same from start to start: the next one, if it is free."""
-    if not 0 < settings.port < 65535:
+def _certify(settings: Settings) -> "Future[Certificates]":
+    """Have the certificates looked after, and at the first start made, while the service gets ready. What the user
+    gave is looked at here and now. Raises StartFailed, as the future does."""
+    directory = settings.data / "tls"
+    done: Future[Certificates] = Future()
+    if settings.tls_cert:
+        chain, key = Path(settings.tls_cert), Path(settings.tls_key)
+        done.set_result(_certified(lambda: certificates.given(chain, key, directory), directory))
+        return done
+    now = clock.now() / 1e9
+    threads = ThreadPoolExecutor(1, "certificates")
+    done = threads.submit(
+        _certified, lambda: certificates.own(directory, settings.host, now), directory
+    )
+    threads.shutdown(wait=False)
+    return done
+
+
+def _certified(look_after: Callable[[], Certificates], directory: Path) -> Certificates:
+    try:
+        return look_after()
+    except CertificatesUnusable as failure:
+        raise StartFailed(str(failure)) from failure
+    except OSError as failure:
+        raise StartFailed(
+            f"The certificates in {directory} cannot be kept: {failure}. Make the directory writable."
+        ) from failure
+
+
+def _grpc_doors(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcDoors | None:
+    if not settings.grpc:
+        return None
+    certified = _certify(settings)
+    listeners = _grpc_listeners(settings, cleanup)
+    return GrpcDoors(listeners["--grpc-port"], listeners["--grpc-tls-port"], certified)
+
+
+def _grpc_listeners(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:
+    """By option. Without TLS on loopback alone: there a token goes over the wire as it is."""
+    loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
+    wanted = [
+        ("--grpc-port", loopback, settings.grpc_port, 2),
+        ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
+    ]
+    found: dict[str, socket.socket] = {}
+    # A port that somebody asked for goes before one that is only usual.
+    for option, host, port, distance in sorted(wanted, key=lambda each: not each[2]):
+        found[option] = _listen(host, port or _beside(settings, distance, host), option)
+        cleanup.callback(found[option].close)
+    return found
+
+
+def _beside(settings: Settings, distance: int, host: str) -> int:
+    """A port that stays the same from start to start: the one so far behind REST's, if it is free; else 0, any."""
+    port = settings.port + distance
+    if not settings.port or port > 65535:
         return 0
     try:
-        listen_tcp(settings.host, settings.port + 1).close()
+        listen_tcp(host, port).close()
     except OSError:
         return 0
-    return settings.port + 1
+    return port
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(host: str, port: int, option: str) -> socket.socket:
     try:
-        listener = listen_tcp(settings.host, settings.port)
+        listener = listen_tcp(host, port)
     except OSError as failure:
         advice = (
-            "Stop what uses it, or choose another port with --port (0 = any free one)."
+            f"Stop what uses it, or choose another port with {option} (0 = any free one)."
             if failure.errno == errno.EADDRINUSE
-            else "Choose an address of this machine with --host, or another port with --port."
+            else f"Choose an address of this machine with --host, or another port with {option}."
         )
         raise StartFailed(
-            f"{settings.host}:{settings.port} cannot be listened on: {failure.strerror}. {advice}"
+            f"{host}:{port} cannot be listened on: {failure.strerror}. {advice}"
         ) from failure
     listener.setblocking(False)
     return listener

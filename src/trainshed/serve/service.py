@@ -25,12 +25,14 @@ from trainshed.cli.credentials import credentials_document
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
+from trainshed.controller.parents import Doors
+from trainshed.controller.suggesting import Suggesting
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import JobUid
+from trainshed.core.works import Work
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.replica import durable
@@ -38,12 +40,16 @@ from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import clock, memory
 from trainshed.serve.adapters import BucketDoor, BucketHistory
-from trainshed.serve.announcing import SERVICE_FILE, write_private
+from trainshed.serve.announcing import SERVICE_FILE, grpc_addresses, write_private
 from trainshed.serve.children import BucketKeeper
+from trainshed.serve.grpc_front import GrpcDoors, GrpcFront
 from trainshed.serve.settings import Settings, accelerators_of
+from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.port import Store
+from trainshed.studies.advisor.client import ProcessAdvisor
+from trainshed.studies.port import EngineName
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +61,11 @@ STOP_JOBS = 60
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port."""
+    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port; `grpc`: if there is any."""
 
     settings: Settings
     listener: socket.socket
+    grpc: GrpcDoors | None
     zygote: ZygoteHandle
     buckets: BucketKeeper
     storage_port: int
@@ -102,6 +109,15 @@ class Service:
             node_accelerators=accelerators_of(parts.settings.node_accelerators),
         )
         logs = LogReader(data / "logs")
+        new_uid = clock.JobUids()
+        self._advisor = ProcessAdvisor(EngineName(parts.settings.tuning_engine))
+        self._suggesting = Suggesting(
+            parts.store.studies,
+            self._advisor,
+            self._notices,
+            clock.now,
+            parts.settings.max_study_trials,
+        )
         self._controller = Controller(
             ledger=parts.store.ledger,
             reader=parts.store.reader,
@@ -121,6 +137,17 @@ class Service:
             notices=self._notices,
             now=clock.now,
             owner=f"{socket.gethostname()}:{os.getpid()}",
+            doors=Doors(
+                intake=parts.store.intake,
+                reader=parts.store.reader,
+                studies=parts.store.studies,
+                models=parts.store.models,
+                advisor=self._advisor,
+                metrics=MetricsReader(data / "logs"),
+                buckets=self._door,
+                now=clock.now,
+                new_uid=new_uid,
+            ),
             scheduling=Policy(
                 strict=parts.settings.capacity == "strict",
                 max_replicas=parts.settings.max_replicas,
@@ -134,20 +161,24 @@ class Service:
         self._services = Services(
             intake=parts.store.intake,
             reader=parts.store.reader,
+            studies=parts.store.studies,
+            models=parts.store.models,
             logs=logs,
             notices=self._notices,
             runtimes=self._runtimes.catalog,
             buckets=self._door,
             history=BucketHistory(data / "buckets", self._door),
             now=clock.now,
-            new_uid=clock.JobUids(),
+            new_uid=new_uid,
             wake=self._controller.wake,
+            suggest=self._suggesting.wake,
             room=self._controller,
             settings=ApiSettings(
                 version=version("trainshed"),
                 project=parts.settings.project,
                 region=parts.settings.region,
                 bucket=parts.settings.default_bucket,
+                max_study_trials=parts.settings.max_study_trials,
             ),
             closing=self._stopping,
         )
@@ -166,12 +197,14 @@ class Service:
 
     async def _serve(self) -> None:
         await self._controller.start()
+        await self._suggesting.start()
         self._runtimes.search()
+        data, authenticate = self._parts.settings.data, self._parts.tokens.authenticate
         gateway = BucketsGateway(self._parts.bucket_socket)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
         server = _Server(
             uvicorn.Config(
-                ApiApplication(self._services, self._parts.tokens.authenticate, mounts),
+                ApiApplication(self._services, authenticate, mounts),
                 http="httptools",
                 ws="none",
                 lifespan="off",
@@ -184,6 +217,8 @@ class Service:
             ),
             ready=self._ready,
         )
+        front = GrpcFront(self._parts.grpc, data, self._services, authenticate)
+        await front.start()
         serving = asyncio.create_task(server.serve([self._parts.listener]))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -191,8 +226,10 @@ class Service:
             await self._cancel_jobs()
         live = self._controller.running()
         server.should_exit = True
-        await serving
+        await asyncio.gather(serving, front.close(DRAIN))
+        await self._suggesting.close()
         await self._controller.close()
+        await self._advisor.close()
         await gateway.close()
         self._runtimes.close()
         (self._parts.settings.data / SERVICE_FILE).unlink(missing_ok=True)
@@ -217,6 +254,7 @@ class Service:
             "bucket": settings.default_bucket,
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
+            **grpc_addresses(self._parts.grpc, settings.host),
         }
         write_private(settings.data / SERVICE_FILE, document)
         write_private(
@@ -236,7 +274,7 @@ class Service:
         except TimeoutError:
             say("Some jobs did not stop in time; they are stopped at the next start.")
 
-    async def _cancel(self, jobs: list[Job]) -> None:
+    async def _cancel(self, jobs: list[Work]) -> None:
         say(f"Stopping {len(jobs)} job{'s' if len(jobs) > 1 else ''} ...")
         for job in jobs:
             # A job that ended in this moment has nothing left to cancel.

@@ -37,12 +37,17 @@ class Settings:
     `node_memory` (GiB), `node_accelerators` (TYPE=COUNT,…): what each node is said to have; 0 and "" = its share of
     the machine. `patience`: seconds for which a waiting job may be overtaken. `lease`: seconds after which a shim or
     node that does not answer counts as gone. `max_attempts`: of one job. `stall_after`: seconds without progress
-    after which a program is ended, 0 = never. `failure_rules`: tables that change the failure table (SPEC §2.1).
+    after which a program is ended, 0 = never. `grpc`: whether there is gRPC; its ports, 0 = beside the REST port.
+    `tls_cert`, `tls_key`: PEM files that it shows, both or none. `failure_rules`: tables that change the failure table (SPEC §2.1).
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
+    grpc: bool = True
     grpc_port: int = 0
+    grpc_tls_port: int = 0
+    tls_cert: str = ""
+    tls_key: str = ""
     data: Path = Path()
     cache: Path = Path()
     engine: str = "local"
@@ -64,6 +69,8 @@ class Settings:
     lease: float = 30.0
     max_attempts: int = 10
     stall_after: float = 0.0
+    tuning_engine: str = "gp-bandit"
+    max_study_trials: int = 1000
     failure_rules: tuple[dict[str, Any], ...] = ()
 
 
@@ -98,10 +105,35 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
                 converted[name] = _convert(name, value)
             except ValueError as failure:
                 wrong += [_told(source, name, line) for line in str(failure).splitlines()]
+    wrong += _halves(values)
     if wrong:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
-    return replace(settings, data=settings.data.absolute(), cache=settings.cache.absolute())
+    return replace(
+        settings,
+        data=settings.data.absolute(),
+        cache=settings.cache.absolute(),
+        tls_cert=_absolute(settings.tls_cert),
+        tls_key=_absolute(settings.tls_key),
+    )
+
+
+def _absolute(file: str) -> str:
+    return str(Path(file).expanduser().absolute()) if file else ""
+
+
+def _halves(values: dict[str, tuple[Any, str]]) -> list[str]:
+    """What is wrong where a certificate has no key, or a key no certificate."""
+    found = {name: values[name][1] for name in ("tls_cert", "tls_key") if _given(name, values)}
+    if len(found) != 1:
+        return []
+    ((name, source),) = found.items()
+    other = "tls_key" if name == "tls_cert" else "tls_cert"
+    return [f"{source}: given without {other}; give both, or neither"]
+
+
+def _given(name: str, values: dict[str, tuple[Any, str]]) -> bool:
+    return name in values and values[name][0] != ""
 
 
 def _told(source: str, name: str, line: str) -> str:
@@ -144,7 +176,7 @@ def _convert(name: str, value: Any) -> Any:
         converted = kind(str(value))
     except ValueError:
         raise ValueError(f"{value!r} is not {_WORDS[kind]}") from None
-    if name in ("port", "grpc_port") and not 0 <= converted <= 65535:
+    if name.endswith("port") and not 0 <= converted <= 65535:
         raise ValueError(f"{value!r} is not a port (0 = any free one, up to 65535)")
     if name in _LEAST and not _LEAST[name] <= converted < float("inf"):
         raise ValueError(f"{value!r} is not {_LEAST[name]} or more")
@@ -240,6 +272,7 @@ _CHOICES = {
     "database": ("sqlite",),
     "capacity": ("relaxed", "strict"),
     "quotas": ("unlimited", "public"),
+    "tuning_engine": ("gp-bandit", "optuna-tpe", "optuna-gp", "google-vizier"),
 }
 _RULES: dict[str, Callable[[str], None]] = {
     "region": _check_region,
@@ -250,6 +283,7 @@ _RULES: dict[str, Callable[[str], None]] = {
 _LEAST = {
     "nodes": 1,
     "max_replicas": 1,
+    "max_study_trials": 0,
     "grace": 0,
     "memory_per_replica": 0,
     "node_cpus": 0,

@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 @click.command(name="up", short_help="Start the service.")
 @click.option("--host", help="Address to listen on [127.0.0.1].")
 @click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one [8080].")
-@click.option("--grpc-port", type=int, help="Port of the gRPC APIs (served by a later version).")
+@click.option(
+    "--grpc-port",
+    type=int,
+    help="Port of gRPC without TLS, on loopback [8082, or the REST port + 2].",
+)
+@click.option(
+    "--grpc-tls-port", type=int, help="Port of gRPC with TLS [8083, or the REST port + 3]."
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Certificate that gRPC shows, PEM [one of the service's own authority].",
+)
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Its key, PEM.")
 @click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of settings."

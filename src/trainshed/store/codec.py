@@ -4,39 +4,81 @@ Fields that a later version adds need a default; fields that it drops are skippe
 read. Whoever renames or retypes a field writes a migration. Floats in a record are finite.
 """
 
+import enum
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.pipelines.records import ModelVersion, Pipeline
+from trainshed.core.study.studies import Study
+from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.store.models import PersistentResource
+from trainshed.store.operations import Operation
 
 Labels = tuple[tuple[str, str], ...]
 
+
+class WorkKind(enum.StrEnum):
+    """What the stored record of a work is."""
+
+    JOB = "job"
+    TUNING = "tuning"
+    PIPELINE = "pipeline"
+
+
 _encoder = msgspec.json.Encoder()
-_jobs = msgspec.json.Decoder(Job)
+_works: dict[WorkKind, msgspec.json.Decoder[Any]] = {
+    WorkKind.JOB: msgspec.json.Decoder(Job),
+    WorkKind.TUNING: msgspec.json.Decoder(TuningJob),
+    WorkKind.PIPELINE: msgspec.json.Decoder(Pipeline),
+}
 _labels = msgspec.json.Decoder(Labels)
 _cancels = msgspec.json.Decoder(CancelRequested)
 _drills = msgspec.json.Decoder(DrillOrdered)
 _plans = msgspec.json.Decoder(tuple[Drill, ...])
 _details = msgspec.json.Decoder(dict[str, Any])
+_studies = msgspec.json.Decoder(Study)
+_trials = msgspec.json.Decoder(Trial)
+_measurements = msgspec.json.Decoder(Measurement)
+_operations = msgspec.json.Decoder(Operation)
+_versions = msgspec.json.Decoder(ModelVersion)
+_resources = msgspec.json.Decoder(PersistentResource)
 
 
-def encode_job(job: Job) -> bytes:
-    """The record of a job. Its labels travel along but are not read back: see `decode_job`."""
+def work_kind(job: Work) -> WorkKind:
+    """How its record is read back."""
+    match job:
+        case Job():
+            return WorkKind.JOB
+        case TuningJob():
+            return WorkKind.TUNING
+        case Pipeline():
+            return WorkKind.PIPELINE
+        case _:
+            assert_never(job)
+
+
+def encode_job(job: Work) -> bytes:
+    """The record of a work. Its labels travel along but are not read back: see `decode_job`."""
     return _encoder.encode(job)
 
 
-def decode_job(record: bytes, labels: bytes, labels_updated: int) -> Job:
-    """A job from its record and its label columns.
+def decode_job(
+    record: bytes, labels: bytes, labels_updated: int, kind: WorkKind = WorkKind.JOB
+) -> Work:
+    """A work from its record, which is one of `kind`, and its label columns.
 
     Labels are changed by requests while the controller holds an older copy of the record, so they are kept
     beside it and win over what the record says. `labels_updated`: nanoseconds, 0 if never changed.
     Raises msgspec.DecodeError for a record that is not one.
     """
-    job = _jobs.decode(record)
+    job: Work = _works[kind].decode(record)
     current = _labels.decode(labels)
     if job.labels == current and job.updated >= labels_updated:
         return job
@@ -78,3 +120,58 @@ def encode_details(details: dict[str, Any]) -> bytes:
 
 def decode_details(details: bytes) -> dict[str, Any]:
     return _details.decode(details)
+
+
+def encode_study(study: Study) -> bytes:
+    return _encoder.encode(study)
+
+
+def decode_study(record: bytes) -> Study:
+    return _studies.decode(record)
+
+
+def encode_trial(trial: Trial) -> bytes:
+    return _encoder.encode(trial)
+
+
+def decode_trial(record: bytes) -> Trial:
+    """Takes microseconds: a study's whole history is read for each suggestion."""
+    return _trials.decode(record)
+
+
+def encode_measurement(measurement: Measurement) -> bytes:
+    return _encoder.encode(measurement)
+
+
+def decode_measurement(record: bytes) -> Measurement:
+    return _measurements.decode(record)
+
+
+def encode_operation(operation: Operation) -> bytes:
+    return _encoder.encode(operation)
+
+
+def decode_operation(record: bytes) -> Operation:
+    return _operations.decode(record)
+
+
+def encode_version(version: ModelVersion) -> bytes:
+    """The record of a model's version. See `decode_version` for its aliases."""
+    return _encoder.encode(version)
+
+
+def decode_version(record: bytes, aliases: bytes) -> ModelVersion:
+    """A model's version, with those of its aliases that are among `aliases` (a JSON array): another version may
+    have taken one since the record was written."""
+    version = _versions.decode(record)
+    current: list[str] = msgspec.json.decode(aliases, type=list[str])
+    kept = tuple(alias for alias in version.aliases if alias in current)
+    return version if kept == version.aliases else replace(version, aliases=kept)
+
+
+def encode_persistent_resource(resource: PersistentResource) -> bytes:
+    return _encoder.encode(resource)
+
+
+def decode_persistent_resource(record: bytes) -> PersistentResource:
+    return _resources.decode(record)

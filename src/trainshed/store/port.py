@@ -6,13 +6,18 @@ transaction open across anything but its own statements.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.works import Work
+from trainshed.store.models import Models
+from trainshed.store.operations import Operation
+from trainshed.store.studies import Studies
 
 
 class StaleCommit(Exception):
@@ -31,12 +36,15 @@ class StoreTooNew(Exception):
     """The database was written by a newer version of the service. Nothing was changed."""
 
 
+W_co = TypeVar("W_co", bound=Work, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class LiveJob:
-    """A job that is not over, with the generation that guards its next commit and the intents that
+class LiveJob(Generic[W_co]):
+    """A job, tuning job or pipeline that is not over, with the generation that guards its next commit and the intents that
     requests appended and no commit has consumed yet (ascending by `seq`)."""
 
-    job: Job
+    job: W_co
     generation: int
     intents: tuple["Intent", ...] = ()
 
@@ -59,35 +67,39 @@ class NodeDrain:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """One guarded step: the new state, the story, and the intents it consumed (all with seq <= the given).
+class NewWork:
+    """A job, tuning job or pipeline that is stored for the first time, with the first entries of its story."""
 
-    `job.labels` is ignored: labels belong to requests (`Intake.replace_labels`).
-    """
-
-    job: Job
-    expected_generation: int
+    job: Work
     timeline: tuple[TimelineEntry, ...] = ()
-    consumed_intents: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """A finished long-running operation (deletes are done when they are answered)."""
+class Commit:
+    """One guarded step: the new state, the story, and the intents it consumed (all with seq <= the given).
 
-    name: str
-    kind: str
-    target: str
-    created: int
-    updated: int
+    `job.labels` is ignored: labels belong to requests (`Intake.replace_labels`). In the same transaction: `trials` of the
+    job's own study are stored (new ones, or in place of the one of that number), `measurements` are added to trials by
+    number, `made` are created, and `model` is registered.
+    """
+
+    job: Work
+    expected_generation: int
+    timeline: tuple[TimelineEntry, ...] = ()
+    consumed_intents: int = 0
+    trials: tuple[Trial, ...] = ()
+    measurements: tuple[tuple[int, Measurement], ...] = ()
+    made: tuple[NewWork, ...] = ()
+    model: ModelVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """One page of a job list, newest first.
+    """One page of a list of works, newest first.
 
-    `project_id` "": jobs of every project, whatever the rest says. `location` None: all. `api` None: jobs
-    of both APIs. `after`: the uid that the previous page ended with, 0 for the first page.
+    `project_id` "": of every project, whatever the rest says. `location` None: all. `api` None: of both APIs.
+    `collection`: of this one only (with the Vertex API), jobs that other works made included; None: of all collections,
+    and only what clients made themselves. `after`: the uid that the previous page ended with, 0 for the first page.
     """
 
     project_id: str
@@ -95,14 +107,19 @@ class JobQuery:
     location: str | None
     after: int = 0
     limit: int = 100
+    collection: Collection | None = None
 
 
 class Intake(Protocol):
     """Where requests write. Nothing is half stored: a raised error means nothing happened."""
 
-    async def create_job(self, job: Job, timeline: Sequence[TimelineEntry]) -> None:
-        """Store a new QUEUED job, generation 1. Raises AlreadyExists if the name was ever used in the
+    async def create_job(self, job: Work, timeline: Sequence[TimelineEntry]) -> None:
+        """Store a new work, generation 1. Raises AlreadyExists if the name was ever used in the
         project, by a job that was deleted since included; Unavailable if only the uid is taken."""
+        ...
+
+    async def create_jobs(self, made: Sequence[NewWork]) -> None:
+        """The same for several at once: all are stored, or none."""
         ...
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
@@ -116,13 +133,13 @@ class Intake(Protocol):
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
-    ) -> Job:
+    ) -> Work:
         """Set the labels of a job in any state; `etag` "" skips the check; `now` becomes the job's `updated`.
         Returns the job as it is then. Raises NotFound, Aborted (etag differs)."""
         ...
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
-        """Remove a job that is over and record the finished operation, in one transaction.
+        """Remove a job that is over, with its trials, and record the finished operation, in one transaction.
         Raises NotFound, FailedPrecondition (still running)."""
         ...
 
@@ -158,39 +175,43 @@ class Ledger(Protocol):
         """Become the leader: returns a new epoch higher than any before; earlier epochs can no longer commit."""
         ...
 
-    async def load(self, uid: JobUid) -> LiveJob | None:
+    async def load(self, uid: JobUid) -> LiveJob[Work] | None:
         """The job if it is not over, with its unconsumed intents."""
         ...
 
-    async def load_live(self) -> tuple[LiveJob, ...]:
+    async def load_live(self) -> tuple[LiveJob[Work], ...]:
         """Every job that is not over, oldest first; cost does not depend on how many are over."""
         ...
 
     async def commit(self, epoch: int, commit: Commit) -> int:
         """Apply one step; returns the new generation. Raises StaleCommit, and then nothing is written:
         the generation is not the expected one, a newer epoch was acquired, the job is gone, a final state
-        would be left, or the step ends the job while an intent that it did not consume waits (so that an
-        accepted cancel is never lost: load again, step it, commit)."""
+        would be left, the step ends the job while an intent that it did not consume waits (so that an
+        accepted cancel is never lost: load again, step it, commit), or the model's version is there already."""
         ...
 
 
 class Reader(Protocol):
     """Read-only and cheap; sees every acknowledged write."""
 
-    async def job(self, name: JobName) -> tuple[Job, str]:
+    async def job(self, name: JobName) -> tuple[Work, str]:
         """The job and its etag. Raises NotFound."""
         ...
 
-    async def job_by_uid(self, uid: JobUid) -> tuple[Job, str]:
+    async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
         """The job and its etag. Raises NotFound."""
         ...
 
-    async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
+    async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         """At most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
         ...
 
-    async def find(self, job_id: str) -> tuple[Job, str]:
+    async def find(self, job_id: str) -> tuple[Work, str]:
         """The newest job whose job_id (any project, any API) is this. Raises NotFound."""
+        ...
+
+    async def children(self, parent: JobUid) -> tuple[Work, ...]:
+        """Every work that this one made, oldest first."""
         ...
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
@@ -223,7 +244,7 @@ class Reader(Protocol):
 
 
 class Store(Protocol):
-    """An open store: its three doors. Used from one event loop; every door raises Unavailable when the
+    """An open store: its doors. Used from one event loop; every door raises Unavailable when the
     disk or database does not take part, and then nothing of that call is acknowledged."""
 
     @property
@@ -234,6 +255,12 @@ class Store(Protocol):
 
     @property
     def reader(self) -> Reader: ...
+
+    @property
+    def studies(self) -> Studies: ...
+
+    @property
+    def models(self) -> Models: ...
 
     def close(self) -> None:
         """Finish what is queued and let go of the data directory. Blocks; twice is fine."""

@@ -5,9 +5,9 @@ The test plays the controller: it moves jobs on with the real machine and commit
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.study.trials import StudyUid
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Store
@@ -60,6 +61,7 @@ class House:
     def __init__(self, directory: Path) -> None:
         self.clock = START
         self.woken: list[JobUid] = []
+        self.asked: list[StudyUid] = []
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_store("sqlite", directory / "data")
@@ -69,6 +71,8 @@ class House:
         self.services = Services(
             intake=self.store.intake,
             reader=self.store.reader,
+            studies=self.store.studies,
+            models=self.store.models,
             logs=LogReader(self.log_root),
             notices=self.notices,
             runtimes=FakeRuntimes(),
@@ -76,6 +80,7 @@ class House:
             now=self.now,
             new_uid=lambda: JobUid(next(self._uids)),
             wake=self.woken.append,
+            suggest=self.asked.append,
             room=self.room,
             settings=ApiSettings(version="0.0.1"),
         )
@@ -162,6 +167,7 @@ class House:
         for event in events:
             live = await self.store.ledger.load(uid)
             assert live is not None, f"{name} is over"
+            assert isinstance(live.job, Job), f"{name} runs no replicas"
             stepped = step(live.job, _placed(event, live.job), self.clock)
             job = stepped.job
             seen = max((intent.seq for intent in live.intents), default=0)
@@ -171,6 +177,22 @@ class House:
             self.notices.publish(uid)
         assert job is not None
         return job
+
+    async def become(
+        self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any
+    ) -> None:
+        """Play the controller of a tuning job or pipeline: commit it with `changes` of its fields, and with what else is
+        in the `commit` (fields of a Commit); tells whoever waits."""
+        uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
+        self._epoch = self._epoch or await self.store.ledger.acquire("test")
+        live = await self.store.ledger.load(uid)
+        assert live is not None, f"{name} is over"
+        seen = max((intent.seq for intent in live.intents), default=0)
+        changed = replace(live.job, **changes)
+        await self.store.ledger.commit(
+            self._epoch, Commit(changed, live.generation, consumed_intents=seen, **commit or {})
+        )
+        self.notices.publish(uid)
 
     def write_log(
         self, uid: int, replica: str, *lines: tuple[int, str], stream: str = "o", attempt: int = 1

@@ -329,9 +329,9 @@ async def test_locations(house: House) -> None:
 
 async def test_known_methods_that_are_not_served_say_so(house: House) -> None:
     """Not with a 5xx, which clients try again for half a minute before they blame the network."""
-    answer = await house.call("GET", f"{LOCATION}/trainingPipelines")
+    answer = await house.call("GET", f"{LOCATION}/pipelineJobs")
     assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")
-    assert "PipelineService.ListTrainingPipelines" in answer.error["message"]
-    assert answer.error["message"].endswith("of PipelineService there is nothing.")
-    answer = await house.call("GET", f"{LOCATION}/hyperparameterTuningJobs")
-    assert "of JobService there is CancelCustomJob, CreateCustomJob, " in answer.error["message"]
+    assert "PipelineService.ListPipelineJobs is not served" in answer.error["message"]
+    assert "of PipelineService there is CancelTrainingPipeline, " in answer.error["message"]
+    answer = await house.call("GET", f"{LOCATION}/batchPredictionJobs")
+    assert "of JobService there is CancelCustomJob, " in answer.error["message"]

@@ -185,7 +185,7 @@ class House:
         directory = self.data / "logs" / str(uid) / "1" / str(replica)
         return [
             json.loads(line)
-            for segment in sorted(directory.glob("*.jsonl"))
+            for segment in sorted(directory.glob("0*.jsonl"))
             for line in segment.read_text("utf-8").split("\n")
             if line
         ]

@@ -93,7 +93,7 @@ class Place:
     def log(self) -> list[dict[str, object]]:
         return [
             json.loads(line)
-            for segment in sorted(self.logs.glob("*.jsonl"))
+            for segment in sorted(self.logs.glob("0*.jsonl"))
             for line in segment.read_text("utf-8").split("\n")
             if line
         ]

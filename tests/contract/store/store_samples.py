@@ -10,7 +10,9 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
-from trainshed.store.port import Commit, LiveJob, Operation
+from trainshed.core.works import Work
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.port import Commit, LiveJob
 
 T0 = 1_763_612_345_000_000_000
 SECOND = 10**9
@@ -54,14 +56,26 @@ def cancel(at: int = T0) -> CancelRequested:
     return CancelRequested(CancelCause.USER, at)
 
 
-def step(live: LiveJob, state: JobState, *kinds: str, consumed: int = 0) -> Commit:
+def job_of(work: Work) -> Job:
+    """What was read, which is a job that runs replicas."""
+    assert isinstance(work, Job)
+    return work
+
+
+def live_job(live: LiveJob[Work] | None) -> LiveJob[Job]:
+    """What was loaded, which is a job that runs replicas."""
+    assert live is not None
+    return LiveJob(job_of(live.job), live.generation, live.intents)
+
+
+def step(live: LiveJob[Job], state: JobState, *kinds: str, consumed: int = 0) -> Commit:
     return Commit(
         in_state(live.job, state), live.generation, tuple(entry(kind) for kind in kinds), consumed
     )
 
 
 def operation(number: int, target: str = "x", parent: str = "projects/p/locations/l") -> Operation:
-    return Operation(f"{parent}/operations/{number}", "delete_custom_job", target, T0, T0)
+    return Operation(f"{parent}/operations/{number}", OperationKind.DELETE, target, T0, T0)
 
 
 def drill(kind: DrillKind = DrillKind.KILL, at_line: str = "") -> Drill:

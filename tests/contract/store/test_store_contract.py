@@ -16,6 +16,7 @@ from tests.contract.store.store_samples import (
     drill_plan,
     entry,
     in_state,
+    live_job,
     make_job,
     operation,
     quota_key,
@@ -38,10 +39,8 @@ async def created(store: Store, job: Job) -> Job:
     return job
 
 
-async def loaded(store: Store, uid: int) -> LiveJob:
-    live = await store.ledger.load(JobUid(uid))
-    assert live is not None
-    return live
+async def loaded(store: Store, uid: int) -> LiveJob[Job]:
+    return live_job(await store.ledger.load(JobUid(uid)))
 
 
 async def finished(store: Store, job: Job, state: JobState = JobState.SUCCEEDED) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.store_samples import make_job, operation, step
+from tests.contract.store.store_samples import job_of, live_job, make_job, operation, step
+from tests.contract.store.study_samples import make_trial, suggesting
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
+from trainshed.core.study.trials import StudyUid
 from trainshed.store.port import JobQuery, Store, StoreInUse, StoreTooNew
 from trainshed.store.registry import open_store
 from trainshed.store.sqlite.connections import open_writer
@@ -26,11 +28,13 @@ from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.writer import Writer
 from trainshed.store.statements import load_statements
 
+DOORS = ("intake", "ledger", "models", "operations", "reader", "studies", "trials", "works")
+
 
 def statements() -> list[tuple[str, str]]:
     return [
         (f"{door}.{name}", sql)
-        for door in ("intake", "ledger", "reader")
+        for door in DOORS
         for name, sql in load_statements("trainshed.store.sqlite", f"{door}.sql").items()
     ]
 
@@ -44,7 +48,8 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
     connection.close()
     sorted_or_scanned = [each for each in plan if "SCAN" in each or "TEMP B-TREE" in each]
-    # Those that read everything of something small: live jobs by their own index, intents that wait, settings.
+    # Those that read everything of something small: live jobs and running operations by
+    # their own indexes, intents that wait, settings.
     allowed = {
         "ledger.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "ledger.load_all_intents": ["SCAN intents"],
@@ -52,6 +57,7 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
         "reader.drained_nodes": ["SCAN drained_nodes"],
         "reader.quotas": ["SCAN quotas"],
         "ledger.why_stale": ["SCAN CONSTANT ROW"],
+        "operations.running_operations": ["SCAN operations USING INDEX operations_running"],
     }
     assert sorted_or_scanned == allowed.get(name, [])
 
@@ -139,7 +145,7 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
 _CHILD = """
 import asyncio, os, sys
 from pathlib import Path
-from tests.contract.store.store_samples import entry, make_job, operation, step
+from tests.contract.store.store_samples import entry, live_job, make_job, operation, step
 from trainshed.core.lifecycle.states import JobState
 from trainshed.store.registry import open_store
 
@@ -150,7 +156,7 @@ async def worker(store, epoch, first):
         await store.intake.create_job(job, [entry("created"), entry("more")])
         os.write(1, b"created %d\\n" % uid)
         for state in (JobState.RUNNING, JobState.SUCCEEDED):
-            live = await store.ledger.load(uid)
+            live = live_job(await store.ledger.load(uid))
             await store.ledger.commit(epoch, step(live, state, state.lower(), "more"))
             os.write(1, b"%s %d\\n" % (state.lower().encode(), uid))
         if uid % 3 == 0:
@@ -169,10 +175,10 @@ asyncio.run(main())
 _RANK = {"created": 1, "running": 2, "succeeded": 3, "deleted": 4}
 
 
-def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:
-    """Per uid the rank of the last acknowledged step of a child that was killed after `lines` of them."""
+def said_until_killed(lines: int, program: str, *arguments: str) -> list[bytes]:
+    """The whole lines that a child wrote, which is killed when there are so many or a few more."""
     child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(directory), str(first)],
+        [sys.executable, "-c", program, *arguments],
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
     )
@@ -182,11 +188,15 @@ def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[i
         child.send_signal(signal.SIGKILL)
         said += child.stdout.readlines()
     assert child.returncode == -signal.SIGKILL
+    return [line for line in said if line.endswith(b"\n")]
+
+
+def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:
+    """Per uid the rank of the last acknowledged step of a child that was killed after `lines` of them."""
     reached: dict[int, int] = {}
-    for line in said:
-        if line.endswith(b"\n"):
-            word, uid = line.decode().split()
-            reached[int(uid)] = _RANK[word]
+    for line in said_until_killed(lines, _CHILD, str(directory), str(first)):
+        word, uid = line.decode().split()
+        reached[int(uid)] = _RANK[word]
     return reached
 
 
@@ -203,7 +213,7 @@ async def found(store: Store, uid: int) -> int:
     except NotFound:
         assert (told, live) == (0, None)
         return 4 if deleted else 0
-    rank = {JobState.QUEUED: 1, JobState.RUNNING: 2, JobState.SUCCEEDED: 3}[job.state]
+    rank = {JobState.QUEUED: 1, JobState.RUNNING: 2, JobState.SUCCEEDED: 3}[job_of(job).state]
     assert (told, deleted, live is None) == (2 * rank, None, rank == 3)
     assert (await store.reader.job(job.name))[0] == job
     return rank
@@ -225,9 +235,57 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
         assert await store.ledger.acquire("after") >= 2
         job = make_job(first + 99_999)
         await store.intake.create_job(job, [])
-        live = await store.ledger.load(job.uid)
-        assert live
+        live = live_job(await store.ledger.load(job.uid))
         epoch = await store.ledger.acquire("after")
         await store.ledger.commit(epoch, step(live, JobState.FAILED))
         store.close()
     assert len(reached) > 100
+
+
+_CLIENTS = """
+import asyncio, os, sys
+from dataclasses import replace
+from pathlib import Path
+from tests.contract.store.study_samples import make_study, make_trial, measured, suggesting
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.store.registry import open_store
+
+async def client(store, first):
+    for number in range(first, first + 1000):
+        running = suggesting(number, 1, client=str(first))
+        await store.studies.begin_operation(running)
+        finished = replace(running, state=OperationState.SUCCEEDED)
+        both = [make_trial(1, client=str(first))] * 2
+        done = await store.studies.finish_operation(finished, suggested=both)
+        os.write(1, b"%d %d %d\\n" % (number, *done.trials))
+        stored = await store.studies.trial(1, done.trials[0])
+        await store.studies.change_trial(stored.trial, stored.generation, measured(1, 1.0))
+
+async def main():
+    store = open_store("sqlite", Path(sys.argv[1]))
+    await store.studies.create_study(make_study(1))
+    await asyncio.gather(*(client(store, 1000 * n) for n in range(1, 5)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.anyio
+async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
+    """SPEC §6: after a restart a study goes on as if nothing had happened."""
+    said = said_until_killed(200, _CLIENTS, str(tmp_path))
+    store = open_store("sqlite", tmp_path)
+    trials = await store.studies.history([StudyUid(1)])
+    handed_out: list[int] = []
+    for line in said:
+        number, *numbers = map(int, line.split())
+        operation = await store.reader.operation(suggesting(number, 1).name)
+        assert operation.trials == tuple(numbers)
+        handed_out += numbers
+    assert len(set(handed_out)) == len(handed_out) >= 400
+    # An operation is done with both of its trials, or runs and has none: four were under way at most.
+    assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
+    assert len(handed_out) <= len(trials) <= len(handed_out) + 8
+    assert len(await store.studies.running_operations()) <= 4
+    assert (await store.studies.create_trial(make_trial(1))).number == len(trials) + 1
+    store.close()

@@ -5,11 +5,24 @@ A dump is made once, when its schema is released, and never edited.
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.contract.store.store_samples import SECOND, T0, drill, entry
+from tests.contract.store.store_samples import (
+    SECOND,
+    T0,
+    drill,
+    drill_plan,
+    entry,
+    job_of,
+    make_job,
+    operation,
+    quota_key,
+)
+from trainshed.core.capacity import UNLIMITED
+from trainshed.core.errors import AlreadyExists
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -17,9 +30,10 @@ from trainshed.core.lifecycle.events import (
     TimelineEntry,
 )
 from trainshed.core.lifecycle.records import JobError
-from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
-from trainshed.core.names import Api, JobName, JobUid
-from trainshed.store.port import Commit, Intent, JobQuery, Store
+from trainshed.core.lifecycle.states import AttemptState, JobState, OperationState, ReplicaState
+from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.port import Commit, Intent, JobQuery, NodeDrain, Store
 from trainshed.store.registry import open_store
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.schema import scripts
@@ -34,15 +48,25 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def opened(directory: Path, schema: int) -> Iterator[Store]:
+    connection = sqlite3.connect(directory / DATABASE_FILE)
+    connection.executescript((DUMPS / f"{schema:04}.sql").read_text(encoding="utf-8"))
+    connection.close()
+    store = open_store("sqlite", directory)
+    yield store
+    store.close()
+
+
 @pytest.fixture
 def upgraded(tmp_path: Path) -> Iterator[Store]:
     """The store that release 0.1.0 (schema 1) left behind."""
-    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
-    connection.executescript((DUMPS / "0001.sql").read_text(encoding="utf-8"))
-    connection.close()
-    store = open_store("sqlite", tmp_path)
-    yield store
-    store.close()
+    yield from opened(tmp_path, 1)
+
+
+@pytest.fixture
+def upgraded_from_2(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 2 left behind."""
+    yield from opened(tmp_path, 2)
 
 
 def test_every_former_schema_has_a_dump() -> None:
@@ -71,7 +95,7 @@ def test_every_former_schema_has_a_dump() -> None:
 async def test_a_job_of_schema_1_stands_where_it_stood(
     upgraded: Store, job_id: str, state: JobState, phase: AttemptState
 ) -> None:
-    job, _ = await upgraded.reader.find(job_id)
+    job = job_of((await upgraded.reader.find(job_id))[0])
     assert (job.state, job.phase) == (state, phase)
     assert (await upgraded.ledger.load(job.uid) is None) == state.is_final
     assert job.spec.pools[0].program.args == ("--name", 'größe "1" \\ \u2028\U0001f600\x00')
@@ -88,17 +112,18 @@ async def test_all_else_of_schema_1_is_there(upgraded: Store) -> None:
     assert live["queued"].job.updated == T0 + 40 * SECOND
     assert live["running"].job.name == JobName(Api.ML, "p", "", "running")
     assert live["starting"].generation == 4
-    replicas = live["worker_done"].job.replicas
+    replicas = job_of(live["worker_done"].job).replicas
     assert [replica.state for replica in replicas] == [ReplicaState.RUNNING, ReplicaState.EXITED]
     assert replicas[1].exit and replicas[1].exit.log_lines == 3
-    failed, _ = await upgraded.reader.find("failed")
+    failed = job_of((await upgraded.reader.find("failed"))[0])
     assert isinstance(failed.error, JobError) and failed.error.code == 3
     assert failed.outcome and failed.outcome.rule == "user_code_failed"
     told = await upgraded.reader.timeline(live["preparing"].job.uid)
     assert told[0] == TimelineEntry(T0, "created", "The job was created.", {"n": 1})
     assert len(told) == 2
-    operations = await upgraded.reader.operations("projects/p/locations/us-central1", "", 9)
-    assert [operation.name.rsplit("/")[-1] for operation in operations] == ["77"]
+    (deleted,) = await upgraded.reader.operations("projects/p/locations/us-central1", "", 9)
+    assert deleted.name == "projects/p/locations/us-central1/operations/77"
+    assert (deleted.kind, deleted.state) == (OperationKind.DELETE, OperationState.SUCCEEDED)
     assert len(await upgraded.reader.jobs(JobQuery("p", None, None))) == 12
 
 
@@ -114,3 +139,86 @@ async def test_life_goes_on_after_the_upgrade(upgraded: Store) -> None:
     assert await upgraded.ledger.commit(epoch, commit) == live.generation + 1
     again = await upgraded.ledger.load(asked.uid)
     assert again and again.intents == () and again.job == asked
+
+
+async def test_a_job_of_schema_2_stands_where_it_stood(upgraded_from_2: Store) -> None:
+    reader = upgraded_from_2.reader
+    live = {each.job.name.job_id: each for each in await upgraded_from_2.ledger.load_live()}
+    assert list(live) == ["queued", "asked", "running", "retrying", "elsewhere"]
+    assert (live["queued"].job.labels, live["queued"].job.updated) == (
+        (("team", "b"),),
+        T0 + 40 * SECOND,
+    )
+    running, retrying = job_of(live["running"].job), job_of(live["retrying"].job)
+    assert running.name == JobName(Api.ML, "p", "", "running")
+    assert (running.state, running.phase) == (JobState.RUNNING, AttemptState.RUNNING)
+    assert (running.drills, running.memory_factor) == ((drill(),), 1.5)
+    assert running.replicas[0].restarts == (("replica_lost", 2),)
+    assert (retrying.phase, retrying.retries) == (
+        AttemptState.STOPPING,
+        (("internal_error", 1),),
+    )
+    assert retrying.retry and retrying.retry.not_before == T0 + 60 * SECOND
+    assert [type(each.event) for each in live["asked"].intents] == [CancelRequested]
+    assert [each.event for each in live["running"].intents] == [
+        DrillOrdered(drill(at_line="^step 7$"))
+    ]
+    failed = job_of((await reader.find("failed"))[0])
+    assert (failed.parent, failed.phase) == (None, AttemptState.OVER)
+    assert failed.error and failed.error.replica == "workerpool0-0"
+    assert (await reader.job(failed.name))[0] == failed
+    assert [told.kind for told in await reader.timeline(failed.uid)] == ["created", "went on"]
+
+
+async def test_all_else_of_schema_2_is_there(upgraded_from_2: Store) -> None:
+    reader = upgraded_from_2.reader
+    deleted = "projects/p/locations/us-central1"
+    assert await reader.operation(f"{deleted}/operations/77") == Operation(
+        f"{deleted}/operations/77",
+        OperationKind.DELETE,
+        f"{deleted}/customJobs/deleted",
+        T0 + 10 * SECOND,
+        T0 + 10 * SECOND,
+    )
+    assert await upgraded_from_2.studies.running_operations() == ()
+    assert await reader.drained_nodes() == (NodeDrain("n2", T0, "new disk"),)
+    assert dict(await reader.quotas()) == {
+        quota_key(): UNLIMITED,
+        quota_key(metric="disk_gb"): 2.5,
+    }
+    assert await reader.drill_plans("p") == (drill_plan(),)
+    with pytest.raises(AlreadyExists):
+        await upgraded_from_2.intake.create_job(make_job(99, "deleted"), [])
+
+
+@pytest.mark.parametrize(
+    ("query", "job_ids"),
+    [
+        (JobQuery("", None, None), "elsewhere failed succeeded retrying running asked queued"),
+        (JobQuery("p", None, None), "elsewhere failed succeeded retrying running asked queued"),
+        (JobQuery("p", Api.ML, None), "running"),
+        (JobQuery("p", Api.VERTEX, "europe-west4"), "elsewhere"),
+        (
+            JobQuery("p", Api.VERTEX, "us-central1", collection=Collection.CUSTOM_JOBS),
+            "failed succeeded retrying asked queued",
+        ),
+        (JobQuery("p", Api.VERTEX, "us-central1", collection=Collection.TUNING_JOBS), ""),
+    ],
+)
+async def test_jobs_of_schema_2_are_in_the_lists(
+    upgraded_from_2: Store, query: JobQuery, job_ids: str
+) -> None:
+    found = await upgraded_from_2.reader.jobs(query)
+    assert [job.name.job_id for job, _ in found] == job_ids.split()
+
+
+async def test_life_goes_on_after_the_upgrade_from_2(upgraded_from_2: Store) -> None:
+    epoch = await upgraded_from_2.ledger.acquire("next release")
+    asked, _ = await upgraded_from_2.reader.find("asked")
+    live = await upgraded_from_2.ledger.load(asked.uid)
+    assert live
+    over = replace(job_of(live.job), state=JobState.CANCELLED, phase=AttemptState.OVER)
+    commit = Commit(over, live.generation, (entry("ended"),), live.intents[-1].seq)
+    assert await upgraded_from_2.ledger.commit(epoch, commit) == live.generation + 1
+    await upgraded_from_2.intake.delete_job(asked.name, operation(78))
+    assert len(await upgraded_from_2.reader.jobs(JobQuery("p", None, None))) == 6

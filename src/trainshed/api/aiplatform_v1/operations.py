@@ -1,42 +1,147 @@
-"""Long-running operations. Deletions are the only ones here, and they are done when they are answered."""
+"""Long-running operations: read, listed, waited for, cancelled. What they are about is in the views."""
 
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import views
+from trainshed.api.aiplatform_v1 import operation_views
 from trainshed.api.call import Call, Handlers
-from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.api.filters.matching import compile_tree
+from trainshed.api.filters.syntax import Comparison, FilterError, Operator, Term, parse_filter
+from trainshed.api.paging import SCAN_LIMIT, decode_token, encode_token, page_size
+from trainshed.api.services import Services
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.lifecycle.records import JobError
+from trainshed.core.lifecycle.states import OperationTrigger
+from trainshed.core.lifecycle.tables import OPERATION
+from trainshed.core.names import JobUid
+from trainshed.store.operations import Operation
+from trainshed.store.port import StaleCommit
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.longrunning.Operations"
+_LONGEST_WAIT: Final = 600.0
+_USUAL_WAIT: Final = 30.0
+"""Seconds that a WaitOperation lasts at most, and where it names no time."""
+_CHUNK: Final = 250
 
 
 async def get(call: Call, request: Any) -> Message:
-    """GetOperation, and WaitOperation: there is never anything left to wait for."""
-    return views.operation(await call.services.reader.operation(request.name))
+    record = await call.services.reader.operation(request.name)
+    return await operation_views.operation(call.services, record)
+
+
+async def wait(call: Call, request: Any) -> Message:
+    """The operation as soon as it is done, or as it is when the time is up (no error, as the public text says)."""
+    patience = _USUAL_WAIT
+    if request.HasField("timeout"):
+        patience = request.timeout.seconds + request.timeout.nanos / 10**9
+    record = await wait_for(call.services, request.name, min(patience, _LONGEST_WAIT))
+    return await operation_views.operation(call.services, record)
+
+
+async def wait_for(services: Services, name: str, patience: float) -> Operation:
+    """The operation when it is done, when `patience` seconds are over, or when the service stops. Raises NotFound."""
+    clock = asyncio.get_running_loop()
+    end = clock.time() + patience
+    record = await services.reader.operation(name)
+    study = JobUid(record.study)
+    closing = asyncio.ensure_future(services.closing.wait())
+    try:
+        while not record.state.is_final:
+            # In this order: what ends after this look is news beyond it.
+            seen = services.notices.count(study)
+            record = await services.reader.operation(name)
+            left = end - clock.time()
+            if record.state.is_final or left <= 0 or services.closing.is_set():
+                break
+            news = asyncio.ensure_future(services.notices.wait_beyond(study, seen, left))
+            try:
+                await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+    finally:
+        closing.cancel()
+    return record
 
 
 async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=100, maximum=1_000)
-    after = decode_token(request.page_token, request.name) if request.page_token else ""
-    found = await call.services.reader.operations(request.name, after, size + 1)
-    page = found[:size]
+    passes = _compile(request.filter)
+    question = (request.name, request.filter)
+    after = decode_token(request.page_token, *question) if request.page_token else ""
+    found: list[Operation] = []
+    scanned, more = 0, True
+    while more and len(found) < size and scanned < SCAN_LIMIT:
+        # One more than is looked at tells whether there are others behind.
+        rows = await call.services.reader.operations(request.name, after, _CHUNK + 1)
+        more = len(rows) > _CHUNK
+        for row in rows[:_CHUNK]:
+            if len(found) == size:
+                more = True
+                break
+            after = row.name
+            scanned += 1
+            if passes(row):
+                found.append(row)
     return pool.message_class("google.longrunning.ListOperationsResponse")(
-        operations=[views.operation(record) for record in page],
-        next_page_token=(encode_token(page[-1].name, request.name) if len(found) > size else ""),
+        operations=[await operation_views.operation(call.services, row) for row in found],
+        next_page_token=encode_token(after, *question) if more else "",
     )
 
 
 async def cancel(call: Call, request: Any) -> Message:
-    """Too late for an operation that is done, which is no error; an unknown one is."""
-    await call.services.reader.operation(request.name)
+    """End an operation that is not done. Too late for one that is, which is no error; an unknown one is."""
+    services = call.services
+    record = await services.reader.operation(request.name)
+    cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
+    if not cancelling.is_final:
+        # Nothing was handed out yet, so there is no work that would have to be stopped first.
+        ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
+        assert ended is not None
+        error = JobError(CANCELLED, "The operation was cancelled.")
+        # It may be done in this moment, which is as good.
+        with contextlib.suppress(StaleCommit):
+            await services.studies.finish_operation(
+                replace(record, state=ended, error=error, updated=services.now())
+            )
+        services.notices.publish(JobUid(record.study))
     return pool.message_class("google.protobuf.Empty")()
 
 
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.GetOperation": get,
-    f"{_SERVICE}.WaitOperation": get,
+    f"{_SERVICE}.WaitOperation": wait,
     f"{_SERVICE}.ListOperations": list_,
     f"{_SERVICE}.CancelOperation": cancel,
 }
+
+
+def _compile(text: str) -> Callable[[Operation], bool]:
+    """The predicate of a list filter. Raises InvalidRequest."""
+    try:
+        return compile_tree(parse_filter(text), _leaf)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+
+
+def _leaf(leaf: Comparison | Term) -> Callable[[Operation], bool]:
+    if leaf.path != ("done",):
+        raise FilterError(f"operations cannot be filtered by {leaf.name!r}; use done")
+    if isinstance(leaf, Term):
+        return lambda record: record.state.is_final
+    wanted = {"true": True, "false": False}.get(leaf.value.lower())
+    if wanted is None:
+        raise FilterError(f"done is true or false, not {leaf.value!r}")
+    match leaf.operator:
+        case Operator.EQUAL | Operator.HAS:
+            return lambda record: record.state.is_final is wanted
+        case Operator.NOT_EQUAL:
+            return lambda record: record.state.is_final is not wanted
+        case _:
+            raise FilterError(f"done cannot be compared by {leaf.operator}; use = or !=")

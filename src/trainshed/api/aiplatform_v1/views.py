@@ -1,4 +1,8 @@
-"""Records as `aiplatform` v1 messages: the created resource, plus what became of it (facts §1.2)."""
+"""Records as `aiplatform` v1 messages: the created resource, plus what became of it (facts §1.2).
+
+What is shown of all that clients create, wait for and cancel, and the custom job itself; tuning jobs and pipelines have
+modules of their own.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +14,8 @@ from google.protobuf.message import Message
 from trainshed.api.timestamps import set_micros
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.store.port import Operation
+from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
@@ -42,34 +47,36 @@ def custom_job(job: Job) -> Message:
 
 def set_outputs(view: Any, job: Job) -> None:
     """Put the output fields, and the labels as they are now, into a CustomJob with its input fields set."""
-    view.name = str(job.name)
-    view.state = _state_numbers()[job.state]
-    set_micros(view.create_time, job.created)
-    set_micros(view.update_time, job.updated)
-    if job.started:
-        set_micros(view.start_time, job.started)
-    if job.ended:
-        set_micros(view.end_time, job.ended)
-    if job.error is not None and job.state.is_final:
-        view.error.code = job.error.code
-        view.error.message = job.error.message
+    view.state = job_state_numbers()[job.state]
+    set_common_outputs(view, job)
+
+
+def set_common_outputs(view: Any, work: Work) -> None:
+    """What custom jobs, tuning jobs and pipelines show alike: all but the state, whose words differ."""
+    view.name = str(work.name)
+    set_micros(view.create_time, work.created)
+    set_micros(view.update_time, work.updated)
+    if work.started:
+        set_micros(view.start_time, work.started)
+    if work.ended:
+        set_micros(view.end_time, work.ended)
+    if work.error is not None and work.state.is_final:
+        view.error.code = work.error.code
+        view.error.message = work.error.message
     view.labels.clear()
-    view.labels.update(dict(job.labels))
+    view.labels.update(dict(work.labels))
 
 
-def operation(record: Operation) -> Message:
-    """A finished deletion: done, with an empty response and the times of the deletion."""
-    view: Any = pool.message_class("google.longrunning.Operation")(name=record.name, done=True)
-    metadata: Any = pool.message_class("google.cloud.aiplatform.v1.DeleteOperationMetadata")()
-    set_micros(metadata.generic_metadata.create_time, record.created)
-    set_micros(metadata.generic_metadata.update_time, record.updated)
-    view.metadata.Pack(metadata)
-    view.response.Pack(pool.message_class("google.protobuf.Empty")())
-    return view
+def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
+    """The public name of a job that another Vertex work made: same place, its uid for an id; "" if there is none."""
+    if not uid:
+        return ""
+    return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))
 
 
 @cache
-def _state_numbers() -> dict[JobState, int]:
+def job_state_numbers() -> dict[JobState, int]:
+    """The numbers of the public enum JobState."""
     field = pool.message_descriptor(CUSTOM_JOB).fields_by_name["state"]
     assert field.enum_type is not None
     numbers = field.enum_type.values_by_name

@@ -1,14 +1,14 @@
 """What the job lists can be filtered by, for both training APIs (facts §1.1, §1.2).
 
 `aiplatform` v1: display_name, state, create_time, update_time, labels. `ml` v1: the same in its spelling,
-and jobId. Either spelling of a field name is taken.
+and jobId. Lists of tuning jobs and pipelines take the same; pipelines more. Either spelling of a field name is taken.
 """
 
 import enum
 from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
-from trainshed.api.filters.matching import compile_tree, moment_test, text_test
+from trainshed.api.filters.matching import compile_tree, label_test, moment_test, text_test
 from trainshed.api.filters.syntax import (
     Comparison,
     FilterError,
@@ -17,10 +17,18 @@ from trainshed.api.filters.syntax import (
     parse_filter,
 )
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.works import Work
 
-JobTest = Callable[[Job], bool]
+JobTest = Callable[[Work], bool]
+
+States = Mapping[str, JobState | None] | Mapping[str, PipelineState | None]
+"""The states as an API spells them (None: nothing here is ever in it)."""
+
+Further = Mapping[str, Callable[[Comparison], JobTest]]
+"""What else a list can be filtered by: how a comparison of the field is compiled, by name."""
+
+_NOTHING: Final[Further] = {}
 
 
 class _Field(enum.Enum):
@@ -50,32 +58,35 @@ _FIELDS: Final[Mapping[str, _Field]] = {
 }
 
 
-def compile_job_filter(text: str, states: Mapping[str, JobState | None]) -> JobTest:
-    """The predicate of a list filter; `states` spells the states as the API does (None: no job is in it).
+def compile_job_filter(text: str, states: States, further: Further = _NOTHING) -> JobTest:
+    """The predicate of a list filter of jobs, tuning jobs or pipelines.
 
     Raises InvalidRequest on `filter` for a text that is no filter or names what cannot be filtered by.
     """
     try:
-        return compile_tree(parse_filter(text), lambda leaf: _leaf(leaf, states))
+        return compile_tree(parse_filter(text), lambda leaf: _leaf(leaf, states, further))
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
 
 
-def _leaf(leaf: Comparison | Term, states: Mapping[str, JobState | None]) -> JobTest:
+def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
     if leaf.path[0] == "labels":
-        return _labels(leaf)
+        labelled = label_test(leaf)
+        return lambda job: labelled(job.labels)
     if isinstance(leaf, Term):
         raise FilterError(
             f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
         )
+    if leaf.name in further:
+        return further[leaf.name](leaf)
     field = _FIELDS.get(leaf.name)
     if field is None:
-        known = ", ".join(name for name in _FIELDS if name == name.lower())
+        known = ", ".join(name for name in (*_FIELDS, *further) if name == name.lower())
         raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
     return _comparison(field, leaf, states)
 
 
-def _comparison(field: _Field, leaf: Comparison, states: Mapping[str, JobState | None]) -> JobTest:
+def _comparison(field: _Field, leaf: Comparison, states: States) -> JobTest:
     match field:
         case _Field.DISPLAY_NAME:
             named = text_test(leaf)
@@ -101,7 +112,7 @@ def _comparison(field: _Field, leaf: Comparison, states: Mapping[str, JobState |
             assert_never(field)
 
 
-def _state(leaf: Comparison, states: Mapping[str, JobState | None]) -> JobTest:
+def _state(leaf: Comparison, states: States) -> JobTest:
     if leaf.value not in states:
         raise FilterError(f"{leaf.value!r} is no state; the states are: {', '.join(states)}")
     wanted = states[leaf.value]
@@ -110,19 +121,3 @@ def _state(leaf: Comparison, states: Mapping[str, JobState | None]) -> JobTest:
     if leaf.operator is Operator.NOT_EQUAL:
         return lambda job: job.state is not wanted
     raise FilterError(f"states have no order, so {leaf.operator} cannot compare them; use = or !=")
-
-
-def _labels(leaf: Comparison | Term) -> JobTest:
-    """`labels.k=v`, `labels.k:*`, `labels.k`; and `labels:k`, which asks for the key alike."""
-    if len(leaf.path) == 1:
-        if isinstance(leaf, Term) or leaf.operator is not Operator.HAS:
-            raise FilterError("name a label: labels.KEY=VALUE, or labels.KEY:* for any value")
-        wanted_key = leaf.value
-        return lambda job: any(key == wanted_key for key, _ in job.labels)
-    key = ".".join(leaf.path[1:])
-    if isinstance(leaf, Term):
-        return lambda job: any(name == key for name, _ in job.labels)
-    test = text_test(leaf)
-    if leaf.operator is Operator.NOT_EQUAL:
-        return lambda job: all(test(value) for name, value in job.labels if name == key)
-    return lambda job: any(name == key and test(value) for name, value in job.labels)

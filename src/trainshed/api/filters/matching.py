@@ -1,4 +1,4 @@
-"""How one value meets one comparison: texts, moments, ranked words, and trees of such tests.
+"""How one value meets one comparison: texts, labels, moments, ranked words, and trees of such tests.
 
 Everything is decided when the filter is compiled; a predicate only compares.
 """
@@ -20,6 +20,8 @@ from trainshed.api.filters.syntax import (
 )
 
 T = TypeVar("T")
+
+Labels = tuple[tuple[str, str], ...]
 
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
@@ -69,6 +71,22 @@ def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[s
             raise FilterError(
                 f"{comparison.name} is text and cannot be compared by {comparison.operator}; use =, != or :"
             )
+
+
+def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
+    """`labels.k=v`, `labels.k:*`, `labels.k`; and `labels:k`, which asks for the key alike."""
+    if len(leaf.path) == 1:
+        if isinstance(leaf, Term) or leaf.operator is not Operator.HAS:
+            raise FilterError("name a label: labels.KEY=VALUE, or labels.KEY:* for any value")
+        wanted_key = leaf.value
+        return lambda labels: any(key == wanted_key for key, _ in labels)
+    key = ".".join(leaf.path[1:])
+    if isinstance(leaf, Term):
+        return lambda labels: any(name == key for name, _ in labels)
+    test = text_test(leaf)
+    if leaf.operator is Operator.NOT_EQUAL:
+        return lambda labels: all(test(value) for name, value in labels if name == key)
+    return lambda labels: any(name == key and test(value) for name, value in labels)
 
 
 def moment_test(comparison: Comparison) -> Callable[[int], bool]:

@@ -14,11 +14,11 @@ from trainshed.api.call import Call, Handlers
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry, message, said_by_service
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
-from trainshed.api.logging_v2.merge import Position, Span, job_entries, merged
+from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.api.paging import decode_token, encode_token, page_size
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid, project_number
+from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, Reader
 from trainshed.wire import pool
 
@@ -30,8 +30,6 @@ _SCAN_LIMIT: Final = 20_000
 _UID_DIGITS: Final = 19
 _JOBS_SEARCHED: Final = 100
 """Newest jobs of a project that a filter without a job is applied to."""
-_SETTLED: Final = 10**9
-"""Nanoseconds after which a line that was written is surely in its file."""
 _READERS_MARGIN: Final = 8 * 10**9
 """Nanoseconds. gcloud leaves out the last five seconds, in which a line could still come late, and a request
 takes a while; an end of the asked span that is no older than this is such a margin."""
@@ -66,7 +64,7 @@ class _Page:
 
 async def _search(
     call: Call,
-    jobs: Sequence[Job],
+    jobs: Sequence[Work],
     wanted: LogFilter,
     *,
     descending: bool,
@@ -111,9 +109,9 @@ def _repeats(entry: Entry, wanted: LogFilter) -> bool:
     return entry.is_banner and wanted.passes(said_by_service(entry))
 
 
-async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Job]:
+async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:
     """The jobs whose entries the filter can match."""
-    found: dict[JobUid, Job] = {}
+    found: dict[JobUid, Work] = {}
     for project in projects:
         if wanted.job_ids is None:
             newest = await reader.jobs(JobQuery(project, None, None, limit=_JOBS_SEARCHED))
@@ -124,8 +122,8 @@ async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> l
     return list(found.values())
 
 
-async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) -> list[Job]:
-    found: list[Job] = []
+async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) -> list[Work]:
+    found: list[Work] = []
     for job_id in sorted(job_ids):
         try:
             if job_id.isdecimal() and len(job_id) <= _UID_DIGITS:
@@ -140,11 +138,11 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
     return found
 
 
-def _overlaps(job: Job, wanted: LogFilter) -> bool:
-    return job.created < wanted.end and (job.ended == 0 or job.ended + _SETTLED >= wanted.start)
+def _overlaps(job: Work, wanted: LogFilter) -> bool:
+    return job.created < wanted.end and (job.ended == 0 or job.ended + SETTLED >= wanted.start)
 
 
-def _end(job: Job, wanted: LogFilter, now: int) -> int:
+def _end(job: Work, wanted: LogFilter, now: int) -> int:
     """The moment before which a job's entries are given.
 
     To a job that is over no line comes late, so a reader's margin is not kept: `gcloud ai-platform jobs
@@ -152,7 +150,7 @@ def _end(job: Job, wanted: LogFilter, now: int) -> int:
     five seconds (CLIENTS §3.6; the public service publishes a job's end a minute after its lines).
     """
     if not job.state.is_final:
-        return min(wanted.end, now - _SETTLED)
+        return min(wanted.end, now - SETTLED)
     return wanted.end if wanted.end < now - _READERS_MARGIN else FOREVER
 
 

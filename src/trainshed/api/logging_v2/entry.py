@@ -13,8 +13,8 @@ from urllib.parse import quote
 from google.protobuf.message import Message
 
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, log_task_name
+from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
 from trainshed.store.logs.severity import Severity, Stream
 from trainshed.wire import pool
@@ -42,6 +42,7 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
     "internal_error": Severity.ERROR,
     "verdict": Severity.ERROR,
     "failed": Severity.ERROR,
+    "trial_infeasible": Severity.WARNING,
 }
 
 
@@ -49,7 +50,9 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
 class Entry:
     """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text.
 
-    `is_banner`: a replica's log begins with it, and the service said the same when the job was created.
+    `job`: whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read. `trial`: its
+    number ("" = of no trial). `is_banner`: a replica's log begins with it, and the service said the same when the job
+    was created.
     """
 
     job: JobName
@@ -60,6 +63,7 @@ class Entry:
     text: str
     payload: dict[str, Any] | None = None
     is_banner: bool = False
+    trial: str = ""
 
     @property
     def position(self) -> tuple[int, str]:
@@ -81,14 +85,15 @@ class Entry:
 
     @property
     def labels(self) -> dict[str, str]:
-        return {
+        labels = {
             "ml.googleapis.com/job_id": self.job.job_id,
             "ml.googleapis.com/task_name": self.task,
         }
+        return labels | {"ml.googleapis.com/trial_id": self.trial} if self.trial else labels
 
 
-def replica_entry(name: JobName, line: LogLine) -> Entry:
-    """The entry of a replica's line."""
+def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
+    """The entry of a replica's line, as one of the job `name`."""
     return Entry(
         name,
         log_task_name(name.api, line.replica),
@@ -98,6 +103,7 @@ def replica_entry(name: JobName, line: LogLine) -> Entry:
         line.text,
         line.payload,
         is_banner=line.stream is Stream.BANNER,
+        trial=trial,
     )
 
 
@@ -106,7 +112,7 @@ def said_by_service(banner: Entry) -> Entry:
     return replace(banner, task=SERVICE_TASK, is_banner=False)
 
 
-def service_entries(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
+def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
     """The service's own lines, in strictly ascending time: an entry told late moves behind its predecessor."""
     found: list[Entry] = []
     last = 0

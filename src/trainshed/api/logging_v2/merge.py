@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from trainshed.api.logging_v2.entry import (
     SERVICE_TASK,
@@ -12,11 +12,16 @@ from trainshed.api.logging_v2.entry import (
 )
 from trainshed.api.services import Services
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import ReplicaId, log_task_name
+from trainshed.core.names import JobName, ReplicaId, log_task_name
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
 
 Position = tuple[int, str]
 """(nanoseconds, insert id) of an entry."""
 
+SETTLED: Final = 10**9
+"""Nanoseconds after which a line that was written is surely in its file."""
 _CHUNK: Final = 1_000
 """Lines read at once."""
 _CHUNK_OF_MANY: Final = 50
@@ -42,6 +47,11 @@ class Span:
             return self.start, min(self.end, self.after[0] + 1)
         return max(self.start, self.after[0]), self.end
 
+    def meets(self, job: Job) -> bool:
+        """Whether anything of the job can be in it."""
+        start, end = self.narrowed()
+        return job.created < end and (job.ended == 0 or job.ended + SETTLED >= start)
+
     def holds(self, entry: Entry) -> bool:
         start, end = self.narrowed()
         if not start <= entry.at < end:
@@ -52,14 +62,26 @@ class Span:
 
 
 async def job_entries(
-    services: Services, job: Job, span: Span, *, alone: bool
+    services: Services, job: Work, span: Span, *, alone: bool
 ) -> AsyncIterator[Entry]:
-    """Everything a job logged in `span`: its replicas' lines merged with the service's own. `alone`: no other
-    job is read beside it, so that a long stretch can be read at once."""
+    """Everything a job logged in `span`: its replicas' lines, of a tuning job those of its trials, merged with the
+    service's own. `alone`: no other job is read beside it, so that a long stretch can be read at once."""
     sources: list[AsyncIterator[Entry]] = []
-    replicas = _replicas(job, span.tasks)
-    if replicas is None or replicas:
-        sources.append(_lines(services, job, span, replicas, alone=alone))
+    match job:
+        case Job():
+            programs = (job,)
+        case TuningJob():
+            children = await services.reader.children(job.uid)
+            programs = tuple(c for c in children if isinstance(c, Job) and span.meets(c))
+            alone = alone and len(programs) == 1
+        case Pipeline():
+            programs = ()
+        case _:
+            assert_never(job)
+    for program in programs:
+        replicas = _replicas(program, span.tasks)
+        if replicas is None or replicas:
+            sources.append(_lines(services, program, job.name, span, replicas, alone=alone))
     if span.tasks is None or SERVICE_TASK in span.tasks:
         sources.append(_service(services, job, span))
     async for entry in merged(sources, descending=span.descending):
@@ -90,6 +112,7 @@ async def _advance(heads: dict[int, Entry], index: int, source: AsyncIterator[En
 async def _lines(
     services: Services,
     job: Job,
+    shown_as: JobName,
     span: Span,
     replicas: frozenset[ReplicaId] | None,
     *,
@@ -108,7 +131,7 @@ async def _lines(
             descending=span.descending,
         )
         for line in page.lines:
-            entry = replica_entry(job.name, line)
+            entry = replica_entry(shown_as, line, job.spec.trial)
             if span.holds(entry):
                 yield entry
         if page.next is None:
@@ -116,7 +139,7 @@ async def _lines(
         cursor, limit = page.next, _CHUNK
 
 
-async def _service(services: Services, job: Job, span: Span) -> AsyncIterator[Entry]:
+async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
     told = service_entries(job, await services.reader.timeline(job.uid))
     for entry in reversed(told) if span.descending else told:
         if span.holds(entry):

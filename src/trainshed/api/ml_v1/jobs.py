@@ -1,7 +1,9 @@
-"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts §1.1)."""
+"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts §1.1). A job with hyperparameters is a tuning
+job, and each of its trials a job of its own, `JOB.TRIAL`, which can be read and cancelled but is not listed."""
 
 import base64
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -11,15 +13,25 @@ from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.jobs import cancel_for_user, queue_position, read_job_name
 from trainshed.api.ml_v1 import views
+from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.parents import ProjectName
-from trainshed.api.submission import BucketUse, checked, new_job, store_job
+from trainshed.api.services import Services
+from trainshed.api.submission import (
+    BucketUse,
+    checked,
+    new_job,
+    new_tuning_job,
+    store_works,
+)
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.syntax import read_labels
+from trainshed.core.tuning.records import TuningJob, TuningSpec
+from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -27,46 +39,57 @@ from trainshed.wire import pool
 _SERVICE: Final = "google.cloud.ml.v1.JobService"
 _DEFAULT_PAGE: Final = 20
 _LARGEST_PAGE: Final = 100
+_RESUME: Final = "hyperparameters.resume_previous_job_id"
 
 
-def check_create(call: Call, request: Any) -> tuple[ParsedMlJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong."""
+def check_create(
+    call: Call, request: Any, further: tuple[Violation, ...] = ()
+) -> tuple[ParsedMlJob, dict[str, Any]]:
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with what was
+    found `further`."""
+    services = call.services
     public = wire_json.to_public(request.job)
     parsed = checked(
-        lambda: parse_job(public, runtimes=call.services.runtimes),
+        lambda: parse_job(
+            public,
+            runtimes=services.runtimes,
+            max_trials=services.settings.max_study_trials,
+        ),
         _bucket_uses(public),
-        call.services.buckets,
+        services.buckets,
+        further,
     )
     return parsed, public
 
 
 def new(call: Call, request: Any) -> Job:
-    """The job as `create` stores it. Raises InvalidRequest with all that is wrong."""
+    """The job as `create` stores it; of a job with hyperparameters what one of its trials asks for, which nobody stores.
+    Raises InvalidRequest with all that is wrong."""
     parent = ProjectName.parse(request.parent)
     parsed, public = check_create(call, request)
-    return new_job(
-        call.services,
-        call.services.new_uid(),
-        JobName(Api.ML, parent.project_id, "", parsed.job_id),
-        display_name=parsed.job_id,
-        spec=parsed.spec,
-        labels=parsed.labels,
-        public=public,
-    )
+    return _new_job(call.services, parent, parsed, public)
 
 
 async def create(call: Call, request: Any) -> Message:
-    made = new(call, request)
-    await store_job(call.services, made, call.principal.email)
+    services = call.services
+    parent = ProjectName.parse(request.parent)
+    resumed, further = await _resumed(services, parent, request)
+    parsed, public = check_create(call, request, further)
+    if parsed.tuning is None:
+        made = _new_job(services, parent, parsed, public)
+    else:
+        spec = _resuming(parsed.tuning, resumed)
+        made = _new_tuning_job(services, parent, parsed, spec, public)
+    await store_works(services, call.principal.email, made)
     # Read again for the etag, which only the store can make.
-    job, etag = await call.services.reader.job(made.name)
-    views.set_outputs(request.job, job, etag)
+    work, etag = await services.reader.job(made.name)
+    views.set_outputs(request.job, work, etag, found=NOTHING_TRIED)
     return request.job
 
 
 async def get(call: Call, request: Any) -> Message:
-    job, etag = await call.services.reader.job(_job_name(request.name))
-    return views.job(job, etag, queue_position(call.services.room, job))
+    work, etag = await call.services.reader.job(_job_name(request.name))
+    return await _view(call.services, work, etag)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -81,9 +104,7 @@ async def list_(call: Call, request: Any) -> Message:
         question=(str(parent), request.filter),
     )
     return pool.message_class("google.cloud.ml.v1.ListJobsResponse")(
-        jobs=[
-            views.job(job, etag, queue_position(call.services.room, job)) for job, etag in page.jobs
-        ],
+        jobs=[await _view(call.services, work, etag, in_list=True) for work, etag in page.jobs],
         next_page_token=page.next_token,
     )
 
@@ -113,8 +134,8 @@ async def update(call: Call, request: Any) -> Message:
     services = call.services
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
-    job, etag = await services.reader.job(name)
-    return views.job(job, etag, queue_position(services.room, job))
+    work, etag = await services.reader.job(name)
+    return await _view(services, work, etag)
 
 
 HANDLERS: Final[Handlers] = {
@@ -132,8 +153,98 @@ CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": check_create}
 def _job_name(text: str) -> JobName:
     name = read_job_name(text)
     if name.api is not Api.ML:
-        raise NotFound(f"Job {text!r} was not found: it is the name of a Vertex custom job.")
+        raise NotFound(f"Job {text!r} was not found: it is the name of one of Vertex AI.")
     return name
+
+
+def _new_job(
+    services: Services, parent: ProjectName, parsed: ParsedMlJob, public: Mapping[str, Any]
+) -> Job:
+    return new_job(
+        services,
+        services.new_uid(),
+        JobName(Api.ML, parent.project_id, "", parsed.job_id),
+        display_name=parsed.job_id,
+        spec=parsed.spec,
+        labels=parsed.labels,
+        public=public,
+    )
+
+
+def _new_tuning_job(
+    services: Services,
+    parent: ProjectName,
+    parsed: ParsedMlJob,
+    spec: TuningSpec,
+    public: Mapping[str, Any],
+) -> TuningJob:
+    return new_tuning_job(
+        services,
+        services.new_uid(),
+        JobName(Api.ML, parent.project_id, "", parsed.job_id),
+        display_name=parsed.job_id,
+        spec=spec,
+        labels=parsed.labels,
+        public=public,
+    )
+
+
+async def _resumed(
+    services: Services, parent: ProjectName, request: Any
+) -> tuple[TuningJob | None, tuple[Violation, ...]]:
+    """The tuning job that a new one goes on from, and what keeps that from being done (facts §7.1)."""
+    previous = request.job.training_input.hyperparameters.resume_previous_job_id
+    if not previous:
+        return None, ()
+    name = JobName(Api.ML, parent.project_id, "", previous)
+    try:
+        work, _ = await services.reader.job(name)
+    except NotFound:
+        return None, (Violation(_RESUME, f"{name} does not exist; name a job of this project."),)
+    if not isinstance(work, TuningJob):
+        text = f"{name} tuned no hyperparameters, so there is nothing to go on from."
+        return None, (Violation(_RESUME, text),)
+    if not work.state.is_final:
+        text = f"{name} is {work.state}; wait for its end, or cancel it, and submit again."
+        return None, (Violation(_RESUME, text),)
+    return work, ()
+
+
+def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
+    """The spec with what was tried before it. Raises InvalidRequest if that was another search."""
+    if previous is None:
+        return spec
+    told = previous.spec.study
+    differing = [
+        words
+        for words, same in (
+            ("the parameters", spec.study.parameters == told.parameters),
+            ("the metric and its goal", spec.study.metrics == told.metrics),
+        )
+        if not same
+    ]
+    if differing:
+        text = (
+            f"{previous.name} was another search: {' and '.join(differing)} must be the same in both"
+            " jobs; give those, or leave the field out."
+        )
+        raise InvalidRequest((Violation(_RESUME, text),))
+    return replace(
+        spec,
+        resumed=(*previous.spec.resumed, previous.study),
+        first_trial=previous.next_trial,
+    )
+
+
+async def _view(services: Services, work: Work, etag: str, *, in_list: bool = False) -> Message:
+    """The Job message with a tuning job's trials. A list does not look at the trials' jobs, of which there may be very
+    many, and so leaves the units out that they consumed."""
+    found = NOTHING_TRIED
+    if isinstance(work, TuningJob):
+        trials = await services.studies.history((work.study,))
+        children = () if in_list else await services.reader.children(work.uid)
+        found = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
+    return views.job(work, etag, queue_position(services.room, work), found)
 
 
 def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:

@@ -1,20 +1,26 @@
-"""`ml` v1 projects.operations: training jobs make none, so the list is empty."""
+"""`ml` v1 operations: those of studies, below a location. Training jobs make none, so a project's list is empty."""
 
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from trainshed.api.aiplatform_v1.operations import cancel as cancel_any
 from trainshed.api.call import Call, Handlers
+from trainshed.api.ml_v1.studies import read_operation
+from trainshed.api.ml_v1.study_views import operation
 from trainshed.api.parents import ProjectName
-from trainshed.core.errors import NotFound
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.Operations"
 
 
 async def get(call: Call, request: Any) -> Message:
-    """Answers every GetOperation and CancelOperation: there is none."""
-    raise NotFound(f"Operation {request.name!r} was not found: ml v1 jobs make no operations.")
+    return await operation(call.services, await read_operation(call.services, request.name))
+
+
+async def cancel(call: Call, request: Any) -> Message:
+    await read_operation(call.services, request.name)
+    return await cancel_any(call, request)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -25,5 +31,5 @@ async def list_(call: Call, request: Any) -> Message:
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.ListOperations": list_,
     f"{_SERVICE}.GetOperation": get,
-    f"{_SERVICE}.CancelOperation": get,
+    f"{_SERVICE}.CancelOperation": cancel,
 }

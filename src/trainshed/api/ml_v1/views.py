@@ -2,9 +2,9 @@
 
 import base64
 import json
-from collections.abc import Mapping
-from functools import cache
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 
@@ -12,9 +12,14 @@ from trainshed.api.timestamps import set_micros
 from trainshed.core.catalog.ml_units import consumed_units, units_per_hour
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.specs.model import WorkerPool
+from trainshed.core.study.spec import Goal, Metric
+from trainshed.core.study.trials import Trial, TrialState
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.trial_jobs import printed
+from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 
 STATES: Final[Mapping[str, JobState | None]] = {
     **{state.value: state for state in JobState},
@@ -25,36 +30,106 @@ STATES: Final[Mapping[str, JobState | None]] = {
 JOB: Final = "google.cloud.ml.v1.Job"
 
 
-def job(record: Job, etag: str, position: int = 0) -> Message:
-    """The Job message of a stored job; `etag` as the store gives it. `position`: its place in the queue, 0 = none."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A tuning job's trials, and, where they were looked at, the jobs that evaluate them; in any order."""
+
+    trials: Sequence[Trial] = ()
+    jobs: Sequence[Job] = ()
+
+
+NOTHING_TRIED: Final = Evidence()
+
+
+def job(record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED) -> Message:
+    """The Job message of a stored job; `etag` as the store gives it. `position`: its place in the queue, 0 = none.
+    `found`: what a tuning job has tried."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
-    set_outputs(view, record, etag, position)
+    set_outputs(view, record, etag, position, found)
     return view
 
 
-def set_outputs(view: Any, record: Job, etag: str, position: int = 0) -> None:
+def set_outputs(
+    view: Any, record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED
+) -> None:
     """Put the output fields, and the labels as they are now, into a Job with its input fields set."""
     view.job_position = position
-    view.state = _state_numbers()[record.state]
+    view.state = view.DESCRIPTOR.enum_types_by_name["State"].values_by_name[record.state].number
     view.etag = base64.b64decode(etag)
     set_micros(view.create_time, record.created)
     if record.started:
         set_micros(view.start_time, record.started)
     if record.ended:
         set_micros(view.end_time, record.ended)
-    if record.ended and (consumed := _consumed(record)):
-        view.training_output.consumed_ml_units = consumed
+    match record:
+        case Job():
+            if record.ended and (consumed := _consumed(record)):
+                view.training_output.consumed_ml_units = consumed
+        case TuningJob():
+            _set_tuning_output(view.training_output, record, found)
+        case Pipeline():
+            raise ValueError(f"{record.name}: ml v1 has no pipelines")
+        case _:
+            assert_never(record)
     if message := _error_message(record):
         view.error_message = message
     view.labels.clear()
     view.labels.update(dict(record.labels))
 
 
-def _error_message(record: Job) -> str:
+def _set_tuning_output(output: Any, record: TuningJob, found: Evidence) -> None:
+    """What came of the trials: the finished ones first, the best of them at the top, then those without a result, then
+    those that run (facts §1.1)."""
+    output.is_hyperparameter_tuning_job = True
+    metric = record.spec.study.metrics[0]
+    output.hyperparameter_metric_tag = metric.id
+    output.completed_trial_count = record.succeeded
+    states = {job.parent.trial: job.state for job in found.jobs if job.parent is not None}
+    for trial in sorted(found.trials, key=lambda trial: _rank(trial, metric)):
+        _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
+    if consumed := sum(_consumed(each) for each in found.jobs if each.ended):
+        output.consumed_ml_units = round(consumed, 2)
+
+
+def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:
+    """The best first, then those that are over without a result, then those that run; of equals the earlier one."""
+    value = trial.final.value(metric.id) if trial.final is not None else None
+    if value is None:
+        return (1 if trial.state.is_over else 2, 0.0, trial.number)
+    return (0, -value if metric.goal is Goal.MAXIMIZE else value, trial.number)
+
+
+def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) -> None:
+    view.trial_id = str(trial.number)
+    for name, value in trial.parameters:
+        view.hyperparameters[name] = printed(value)
+    value = trial.final.value(metric.id) if trial.final is not None else None
+    if trial.final is not None and value is not None:
+        view.final_metric.training_step = trial.final.step
+        view.final_metric.objective_value = value
+    view.is_trial_stopped_early = trial.stopped_early
+    words = view.DESCRIPTOR.enum_types_by_name["State"].values_by_name
+    view.state = words[_trial_state(trial, job)].number
+    if trial.started:
+        set_micros(view.start_time, trial.started)
+    if trial.ended:
+        set_micros(view.end_time, trial.ended)
+
+
+def _trial_state(trial: Trial, job: JobState | None) -> JobState:
+    """In the words of a job: that of the trial's own job where it is known, but for one that ended without a result."""
+    if trial.state is TrialState.SUCCEEDED:
+        return JobState.SUCCEEDED
+    if trial.state is TrialState.INFEASIBLE:
+        return JobState.CANCELLED if job is JobState.CANCELLED else JobState.FAILED
+    return job or JobState.RUNNING
+
+
+def _error_message(record: Work) -> str:
     """What went wrong, or, from the moment a cancellation is decided, its reason."""
     if record.error is not None:
         return record.error.message
-    decided = record.outcome
+    decided = None if isinstance(record, Pipeline) else record.outcome
     if record.state is JobState.CANCELLING and decided is not None and decided.error is not None:
         return decided.error.message
     return ""
@@ -73,10 +148,3 @@ def _rates(pool_: WorkerPool) -> tuple[float, ...]:
         pool_.machine.type, devices.type if devices else "", devices.count if devices else 0
     )
     return () if rate is None else (rate,) * pool_.replica_count
-
-
-@cache
-def _state_numbers() -> dict[JobState, int]:
-    field = pool.message_descriptor(JOB).fields_by_name["state"]
-    assert field.enum_type is not None
-    return {state: field.enum_type.values_by_name[state.value].number for state in JobState}

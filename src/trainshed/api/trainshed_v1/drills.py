@@ -12,7 +12,7 @@ from trainshed.api.services import Services
 from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields, near
-from trainshed.api.trainshed_v1.jobs import find_job
+from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
@@ -170,7 +170,7 @@ async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int
     while True:
         seen = services.notices.count(uid)
         job, _ = await services.reader.job_by_uid(uid)
-        if found := _same(job, ordered, before):
+        if isinstance(job, Job) and (found := _same(job, ordered, before)):
             return found
         if not await services.notices.wait_beyond(uid, seen, _PATIENCE):
             return ordered

@@ -1,31 +1,38 @@
 """Pre-flight: would a job be admitted now, on what, and if not, what would let it start (SPEC §1.7). Stores nothing."""
 
-from typing import Any, assert_never
+from collections.abc import Mapping
+from typing import Any, Final, assert_never
 from urllib.parse import quote
 
-from trainshed.api.aiplatform_v1 import custom_jobs
+from trainshed.api.aiplatform_v1 import custom_jobs, tuning_jobs
+from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.call import Call
 from trainshed.api.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.planned_drills import with_planned_drills
-from trainshed.api.submission import runtime_notices
+from trainshed.api.submission import new_job, runtime_notices
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import ML_ROLES, Api, log_task_name
+from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
 from trainshed.core.specs.model import WorkerPool
 from trainshed.wire.binding import bind
 from trainshed.wire.json import encode_text
 from trainshed.wire.routes import route_table
 from trainshed.wire.status import WireError
 
+_TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
+_TRAINING: Final = ("trainingInput", "training_input")
+_SEARCHES: Final = ("trialJobSpec", "trial_job_spec")
+
 
 async def explain(call: JsonCall) -> dict[str, Any]:
     """`POST /trainshed/v1/jobs:explain {api: "vertex" | "ml", project, location, job}`: `{api, project, location,
     displayName, admitted, places, waiting, position, notices, warnings, machines}`.
 
-    `job` is what the API's own create takes, and is checked as that checks it. `places`: `{replica, task, node}` of each
+    `job` is what the API's own create takes, and is checked as that checks it: a custom job or a tuning job of Vertex, a job
+    of `ml`. Of a tuning job one trial's job is explained. `places`: `{replica, task, node}` of each
     replica, if it would be admitted; else `waiting`, as in a job's description, and how many jobs would stand before it,
     plus one (`position`). `machines`: per pool `{pool, replicas, machineType, vcpus, memoryBytes, memoryLimitBytes,
     accelerators, diskGb}`.
@@ -41,18 +48,32 @@ async def explain(call: JsonCall) -> dict[str, Any]:
     if not location and api == Api.VERTEX:
         fields.fault("location", "Where would it run? Give a region, such as us-central1.")
     fields.refuse()
-    job = _read(call, Api(api), project, location, encode_text(given))
-    job = await with_planned_drills(call.services, job)
+    job = _read(call, Api(api), project, location, given)
+    if not _is_search(given):
+        job = await with_planned_drills(call.services, job)
     await _require_new(call, job)
-    return _answer(call, job)
+    return _answer(call, job, (_TRIAL,) if _is_search(given) else ())
 
 
-def _read(call: JsonCall, api: Api, project: str, location: str, body: bytes) -> Job:
-    """The job that the API's create would make of `body`. Raises what that raises."""
+def _is_search(given: Mapping[str, Any]) -> bool:
+    """Whether it tunes hyperparameters."""
+    if any(key in given for key in _SEARCHES):
+        return True
+    return any(
+        isinstance(training := given.get(key), dict) and "hyperparameters" in training
+        for key in _TRAINING
+    )
+
+
+def _read(call: JsonCall, api: Api, project: str, location: str, given: Mapping[str, Any]) -> Job:
+    """The job that the API's create would make of `given`. Raises what that raises."""
     match api:
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
             path, new, check = f"/v1/{parent}/customJobs", custom_jobs.new, custom_jobs.check_create
+            if _is_search(given):
+                path = f"/v1/{parent}/hyperparameterTuningJobs"
+                new, check = _trial, tuning_jobs.check_create
         case Api.ML:
             path = f"/v1/projects/{quote(project, safe='')}/jobs"
             new, check = ml_jobs.new, ml_jobs.check_create
@@ -64,10 +85,26 @@ def _read(call: JsonCall, api: Api, project: str, location: str, body: bytes) ->
     route, variables = matched
     asked = Call(call.principal, call.services, f"{route.service}.{route.method}")
     try:
-        message = bind(route, variables, (), body).message
+        message = bind(route, variables, (), encode_text(given)).message
     except WireError as refused:
         raise completed(refused, check, asked) from None
     return new(asked, message)
+
+
+def _trial(call: Call, request: Any) -> Job:
+    """What one trial of a Vertex tuning job asks for, as a job that nobody stores."""
+    parsed, _ = tuning_jobs.check_create(call, request)
+    parent = known_location(request.parent)
+    uid = call.services.new_uid()
+    return new_job(
+        call.services,
+        uid,
+        JobName(Api.VERTEX, parent.project_id, parent.location, str(uid)),
+        display_name=parsed.display_name,
+        spec=parsed.spec.trial,
+        labels=parsed.labels,
+        public={},
+    )
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:
@@ -83,7 +120,7 @@ async def _require_new(call: JsonCall, job: Job) -> None:
     )
 
 
-def _answer(call: JsonCall, job: Job) -> dict[str, Any]:
+def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> dict[str, Any]:
     found = call.services.room.preflight(job)
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
     return {
@@ -98,7 +135,7 @@ def _answer(call: JsonCall, job: Job) -> dict[str, Any]:
         ],
         "waiting": waiting_view(found.waiting, found.position) if found.waiting else None,
         "position": found.position,
-        "notices": [*runtime_notices(job.spec), *found.notices],
+        "notices": [*notices, *runtime_notices(job.spec), *found.notices],
         "warnings": list(job.spec.warnings),
         "machines": [_machine(job.name.api, pool) for pool in job.spec.pools],
     }

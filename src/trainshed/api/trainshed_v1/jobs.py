@@ -1,20 +1,21 @@
-"""Jobs of both APIs: list, describe, timeline, cancel. Answers are described in `trainshed_v1.views`."""
+"""All that clients create, in both APIs: list, describe, timeline, cancel. Answers are described in `trainshed_v1.views`."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from trainshed.api.jobs import cancel_for_user, queue_position, read_job_name
-from trainshed.api.paging import list_jobs, page_size
+from trainshed.api.jobs import cancel_for_user, read_job_name
+from trainshed.api.paging import decode_token, encode_token, list_jobs, page_size
 from trainshed.api.parents import ProjectName
-from trainshed.api.services import Services
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.chronicle import chronicle
 from trainshed.api.trainshed_v1.chronicle_views import chronicle_view
-from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.lifecycle.records import Job
+from trainshed.api.trainshed_v1.describing import Memory, described, seen
+from trainshed.api.trainshed_v1.finding import find_work
+from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid
-from trainshed.store.port import JobQuery, Reader
+from trainshed.core.works import Work
+from trainshed.store.port import JobQuery
 
 _ALL_PROJECTS: Final = "-"
 _DEFAULT_PAGE: Final = 50
@@ -38,16 +39,25 @@ async def status(call: JsonCall) -> dict[str, Any]:
 async def list_(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: `{jobs: [summary],
     nextPageToken}`, newest first; `project=-`: of all projects. A short page with a token means that there
-    is more to look at."""
-    project = _project(call.parameter("project"))
+    is more to look at.
+
+    Only what clients made is listed. `?parent=NAME` in place of the project lists what a work made: the jobs of a tuning
+    job's trials, a pipeline's job."""
     state = _state(call.parameter("state"))
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
+
+    def passes(work: Work) -> bool:
+        return state is None or views.state(work) is state
+
+    if call.parameter("parent"):
+        return await _list_below(call, passes, size)
+    project = _project(call.parameter("project"))
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
-        lambda job: state is None or job.state is state,
+        passes,
         token=call.parameter("pageToken"),
         question=(project, call.parameter("state")),
     )
@@ -57,51 +67,49 @@ async def list_(call: JsonCall) -> dict[str, Any]:
     }
 
 
+async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> dict[str, Any]:
+    parent, token = call.parameter("parent"), call.parameter("pageToken")
+    question = (parent, call.parameter("state"))
+    after = int(decode_token(token, *question)) if token else 0
+    reader = call.services.reader
+    work, _ = await reader.job(read_job_name(parent, field="parent"))
+    children = [
+        child
+        for child in reversed(await reader.children(work.uid))
+        if (not after or child.uid < after) and passes(child)
+    ]
+    page = children[:size]
+    more = len(children) > size
+    return {
+        "jobs": [views.summary(child) for child in page],
+        "nextPageToken": encode_token(str(page[-1].uid), *question) if more else "",
+    }
+
+
 async def describe(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/jobs/{job}`: the description."""
-    job, etag = await find_job(call.services.reader, call.target)
-    return await described(call.services, job, etag)
-
-
-async def described(services: Services, job: Job, etag: str) -> dict[str, Any]:
-    """The job's description, with what is true of its room now."""
-    timeline = await services.reader.timeline(job.uid)
-    if job.state.is_final:
-        return views.description(job, etag, timeline)
-    room = services.room
-    return views.description(job, etag, timeline, room.why(job.uid), queue_position(room, job))
+    work, etag = await find_work(call.services.reader, call.target)
+    return await described(call.services, await seen(call.services, work, etag), Memory())
 
 
 async def timeline(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/jobs/{job}/timeline`: `{name, entries: [{at, kind, message, details}], attempts, counters}`; the last
-    two tell the same by attempts (`chronicle_views`)."""
-    job, _ = await find_job(call.services.reader, call.target)
-    entries = await call.services.reader.timeline(job.uid)
+    two tell the same by attempts (`chronicle_views`), which only jobs with replicas of their own have."""
+    work, _ = await find_work(call.services.reader, call.target)
+    entries = await call.services.reader.timeline(work.uid)
     return {
-        "name": str(job.name),
+        "name": str(work.name),
         "entries": [views.timeline_entry(entry) for entry in entries],
-        **chronicle_view(chronicle(entries), job.name.api),
+        **chronicle_view(chronicle(entries), work.name.api),
     }
 
 
 async def cancel(call: JsonCall) -> dict[str, Any]:
     """`POST /trainshed/v1/jobs/{job}:cancel`: `{}`; once more is fine."""
     services = call.services
-    job, _ = await find_job(services.reader, call.target)
-    await cancel_for_user(services, job.name)
+    work, _ = await find_work(services.reader, call.target)
+    await cancel_for_user(services, work.name)
     return {}
-
-
-async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
-    """The job and its etag by full name, by uid, or by job id (the newest of that id). Raises NotFound."""
-    if "/" in target:
-        return await reader.job(read_job_name(target, field="job"))
-    if target.isdecimal() and len(target) <= 19:
-        try:
-            return await reader.job_by_uid(JobUid(int(target)))
-        except (NotFound, OverflowError):
-            pass
-    return await reader.find(target)
 
 
 def _project(text: str) -> str:
@@ -115,7 +123,8 @@ def _state(text: str) -> JobState | None:
     if not text:
         return None
     try:
-        return JobState(text.upper().removeprefix("JOB_STATE_").replace("PENDING", "PREPARING"))
+        word = text.upper().removeprefix("JOB_STATE_").removeprefix("PIPELINE_STATE_")
+        return JobState(word.replace("PENDING", "PREPARING"))
     except ValueError:
         states = ", ".join(JobState)
         raise InvalidRequest(

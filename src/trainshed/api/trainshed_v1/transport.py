@@ -30,10 +30,11 @@ from trainshed.api.trainshed_v1 import (
     drills,
     explain,
     jobs,
+    logs,
     nodes,
     quotas,
     resume,
-    streams,
+    watching,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.wire.json import decode_text, encode_text
@@ -73,8 +74,8 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "jobs/*:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill),
     ("GET", "jobs/*/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
     ("GET", "jobs/*/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
-    ("GET", "jobs/*/logs"): Method("trainshed.v1.Jobs.Logs", stream=streams.logs),
-    ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=streams.watch),
+    ("GET", "jobs/*/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
+    ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=watching.watch),
 }
 """By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id or uid."""
 

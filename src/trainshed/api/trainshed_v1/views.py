@@ -2,30 +2,34 @@
 
 Times are RFC 3339 texts in UTC, "" where the moment has not come.
 
-Job summary: `name, api, uid, project, jobId, displayName, state, createTime, startTime, endTime,
-updateTime, labels`, and `error {code, message}` once there is one.
-Job description: the summary; `attempt` and its `phase`; `rule`, the row of the failure table that decided the end ("" before);
-`waiting`, why it has no room, null if it has (`room_views`); `waits`, the same, or what a job that is not running yet waits
-for, as texts; `failure`, the typed facts beside the public error, null or `{rule, cause, replica, task, status, reason,
-tail}`; `retries` so far, by rule; `replicas`, each `{id, task, state, node, incarnation, startTime, restarts, leaving,
-exit}` with `restarts` in this attempt by rule, `leaving` why it was asked to leave its node, and `exit` null or `{exitCode,
-signal, outOfMemory, startTime, endTime, logLines}`; `resource`, the public resource.
+Summary of a job, tuning job or pipeline: `name, api, kind, parent, trial, uid, project, jobId, displayName, state, createTime,
+startTime, endTime, updateTime, labels`, and `error {code, message}` once there is one. `kind`: "custom", "tuning" or
+"pipeline"; `parent`: name of the work that made it ("" = a client did), and `trial` which trial it evaluates (0 = none);
+`state`: a word of `JobState`, of pipelines as well.
+Description: the summary; `rule`, what decided the end: of a job a row of the failure table ("" before); `waiting`, why it has
+no room, null if it has (`room_views`); `waits`, the same, or what one that is not running yet waits for, as texts; `failure`,
+the typed facts beside the public error, null or `{rule, cause, replica, task, status, reason, tail}`; `resource`, the public
+resource. Besides, of a job: `attempt` and its `phase`; `retries` so far, by rule; `replicas`, each `{id, task, state, node,
+incarnation, startTime, restarts, leaving, exit}` with `restarts` in this attempt by rule, `leaving` why it was asked to leave
+its node, and `exit` null or `{exitCode, signal, outOfMemory, startTime, endTime, logLines}`. Of a tuning job: `tuning` and
+`trials` (`tuning_views`). Of a pipeline: `pipeline` (`tuning_views`), and `child`, the description of its job without the
+resource, null if that was deleted.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
-from trainshed.api.aiplatform_v1 import views as vertex
-from trainshed.api.ml_v1 import views as ml
 from trainshed.api.timestamps import text_micros, text_nanos
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.capacity import Waiting
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
+from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
-from trainshed.wire import json as wire_json
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
@@ -34,15 +38,19 @@ _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
 """Kinds of timeline entries that say what a job in this state waits for."""
 
 
-def summary(job: Job) -> dict[str, Any]:
+def summary(job: Work) -> dict[str, Any]:
+    parent = None if isinstance(job, Pipeline) else job.parent
     view: dict[str, Any] = {
         "name": str(job.name),
         "api": job.name.api.value,
+        "kind": _kind(job),
+        "parent": str(parent.name) if parent else "",
+        "trial": parent.trial if parent else 0,
         "uid": str(job.uid),
         "project": job.name.project_id,
         "jobId": job.name.job_id,
         "displayName": job.display_name,
-        "state": job.state.value,
+        "state": state(job).value,
         "createTime": text_micros(job.created),
         "startTime": text_micros(job.started),
         "endTime": text_micros(job.ended),
@@ -54,24 +62,35 @@ def summary(job: Job) -> dict[str, Any]:
     return view
 
 
+def state(work: Work) -> JobState:
+    """The state in the words of jobs."""
+    if isinstance(work, Pipeline):
+        if work.state is PipelineState.PENDING:
+            return JobState.PREPARING
+        return JobState(work.state.value)
+    return work.state
+
+
 def description(
-    job: Job,
-    etag: str,
-    timeline: Sequence[TimelineEntry],
-    waiting: Waiting | None = None,
-    position: int = 0,
+    work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> dict[str, Any]:
-    """`waiting` and `position`: what is said of the job's room now."""
-    return summary(job) | {
+    """All but the resource and what only one kind of work has. `waiting` and `position`: what is said of its room now."""
+    outcome = None if isinstance(work, Pipeline) else work.outcome
+    return summary(work) | {
+        "rule": outcome.rule if outcome else "",
+        "waiting": waiting_view(waiting, position) if waiting else None,
+        "waits": list(waits),
+        "failure": _failure(work, outcome),
+    }
+
+
+def job_parts(job: Job) -> dict[str, Any]:
+    """What only a job with replicas of its own has."""
+    return {
         "attempt": job.attempt,
         "phase": job.phase.value,
-        "rule": job.outcome.rule if job.outcome else "",
-        "waiting": waiting_view(waiting, position) if waiting else None,
-        "waits": _waits(job, timeline, waiting),
-        "failure": _failure(job),
         "retries": dict(job.retries),
         "replicas": [_replica(job, replica) for replica in _replicas(job)],
-        "resource": _resource(job, etag, position),
     }
 
 
@@ -84,8 +103,8 @@ def timeline_entry(entry: TimelineEntry) -> dict[str, Any]:
     }
 
 
-def log_line(api: Api, line: LogLine) -> dict[str, Any]:
-    """`n` counts the lines of a replica's attempt from 0; `at` has nanoseconds."""
+def log_line(api: Api, line: LogLine, trial: int = 0) -> dict[str, Any]:
+    """`n` counts the lines of a replica's attempt from 0; `at` has nanoseconds; `trial` is there only for lines of trials."""
     return {
         "at": text_nanos(line.at),
         "replica": str(line.replica),
@@ -94,14 +113,20 @@ def log_line(api: Api, line: LogLine) -> dict[str, Any]:
         "severity": line.severity.value,
         "message": line.text,
         "n": line.n,
+        **({"trial": trial} if trial else {}),
     }
 
 
-def _resource(job: Job, etag: str, position: int) -> dict[str, Any]:
-    if job.name.api is Api.VERTEX:
-        return wire_json.to_public(vertex.custom_job(job))
-    message = ml.job(job, etag, position)
-    return wire_json.to_public(message)
+def _kind(work: Work) -> str:
+    match work:
+        case Job():
+            return "custom"
+        case TuningJob():
+            return "tuning"
+        case Pipeline():
+            return "pipeline"
+        case _:
+            assert_never(work)
 
 
 def _replicas(job: Job) -> tuple[Replica, ...]:
@@ -134,17 +159,16 @@ def _exit(record: ExitRecord) -> dict[str, Any]:
     }
 
 
-def _failure(job: Job) -> dict[str, Any] | None:
-    """The facts of the error that the job has, or will have when the last of it is down."""
-    decided = job.outcome
-    error = job.error or (decided.error if decided else None)
-    if decided is None or error is None:
+def _failure(work: Work, decided: Outcome | None) -> dict[str, Any] | None:
+    """The facts of the error that the work has, or will have when the last of it is down."""
+    error = work.error or (decided.error if decided else None)
+    if error is None:
         return None
     return {
-        "rule": decided.rule,
+        "rule": decided.rule if decided else "",
         "cause": error.cause,
         "replica": error.replica,
-        "task": log_task_name(job.name.api, ReplicaId.parse(error.replica))
+        "task": log_task_name(work.name.api, ReplicaId.parse(error.replica))
         if error.replica
         else "",
         "status": error.status,
@@ -153,7 +177,7 @@ def _failure(job: Job) -> dict[str, Any] | None:
     }
 
 
-def _waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
+def job_waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
     """Why the job has no room, or what the timeline last said about what it waits for before it runs."""
     if waiting is not None:
         return [text for text in (waiting.message, waiting.hint) if text]

@@ -99,9 +99,13 @@ class ReplicaLost:
 
 
 class CancelCause(enum.StrEnum):
+    """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is to end."""
+
     USER = "user"
     MAX_WAIT = "max_wait"
     TIMEOUT = "timeout"
+    EARLY_STOP = "early_stop"
+    PARENT = "parent"
 
 
 @dataclass(frozen=True, slots=True)

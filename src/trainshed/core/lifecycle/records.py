@@ -102,8 +102,18 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """Of a job that another one made: that one's uid and name, and the number of the trial that it evaluates (0 = it is
+    the backing job of a pipeline)."""
+
+    uid: JobUid
+    name: JobName
+    trial: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """A job and its current attempt.
+    """A job that runs replicas (a custom job, an `ml` training job), and its current attempt.
 
     `attempt` counts from 1; 0 before the first admission. `phase` is where that attempt stands, WAITING while there
     is none with room. `outcome` is set as soon as it is decided; the state follows when nothing of the job lives.
@@ -137,6 +147,7 @@ class Job:
     drills: tuple[Drill, ...] = ()
     checkpoint: int = 0
     warned_of_limit: bool = False
+    parent: Parent | None = None
 
     @property
     def has_room(self) -> bool:

@@ -9,6 +9,7 @@ from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
 from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
 from trainshed.core.names import public_replica_name
+from trainshed.core.specs.model import Scheduling
 
 
 def admitted(job: Job, now: int) -> TimelineEntry:
@@ -209,10 +210,18 @@ def over(outcome: Outcome, now: int) -> TimelineEntry:
 
 def cancel_message(job: Job, cause: CancelCause) -> str:
     """The public reason of a cancellation."""
-    scheduling = job.spec.scheduling
+    return cancel_reason(cause, job.spec.scheduling)
+
+
+def cancel_reason(cause: CancelCause, scheduling: Scheduling) -> str:
+    """The same for whatever has these time limits."""
     match cause:
         case CancelCause.USER:
             return "The job was cancelled by the user."
+        case CancelCause.EARLY_STOP:
+            return "The trial was stopped early."
+        case CancelCause.PARENT:
+            return "The job was cancelled because the one that made it is to end."
         case CancelCause.MAX_WAIT:
             return (
                 "The job was cancelled because it was not running within its maximum wait time of "

@@ -1,9 +1,10 @@
 """An `ml` v1 training job in public JSON becomes a `JobSpec`, or a list of everything wrong with it.
 
-Rules: SPEC §1.1, §1.4-§1.6, facts §1.1, §2.6, §5.1, §6. Field paths are those the public service was
+Rules: SPEC §1.1, §1.4-§1.6, facts §1.1, §2.6, §5.1, §6, §7.1. Field paths are those the public service was
 seen to use: snake_case from `trainingInput` down (`runtime_version`), the job's own fields likewise.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,19 +15,17 @@ from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
-from trainshed.core.specs.ml_pools import read_hardware
-from trainshed.core.specs.ml_programs import read_programs
+from trainshed.core.specs.ml_pools import Hardware, read_hardware
+from trainshed.core.specs.ml_programs import Programs, read_programs
+from trainshed.core.specs.ml_tuning import read_counts, read_resumed, read_study, tuning_spec
 from trainshed.core.specs.model import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
 from trainshed.core.specs.request import Faults, Section
+from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9
 """Nanoseconds; the shortest maxWaitTime (facts §2.6)."""
 MAX_PRIORITY = 1000
 
-_UNSERVED = {
-    "hyperparameters": "Hyperparameter tuning is not served yet; leave hyperparameters out and give the "
-    "values in args.",
-}
 _IGNORED = {
     "network": "the job runs in the network of its host",
     "enableWebAccess": "there is no shell into replicas",
@@ -36,18 +35,25 @@ _IGNORED = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedMlJob:
-    """A valid training job; `labels` in the order given."""
+    """A valid training job; `labels` in the order given.
+
+    `tuning`: of a job with hyperparameters; its limits of time are the whole job's. `resume_previous_job_id`: the job it goes on from ("" = none), not looked up yet.
+    """
 
     spec: JobSpec
     job_id: str
     labels: tuple[tuple[str, str], ...]
+    tuning: TuningSpec | None = None
+    resume_previous_job_id: str = ""
 
 
-def parse_job(public: Mapping[str, Any], *, runtimes: RuntimeCatalog) -> ParsedMlJob:
+def parse_job(
+    public: Mapping[str, Any], *, runtimes: RuntimeCatalog, max_trials: int = 0
+) -> ParsedMlJob:
     """Read a Job.
 
     `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the wire
-    room hands it on. Raises InvalidRequest with every violation.
+    room hands it on. `max_trials`: of one tuning job, 0 = no limit. Raises InvalidRequest with every violation.
     """
     faults = Faults()
     job = Section(public, "", faults)
@@ -68,7 +74,26 @@ def parse_job(public: Mapping[str, Any], *, runtimes: RuntimeCatalog) -> ParsedM
     job_json = json.dumps(training.values, ensure_ascii=False, separators=(",", ":"))
     if fault := syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware)):
         training.fault("scaleTier", fault)
+    tunes = training.has("hyperparameters")
+    study = read_study(training) if tunes else None
+    counts = read_counts(training, max_trials=max_trials)
+    resumed = read_resumed(training, job.text("jobId"))
     faults.refuse()
+    spec = _job_spec(training, hardware, programs, scheduling, job_json)
+    if study is None:
+        return ParsedMlJob(spec, job.text("jobId"), labels)
+    trial = dataclasses.replace(spec, metric_tag=study.metrics[0].id)
+    tuning = tuning_spec(study, counts, trial)
+    return ParsedMlJob(spec, job.text("jobId"), labels, tuning, resumed)
+
+
+def _job_spec(
+    training: Section,
+    hardware: tuple[Hardware, ...],
+    programs: Programs,
+    scheduling: Scheduling,
+    job_json: str,
+) -> JobSpec:
     pools = tuple(
         WorkerPool(
             position=hw.role.position,
@@ -79,21 +104,17 @@ def parse_job(public: Mapping[str, Any], *, runtimes: RuntimeCatalog) -> ParsedM
         )
         for hw in hardware
     )
-    return ParsedMlJob(
-        spec=JobSpec(
-            api=Api.ML,
-            region=training.text("region"),
-            pools=pools,
-            scheduling=scheduling,
-            job_json=job_json,
-            service_account=training.text("serviceAccount"),
-            job_dir=training.text("jobDir"),
-            runtime_version=programs.runtime_version,
-            use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
-            warnings=(*_ignored(training), *warnings.pool_warnings(pools)),
-        ),
-        job_id=job.text("jobId"),
-        labels=labels,
+    return JobSpec(
+        api=Api.ML,
+        region=training.text("region"),
+        pools=pools,
+        scheduling=scheduling,
+        job_json=job_json,
+        service_account=training.text("serviceAccount"),
+        job_dir=training.text("jobDir"),
+        runtime_version=programs.runtime_version,
+        use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
+        warnings=(*_ignored(training), *warnings.pool_warnings(pools)),
     )
 
 
@@ -130,9 +151,6 @@ def _check_rest(training: Section) -> None:
         training.fault("jobDir", fault)
     if fault := syntax.service_account_fault(training.text("serviceAccount")):
         training.fault("serviceAccount", fault)
-    for name, reason in _UNSERVED.items():
-        if training.has(name):
-            training.fault(name, reason)
 
 
 def _ignored(training: Section) -> tuple[str, ...]:

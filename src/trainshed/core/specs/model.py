@@ -102,6 +102,8 @@ class JobSpec:
     `pools` holds only the pools that have replicas, ascending by position; pool 0 has exactly one.
     `job_json` is the spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
     `warnings` are notices for the timeline and the first lines of the log (SPEC §1.5, §1.6, §4).
+    `trial`: number of the trial that this job is, as text, "" if it is none; an `ml` trial's job is named `JOB.TRIAL`.
+    `metric_tag`: what an `ml` trial's program is told to report its objective as ("" = nothing is said).
     """
 
     api: Api
@@ -115,6 +117,8 @@ class JobSpec:
     runtime_version: str = ""
     use_chief_in_tf_config: bool = False
     warnings: tuple[str, ...] = ()
+    trial: str = ""
+    metric_tag: str = ""
 
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())

@@ -7,12 +7,15 @@ and wrong types, so a value is read as what the public message says it is.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from trainshed.core.errors import InvalidRequest, Violation
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def snake_case(name: str) -> str:
@@ -72,6 +75,14 @@ class Section:
         """An int32 or int64 (a string in proto3 JSON); 0 when unset."""
         return int(self.values.get(name) or 0)
 
+    def number(self, name: str) -> float:
+        """A double; 0 when unset. May be infinite or NaN, which public JSON spells as texts."""
+        return float(self.values.get(name) or 0)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        given = cast("Sequence[Any]", self.values.get(name) or ())
+        return tuple(float(item) for item in given)
+
     def flag(self, name: str) -> bool:
         return bool(self.values.get(name, False))
 
@@ -83,6 +94,11 @@ class Section:
         """Nanoseconds, or None when unset."""
         value = self.values.get(name)
         return None if value is None else nanoseconds(str(value))
+
+    def moment(self, name: str) -> int | None:
+        """Nanoseconds since the epoch, or None when unset."""
+        value = self.values.get(name)
+        return None if value is None else epoch_nanoseconds(str(value))
 
     def section(self, name: str) -> "Section":
         """The message `name`; an unset one reads as empty."""
@@ -111,6 +127,15 @@ def nanoseconds(duration: str) -> int:
         raise ValueError(f"{duration!r} is not a duration such as 7200s")
     total = int(match[2]) * 10**9 + int((match[3] or "").ljust(9, "0"))
     return -total if match[1] else total
+
+
+def epoch_nanoseconds(moment: str) -> int:
+    """A time in public JSON (`"2026-01-31T12:00:00.5Z"`). Raises ValueError for anything else."""
+    match = _MOMENT.fullmatch(moment)
+    if match is None:
+        raise ValueError(f"{moment!r} is not a time such as 2026-01-31T12:00:00Z")
+    seconds = (datetime.fromisoformat(f"{match[1]}+00:00") - _EPOCH) // timedelta(seconds=1)
+    return seconds * 10**9 + int((match[2] or "").ljust(9, "0"))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -78,6 +78,19 @@ def service_account_fault(account: str) -> str:
     )
 
 
+def read_display_name(section: Section) -> str:
+    """`displayName`: 1 to 128 characters (facts §6.2)."""
+    name = section.text("displayName")
+    if not name:
+        section.fault("displayName", "The display name must be set.")
+    elif len(name) > MAX_DISPLAY_NAME:
+        section.fault(
+            "displayName",
+            f"The display name has {len(name)} characters; at most {MAX_DISPLAY_NAME} are allowed.",
+        )
+    return name
+
+
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     """The request's labels, each faulty one reported under its own key (facts §6.2)."""
     given = cast("Mapping[str, Any]", request.values.get("labels") or {})
@@ -128,7 +141,7 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
                 f"{name!r} is not a variable name; it has letters, digits and underscores and does "
                 "not begin with a digit.",
             )
-        if fault := _string_fault(variable.text("value")):
+        if fault := string_fault(variable.text("value")):
             variable.fault("value", fault)
         variables.append((name, variable.text("value")))
     if len(variables) > MAX_ENV:
@@ -148,7 +161,7 @@ def read_arguments(section: Section, name: str) -> tuple[str, ...]:
             "are allowed. Put long values into a file of the bucket.",
         )
     for index, item in enumerate(given):
-        if fault := _string_fault(item):
+        if fault := string_fault(item):
             section.faults.add(f"{section.at(name)}[{index}]", fault)
     return given
 
@@ -181,7 +194,8 @@ def cluster_size_fault(job_json: str, replicas: int) -> str:
     )
 
 
-def _string_fault(text: str) -> str:
+def string_fault(text: str) -> str:
+    """What is wrong with one argument or one variable's value."""
     if "\0" in text:
         return "It holds a zero byte; no program can be given one."
     if len(text.encode()) > MAX_STRING_BYTES:

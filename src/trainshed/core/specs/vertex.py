@@ -4,6 +4,7 @@ Rules: SPEC §1.3-§1.6, facts §1.2, §2.6, §5, §6. Fields that are read but 
 where the program could not run as meant, or named in a warning, where it runs all the same.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ _IGNORED = {
     "enableDashboardAccess": "there is no dashboard access",
     "experiment": "there are no experiments",
     "experimentRun": "there are no experiments",
-    "models": "there is no model registry",
+    "models": "only jobs of the public service's own make use of it",
+    "persistentResourceId": "the job gets its machines as any other, none are kept for it",
     "protectedArtifactLocationId": "there are no protected artifacts",
     "tensorboard": "its name reaches the program, but nothing is uploaded to it",
 }
@@ -62,10 +64,16 @@ def parse_custom_job(
     Raises InvalidRequest with every violation; field paths are snake_case from the CustomJob down.
     """
     job = Section(public, "", Faults())
-    display_name = job.text("displayName")
-    _check_display_name(job, display_name)
+    display_name = syntax.read_display_name(job)
     labels = syntax.read_labels(job)
-    spec = job.section("jobSpec")
+    spec = read_job_spec(job.section("jobSpec"), region, runtimes)
+    job.faults.refuse()
+    return ParsedCustomJob(with_warnings(spec, *unserved(job)), display_name, labels)
+
+
+def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
+    """A CustomJobSpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a faulty
+    request is of no use."""
     pools = read_pools(spec, runtimes)
     scheduling = _read_scheduling(spec.section("scheduling"), pools)
     if fault := syntax.service_account_fault(spec.text("serviceAccount")):
@@ -75,32 +83,27 @@ def parse_custom_job(
     job_json = json.dumps(spec.values, ensure_ascii=False, separators=(",", ":"))
     if fault := syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools)):
         spec.fault("workerPoolSpecs", fault)
-    job.faults.refuse()
-    return ParsedCustomJob(
-        spec=JobSpec(
-            api=Api.VERTEX,
-            region=region,
-            pools=pools,
-            scheduling=scheduling,
-            job_json=job_json,
-            service_account=spec.text("serviceAccount"),
-            base_output_directory=output,
-            warnings=(*_ignored(job, spec), *warnings.pool_warnings(pools)),
-        ),
-        display_name=display_name,
-        labels=labels,
+    return JobSpec(
+        api=Api.VERTEX,
+        region=region,
+        pools=pools,
+        scheduling=scheduling,
+        job_json=job_json,
+        service_account=spec.text("serviceAccount"),
+        base_output_directory=output,
+        warnings=(*_ignored(spec), *warnings.pool_warnings(pools)),
     )
 
 
-def _check_display_name(job: Section, name: str) -> None:
-    if not name:
-        job.fault("displayName", "The display name must be set.")
-    elif len(name) > syntax.MAX_DISPLAY_NAME:
-        job.fault(
-            "displayName",
-            f"The display name has {len(name)} characters; at most {syntax.MAX_DISPLAY_NAME} are "
-            "allowed.",
-        )
+def unserved(resource: Section) -> tuple[str, ...]:
+    """Warnings for what a job or pipeline itself asks for and does not get."""
+    if not resource.is_set("encryptionSpec"):
+        return ()
+    return ("encryption_spec is not served here: the job's files are stored without that key.",)
+
+
+def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
+    return dataclasses.replace(spec, warnings=(*spec.warnings, *more))
 
 
 def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Scheduling:
@@ -152,7 +155,7 @@ def _check_flex_start(section: Section, timeout: int, pools: tuple[WorkerPool, .
 
 
 def _check_names(spec: Section) -> None:
-    """Resources named by the job's spec: how they must look, and those that cannot be served."""
+    """Resources named by the job's spec: how they must look. Whether they exist is for the API to say."""
     for field, collection in (("network", "global/networks"), ("tensorboard", "tensorboards")):
         name = spec.text(field)
         if name and not _is_resource(name, collection):
@@ -162,12 +165,6 @@ def _check_names(spec: Section) -> None:
                 else "projects/PROJECT/locations/LOCATION/tensorboards/TENSORBOARD"
             )
             spec.fault(field, f"{name!r} is not a resource name; it must look like {wanted}.")
-    if spec.text("persistentResourceId"):
-        spec.fault(
-            "persistentResourceId",
-            "Persistent resources are not served; leave the field out and the job gets machines of its "
-            "own.",
-        )
 
 
 def _is_resource(name: str, collection: str) -> bool:
@@ -190,17 +187,13 @@ def _read_output_directory(spec: Section) -> str:
     return uri
 
 
-def _ignored(job: Section, spec: Section) -> tuple[str, ...]:
+def _ignored(spec: Section) -> tuple[str, ...]:
     """Warnings for what was asked and does not happen."""
     found = [
         f"{spec.at(name)} is not served here: {instead}."
         for name, instead in _IGNORED.items()
         if spec.is_set(name)
     ]
-    if job.is_set("encryptionSpec"):
-        found.append(
-            "encryption_spec is not served here: the job's files are stored without that key."
-        )
     for pool in spec.sections("workerPoolSpecs"):
         machine = pool.section("machineSpec")
         found.extend(

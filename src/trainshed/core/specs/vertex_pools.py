@@ -57,7 +57,8 @@ class _PoolReader:
             if self._pool.is_set(name):
                 self._pool.fault(name, reason)
         program = self._program()
-        machine = self._machine(is_reducer=images.is_reduction_server(program.image_uri))
+        is_reducer = images.is_reduction_server(program.image_uri)
+        machine = read_machine(self._pool.section("machineSpec"), is_reducer=is_reducer)
         disk = machines.read_disk(self._pool.section("diskSpec"), Api.VERTEX, machine.type)
         return WorkerPool(self._position, self._replica_count(), machine, program, disk)
 
@@ -77,52 +78,6 @@ class _PoolReader:
             )
             return 1
         return count
-
-    def _machine(self, *, is_reducer: bool) -> Machine:
-        spec = self._pool.section("machineSpec")
-        name = spec.text("machineType")
-        if not name:
-            spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
-            return _NO_MACHINE
-        found = machines.machine_named(name, Api.VERTEX)
-        if found is None:
-            spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
-            return _NO_MACHINE
-        self._check_topology(spec, found)
-        kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
-        if is_reducer and (kind or count or found.needs_accelerators):
-            spec.fault(
-                "acceleratorType" if kind or not count else "acceleratorCount",
-                "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
-                "for example n1-highcpu-16.",
-            )
-            return machines.resolve(found)
-        type_fault, count_fault = machines.accelerator_faults(found, kind, count, Api.VERTEX)
-        if type_fault:
-            # A count without a type is the count's fault.
-            spec.fault("acceleratorCount" if count and not kind else "acceleratorType", type_fault)
-        if count_fault:
-            spec.fault("acceleratorCount", count_fault)
-        return machines.resolve(found, Accelerators(kind, count) if kind else None)
-
-    @staticmethod
-    def _check_topology(spec: Section, machine: MachineType) -> None:
-        topologies = accelerators.tpu_topologies(machine)
-        given = spec.text("tpuTopology")
-        if given and not topologies:
-            spec.fault(
-                "tpuTopology", f"Machine type {machine.name} has no TPU topology; leave it out."
-            )
-        elif topologies and given not in topologies:
-            asked = (
-                f"TPU topology {given!r} is not supported for"
-                if given
-                else "A TPU topology is needed for"
-            )
-            spec.fault(
-                "tpuTopology",
-                f"{asked} machine type {machine.name}; choose {', '.join(topologies)}.",
-            )
 
     def _program(self) -> Program:
         has_container = self._pool.has("containerSpec")
@@ -201,3 +156,48 @@ class _PoolReader:
             spec.fault(field, answer.reason)
             return _UNKNOWN_RUNTIME
         return answer
+
+
+def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
+    """A MachineSpec. What is wrong is reported to the section's faults."""
+    name = spec.text("machineType")
+    if not name:
+        spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
+        return _NO_MACHINE
+    found = machines.machine_named(name, Api.VERTEX)
+    if found is None:
+        spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
+        return _NO_MACHINE
+    _check_topology(spec, found)
+    kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
+    if is_reducer and (kind or count or found.needs_accelerators):
+        spec.fault(
+            "acceleratorType" if kind or not count else "acceleratorCount",
+            "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
+            "for example n1-highcpu-16.",
+        )
+        return machines.resolve(found)
+    type_fault, count_fault = machines.accelerator_faults(found, kind, count, Api.VERTEX)
+    if type_fault:
+        # A count without a type is the count's fault.
+        spec.fault("acceleratorCount" if count and not kind else "acceleratorType", type_fault)
+    if count_fault:
+        spec.fault("acceleratorCount", count_fault)
+    return machines.resolve(found, Accelerators(kind, count) if kind else None)
+
+
+def _check_topology(spec: Section, machine: MachineType) -> None:
+    topologies = accelerators.tpu_topologies(machine)
+    given = spec.text("tpuTopology")
+    if given and not topologies:
+        spec.fault("tpuTopology", f"Machine type {machine.name} has no TPU topology; leave it out.")
+    elif topologies and given not in topologies:
+        asked = (
+            f"TPU topology {given!r} is not supported for"
+            if given
+            else "A TPU topology is needed for"
+        )
+        spec.fault(
+            "tpuTopology",
+            f"{asked} machine type {machine.name}; choose {', '.join(topologies)}.",
+        )

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.environment import METRIC_FILE
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Slot
-from trainshed.replica import program, protocol
+from trainshed.replica import program, protocol, reports
 
 SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -108,6 +109,7 @@ def launch_document(
         storage_port=storage_port,
         stall_after=plan.stall_after / 1e9,
         memory_polling=not host.memory_base,
+        watch_metrics=plan.watch_metrics,
     )
 
 
@@ -159,10 +161,9 @@ def _slot_environment(plan: LaunchPlan, slot: Slot, host: Host, files: Path) -> 
         "PYTHONUSERBASE": str(files / program.PYTHON_USER),
         "HOSTNAME": slot.hostname,
     }
-    if not host.namespaced and "CLOUD_ML_HP_METRIC_FILE" in asked:
+    if not host.namespaced and METRIC_FILE in asked:
         # /var/hypertune cannot be shown to one replica alone here.
-        metrics = files / program.HYPERTUNE / "output.metrics"
-        environ["CLOUD_ML_HP_METRIC_FILE"] = str(metrics)
+        environ[METRIC_FILE] = str(files / program.HYPERTUNE / reports.FILE)
     return environ
 
 

@@ -12,6 +12,7 @@ from trainshed.engines.port import (
     EngineEvent,
     Fault,
     LinesWritten,
+    MetricsWritten,
     Slot,
     SlotExited,
     SlotLost,
@@ -193,6 +194,8 @@ class Seat:
                 self._emit(
                     LinesWritten(self.job_uid, self.attempt, self.slot.replica, message["n"])
                 )
+            case "metrics":
+                self._emit(MetricsWritten(self.job_uid, self.attempt, self.slot.replica))
             case "exited":
                 self._end(message["record"])
             case "lost":

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.programs import SIGKILL, SIGTERM, OnTerm
+from trainshed.engines.sim.programs import SIGKILL, SIGTERM, OnTerm, Reports
 from trainshed.engines.sim.seats import Fate, Incarnation, Seat
 
 
@@ -18,7 +18,8 @@ class Tell(Protocol):
 
 
 class Processes:
-    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a line."""
+    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a line.
+    `reported`: when a program that is listened to reports something."""
 
     def __init__(
         self,
@@ -26,13 +27,16 @@ class Processes:
         longest_start: int,
         dice: random.Random,
         tell: Tell,
+        *,
         printed: Callable[[Seat, Incarnation, str], None],
+        reported: Callable[[Seat, Incarnation, Reports], None],
     ) -> None:
         self._clock = clock
         self._longest_start = longest_start
         self._random = dice
         self._tell = tell
         self._printed = printed
+        self._reported = reported
         self._earliest = 0
 
     def no_starts_before(self, moment: int) -> None:
@@ -110,6 +114,7 @@ class Processes:
         one.fate, one.started = Fate.RUNNING, self._clock.now
         self._tell(seat, one, news=True)
         self._print_later(seat, one)
+        self._report_later(seat, one)
         if script.hangs:
             if one.stall_after:
                 silent_for = script.runs + one.stall_after
@@ -127,6 +132,15 @@ class Processes:
                     self._printed(seat, one, text)
 
             self._clock.after(delay, prints)
+
+    def _report_later(self, seat: Seat, one: Incarnation) -> None:
+        for report in one.script.reports if one.watch_metrics else ():
+
+            def reports(report: Reports = report) -> None:
+                if one.fate is Fate.RUNNING:
+                    self._reported(seat, one, report)
+
+            self._clock.after(report.after, reports)
 
     def _end_after(
         self,

@@ -24,12 +24,22 @@ class OnTerm(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Reports:
+    """`after` so many ns from its start a trial's program reports one metric at one step."""
+
+    after: int
+    metric: str
+    value: float
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
     """One incarnation's program: runs for `runs` ns, then ends with `code`, or by `signal`, or of its memory limit.
 
     `start_fails`: the engine cannot start it at all, by its own fault. `hangs`: after `runs` it does nothing any more,
     and only a stall watchdog, or whoever stops it, ends it. `prints`: moments, ns after its start, at which it prints
-    a line: "step 1", "step 2", …
+    a line: "step 1", "step 2", … `reports`: what it reports; nobody listens unless its plan says `watch_metrics`.
     """
 
     runs: int
@@ -42,6 +52,7 @@ class Script:
     start_fails: bool = False
     hangs: bool = False
     prints: tuple[int, ...] = ()
+    reports: tuple[Reports, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Fate(enum.StrEnum):
 class Incarnation:
     """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can be reached.
     `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without progress after which
-    its watchdog ends it, 0 = it has none."""
+    its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken down."""
 
     number: int
     script: Script
@@ -38,6 +38,7 @@ class Incarnation:
     memory_bytes: int = 0
     accelerators: int = 0
     stall_after: int = 0
+    watch_metrics: bool = False
 
     @property
     def lives(self) -> bool:

@@ -16,6 +16,7 @@ from trainshed.engines.port import (
     Fault,
     LaunchRejected,
     LinesWritten,
+    MetricsWritten,
     Node,
     NodeChanged,
     Slot,
@@ -23,9 +24,10 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.sim.clock import Clock
 from trainshed.engines.sim.journals import Journals
+from trainshed.engines.sim.notebooks import Notebooks
 from trainshed.engines.sim.places import SECOND, Place, Times
 from trainshed.engines.sim.processes import Processes
-from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, Life, Scripts, forever
+from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, Life, Reports, Scripts, forever
 from trainshed.engines.sim.seats import Fate, Incarnation, Seat
 from trainshed.engines.sim.tidings import Tidings
 
@@ -57,8 +59,14 @@ class World:
         self.unavailable_until = 0
         self.starts = 0
         self.journals = Journals()
+        self.notebooks = Notebooks()
         self._processes = Processes(
-            clock, self.times.start, random.Random(seed), self._tell, self._printed
+            clock,
+            self.times.start,
+            random.Random(seed),
+            self._tell,
+            printed=self._printed,
+            reported=self._reported,
         )
         self._gangs: dict[Gang, dict[ReplicaId, Seat]] = {}
 
@@ -270,6 +278,7 @@ class World:
         one = Incarnation(plan.incarnation, script, seat.slot.node)
         one.vcpus, one.memory_bytes = plan.cpu_weight / 100, plan.memory_limit
         one.accelerators, one.stall_after = seat.accelerators, plan.stall_after
+        one.watch_metrics = plan.watch_metrics
         seat.incarnations[plan.incarnation] = one
         self.starts += 1
         self._processes.start(seat, one)
@@ -342,6 +351,10 @@ class World:
         which = (seat.job_uid, seat.attempt, seat.replica)
         line = self.journals.write(*which, one.number, at=self.clock.now, text=text)
         self.tidings.tell(LinesWritten(*which, line.n + 1))
+
+    def _reported(self, seat: Seat, one: Incarnation, report: Reports) -> None:
+        self.notebooks.write(seat.job_uid, one.started, self.clock.now, report)
+        self.tidings.tell(MetricsWritten(seat.job_uid, seat.attempt, seat.replica))
 
     def _tell_node(self, place: Place, cause: str) -> None:
         self.tidings.tell(NodeChanged(place.node.name, place.state, cause))

@@ -10,9 +10,11 @@ from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.connections import open_writer
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
+from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.snapshots import Snapshots
+from trainshed.store.sqlite.studies import SqliteStudies
 from trainshed.store.sqlite.writer import Writer
 
 DATABASE_FILE = "trainshed.db"
@@ -33,6 +35,8 @@ class SqliteStore:
         self.intake = SqliteIntake(writer)
         self.ledger = SqliteLedger(writer, snapshots)
         self.reader = SqliteReader(snapshots)
+        self.studies = SqliteStudies(writer, snapshots)
+        self.models = SqliteModels(writer, snapshots)
 
     def close(self) -> None:
         if not self._open:

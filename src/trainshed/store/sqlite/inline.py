@@ -15,9 +15,11 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
+from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.snapshots import unreadable
+from trainshed.store.sqlite.studies import SqliteStudies
 from trainshed.store.sqlite.writer import public
 
 T = TypeVar("T")
@@ -43,6 +45,8 @@ class InlineStore:
         self.intake = SqliteIntake(self)
         self.ledger = SqliteLedger(self, self)
         self.reader = SqliteReader(self)
+        self.studies = SqliteStudies(self, self)
+        self.models = SqliteModels(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """`sqlite.execution.Writing`."""

@@ -4,57 +4,49 @@ import sqlite3
 from collections.abc import Sequence
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.errors import Aborted, FailedPrecondition, NotFound
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.works import Work
 from trainshed.store.codec import (
+    WorkKind,
     decode_job,
     encode_cancel,
     encode_drill,
     encode_drills,
-    encode_job,
     encode_labels,
 )
-from trainshed.store.port import NodeDrain, Operation
+from trainshed.store.operations import Operation
+from trainshed.store.port import NewWork, NodeDrain
 from trainshed.store.sqlite.execution import Writing
-from trainshed.store.sqlite.rows import (
-    Parameters,
-    append_timeline,
-    etag,
-    name_parameters,
-    quota_parameters,
-)
+from trainshed.store.sqlite.operations import insert_operation
+from trainshed.store.sqlite.rows import Parameters, etag, name_parameters, quota_parameters
+from trainshed.store.sqlite.works import storing
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "intake.sql")
+_OF_A_JOB = (
+    *("delete_job", "delete_work", "delete_timeline", "delete_intents"),
+    *("delete_trials", "delete_measurements"),
+)
 
 
 class SqliteIntake:
     def __init__(self, writer: Writing) -> None:
         self._writer = writer
 
-    async def create_job(self, job: Job, timeline: Sequence[TimelineEntry]) -> None:
-        parameters = name_parameters(job.name) | {
-            "uid": job.uid,
-            "state": job.state.value,
-            "is_live": int(not job.state.is_final),
-            "created": job.created,
-            "labels": encode_labels(job.labels),
-            "record": encode_job(job),
-        }
+    async def create_job(self, job: Work, timeline: Sequence[TimelineEntry]) -> None:
+        await self._writer.run("create_job", storing(NewWork(job, tuple(timeline))))
+
+    async def create_jobs(self, made: Sequence[NewWork]) -> None:
+        stores = tuple(map(storing, made))
 
         def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_SQL["reserve_name"], parameters).rowcount != 1:
-                raise AlreadyExists(
-                    f"{job.name} exists or existed before; names are never used again. Choose another id"
-                )
-            if connection.execute(_SQL["insert_job"], parameters).rowcount != 1:
-                raise Unavailable("two jobs were given one number; send the request again")
-            append_timeline(connection, _SQL["append_timeline"], job.uid, timeline)
+            for store in stores:
+                store(connection)
 
-        await self._writer.run("create_job", work)
+        await self._writer.run("create_jobs", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
         intent = encode_cancel(cancel)
@@ -78,10 +70,10 @@ class SqliteIntake:
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
-    ) -> Job:
+    ) -> Work:
         encoded = encode_labels(labels)
 
-        def work(connection: sqlite3.Connection) -> Job:
+        def work(connection: sqlite3.Connection) -> Work:
             uid, _, _, current = _existing(connection, name)
             if etag not in ("", current):
                 raise Aborted(
@@ -91,29 +83,21 @@ class SqliteIntake:
             (row,) = connection.execute(
                 _SQL["replace_labels"], {"uid": uid, "labels": encoded, "now": now}
             ).fetchall()
-            return decode_job(*row)
+            record, current, updated, kind = row
+            return decode_job(record, current, updated, WorkKind(kind))
 
         return await self._writer.run("replace_labels", work)
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
-        finished = {
-            "name": operation.name,
-            "kind": operation.kind,
-            "target": operation.target,
-            "created": operation.created,
-            "updated": operation.updated,
-        }
-
         def work(connection: sqlite3.Connection) -> JobUid:
             uid, state, is_live, _ = _existing(connection, name)
             if is_live:
                 raise FailedPrecondition(
                     f"{name} is {state}; cancel it and delete it when it is over"
                 )
-            for statement in ("delete_job", "delete_timeline", "delete_intents"):
+            for statement in _OF_A_JOB:
                 connection.execute(_SQL[statement], {"uid": uid})
-            if connection.execute(_SQL["insert_operation"], finished).rowcount != 1:
-                raise Unavailable("two operations were given one name; send the request again")
+            insert_operation(connection, operation)
             return uid
 
         return await self._writer.run("delete_job", work)

@@ -1,25 +1,9 @@
--- name: reserve_name
-INSERT INTO job_names (api, project_id, location, job_id, uid)
-VALUES (:api, :project_id, :location, :job_id, :uid)
-ON CONFLICT DO NOTHING;
-
--- name: insert_job
-INSERT INTO jobs (uid, api, project_id, location, job_id, state, is_live, created,
-                  generation, labels_version, labels_updated, labels, record)
-VALUES (:uid, :api, :project_id, :location, :job_id, :state, :is_live, :created,
-        1, 0, 0, :labels, :record)
-ON CONFLICT DO NOTHING;
-
--- name: append_timeline
-INSERT INTO timeline (job_uid, seq, at, kind, message, details)
-VALUES (:uid, (SELECT coalesce(max(seq), 0) + 1 FROM timeline WHERE job_uid = :uid),
-        :at, :kind, :message, :details);
-
 -- name: job_by_name
 SELECT jobs.uid, jobs.state, jobs.is_live, jobs.generation, jobs.labels_version
-FROM job_names JOIN jobs ON jobs.uid = job_names.uid
+FROM job_names JOIN jobs ON jobs.uid = job_names.uid JOIN works ON works.uid = jobs.uid
 WHERE job_names.api = :api AND job_names.project_id = :project_id
-  AND job_names.location = :location AND job_names.job_id = :job_id;
+  AND job_names.location = :location AND job_names.job_id = :job_id
+  AND :kind IN ('', works.kind);
 
 -- name: append_cancel
 INSERT INTO intents (job_uid, kind, intent)
@@ -33,21 +17,25 @@ INSERT INTO intents (job_uid, kind, intent) VALUES (:uid, 'drill', :intent);
 UPDATE jobs
 SET labels = :labels, labels_version = labels_version + 1, labels_updated = max(labels_updated, :now)
 WHERE uid = :uid
-RETURNING record, labels, labels_updated;
-
--- name: insert_operation
-INSERT INTO operations (name, kind, target, created, updated)
-VALUES (:name, :kind, :target, :created, :updated)
-ON CONFLICT DO NOTHING;
+RETURNING record, labels, labels_updated, (SELECT kind FROM works WHERE works.uid = jobs.uid);
 
 -- name: delete_job
 DELETE FROM jobs WHERE uid = :uid AND is_live = 0;
+
+-- name: delete_work
+DELETE FROM works WHERE uid = :uid;
 
 -- name: delete_timeline
 DELETE FROM timeline WHERE job_uid = :uid;
 
 -- name: delete_intents
 DELETE FROM intents WHERE job_uid = :uid;
+
+-- name: delete_trials
+DELETE FROM trials WHERE study_uid = :uid;
+
+-- name: delete_measurements
+DELETE FROM measurements WHERE study_uid = :uid;
 
 -- name: drain_node
 INSERT INTO drained_nodes (node, since, reason) VALUES (:node, :since, :reason)

@@ -15,29 +15,25 @@ RETURNING generation;
 -- name: consume_intents
 DELETE FROM intents WHERE job_uid = :uid AND seq <= :consumed;
 
--- name: append_timeline
-INSERT INTO timeline (job_uid, seq, at, kind, message, details)
-VALUES (:uid, (SELECT coalesce(max(seq), 0) + 1 FROM timeline WHERE job_uid = :uid),
-        :at, :kind, :message, :details);
-
 -- name: why_stale
 SELECT (SELECT epoch FROM leader WHERE id = 1),
        (SELECT generation FROM jobs WHERE uid = :uid),
-       (SELECT state FROM jobs WHERE uid = :uid);
+       (SELECT state FROM jobs WHERE uid = :uid),
+       (SELECT is_live FROM jobs WHERE uid = :uid);
 
 -- name: load_job
-SELECT record, labels, labels_updated, generation
-FROM jobs
-WHERE uid = :uid AND is_live = 1;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation
+FROM jobs JOIN works ON works.uid = jobs.uid
+WHERE jobs.uid = :uid AND jobs.is_live = 1;
 
 -- name: load_intents
 SELECT seq, kind, intent FROM intents WHERE job_uid = :uid ORDER BY seq;
 
 -- name: load_live
-SELECT uid, record, labels, labels_updated, generation
-FROM jobs INDEXED BY jobs_live
-WHERE is_live = 1
-ORDER BY uid;
+SELECT jobs.uid, jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation
+FROM jobs INDEXED BY jobs_live CROSS JOIN works ON works.uid = jobs.uid
+WHERE jobs.is_live = 1
+ORDER BY jobs.uid;
 
 -- name: load_all_intents
 SELECT job_uid, seq, kind, intent FROM intents ORDER BY seq;

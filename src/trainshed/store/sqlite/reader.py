@@ -8,11 +8,14 @@ from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.store.port import JobQuery, NodeDrain, Operation
+from trainshed.core.works import Work
+from trainshed.store.operations import Operation
+from trainshed.store.port import JobQuery, NodeDrain
 from trainshed.store.sqlite.execution import Reading
 from trainshed.store.sqlite.rows import (
+    ABOVE_ALL_UIDS,
+    KINDS,
     Parameters,
     drill_plan,
     name_parameters,
@@ -25,7 +28,6 @@ from trainshed.store.sqlite.rows import (
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "reader.sql")
-_ABOVE_ALL_UIDS = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -34,20 +36,27 @@ class SqliteReader:
     def __init__(self, snapshots: Reading) -> None:
         self._snapshots = snapshots
 
-    async def job(self, name: JobName) -> tuple[Job, str]:
+    async def job(self, name: JobName) -> tuple[Work, str]:
         return self._one_job("job", name_parameters(name), str(name))
 
-    async def job_by_uid(self, uid: JobUid) -> tuple[Job, str]:
+    async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
         return self._one_job("job_by_uid", {"uid": uid}, f"the job with number {uid}")
 
-    async def find(self, job_id: str) -> tuple[Job, str]:
+    async def find(self, job_id: str) -> tuple[Work, str]:
         return self._one_job("find", {"job_id": job_id}, f"a job with the id {job_id!r}")
 
-    async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
+    async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         statement, parameters = list_statement(query)
 
-        def read(connection: sqlite3.Connection) -> tuple[tuple[Job, str], ...]:
+        def read(connection: sqlite3.Connection) -> tuple[tuple[Work, str], ...]:
             return tuple(map(viewed_job, connection.execute(_SQL[statement], parameters)))
+
+        return await self._snapshots.aside(read)
+
+    async def children(self, parent: JobUid) -> tuple[Work, ...]:
+        def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
+            rows = connection.execute(_SQL["children"], {"parent": parent})
+            return tuple([viewed_job(row)[0] for row in rows])
 
         return await self._snapshots.aside(read)
 
@@ -103,7 +112,7 @@ class SqliteReader:
 
         return self._snapshots.here(read)
 
-    def _one_job(self, statement: str, parameters: Parameters, what: str) -> tuple[Job, str]:
+    def _one_job(self, statement: str, parameters: Parameters, what: str) -> tuple[Work, str]:
         row = self._snapshots.here(
             lambda connection: connection.execute(_SQL[statement], parameters).fetchone()
         )
@@ -116,11 +125,17 @@ def list_statement(query: JobQuery) -> tuple[str, Parameters]:
     """The statement whose index serves the query, and its parameters."""
     parameters: Parameters = {
         "project_id": query.project_id,
-        "below": query.after or _ABOVE_ALL_UIDS,
+        "below": query.after or ABOVE_ALL_UIDS,
         "limit": query.limit,
     }
     if not query.project_id:
+        del parameters["project_id"]
         return "jobs_of_all", parameters
+    if query.collection is not None:
+        parameters |= {"api": Api.VERTEX.value, "kind": KINDS[query.collection].value}
+        if query.location is None:
+            return "jobs_of_kind", parameters
+        return "jobs_of_collection", parameters | {"location": query.location}
     if query.location is not None:
         # Names of `ml` jobs carry no location, those of Vertex jobs always do: a location implies the API.
         api = query.api or (Api.VERTEX if query.location else Api.ML)

@@ -1,53 +1,73 @@
 -- name: job
-SELECT jobs.record, jobs.labels, jobs.labels_updated, jobs.generation, jobs.labels_version
-FROM job_names JOIN jobs ON jobs.uid = job_names.uid
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM job_names JOIN jobs ON jobs.uid = job_names.uid JOIN works ON works.uid = jobs.uid
 WHERE job_names.api = :api AND job_names.project_id = :project_id
-  AND job_names.location = :location AND job_names.job_id = :job_id;
+  AND job_names.location = :location AND job_names.job_id = :job_id
+  AND :kind IN ('', works.kind);
 
 -- name: job_by_uid
-SELECT record, labels, labels_updated, generation, labels_version FROM jobs WHERE uid = :uid;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM jobs JOIN works ON works.uid = jobs.uid
+WHERE jobs.uid = :uid;
 
 -- name: jobs_of_all
-SELECT record, labels, labels_updated, generation, labels_version
-FROM jobs
-WHERE uid < :below
-ORDER BY uid DESC LIMIT :limit;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_client CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.parent_uid = 0 AND works.uid < :below
+ORDER BY works.uid DESC LIMIT :limit;
 
 -- name: jobs_of_project
-SELECT record, labels, labels_updated, generation, labels_version
-FROM jobs INDEXED BY jobs_by_project
-WHERE project_id = :project_id AND uid < :below
-ORDER BY uid DESC LIMIT :limit;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_project CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.project_id = :project_id AND works.parent_uid = 0 AND works.uid < :below
+ORDER BY works.uid DESC LIMIT :limit;
 
 -- name: jobs_of_api
-SELECT record, labels, labels_updated, generation, labels_version
-FROM jobs INDEXED BY jobs_by_api
-WHERE project_id = :project_id AND api = :api AND uid < :below
-ORDER BY uid DESC LIMIT :limit;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_api CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.project_id = :project_id AND works.api = :api AND works.parent_uid = 0 AND works.uid < :below
+ORDER BY works.uid DESC LIMIT :limit;
 
 -- name: jobs_of_location
-SELECT record, labels, labels_updated, generation, labels_version
-FROM jobs INDEXED BY jobs_by_location
-WHERE project_id = :project_id AND api = :api AND location = :location AND uid < :below
-ORDER BY uid DESC LIMIT :limit;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_location CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.project_id = :project_id AND works.api = :api AND works.location = :location
+  AND works.parent_uid = 0 AND works.uid < :below
+ORDER BY works.uid DESC LIMIT :limit;
+
+-- name: jobs_of_kind
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_kind CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.project_id = :project_id AND works.api = :api AND works.kind = :kind AND works.uid < :below
+ORDER BY works.uid DESC LIMIT :limit;
+
+-- name: jobs_of_collection
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_collection CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.project_id = :project_id AND works.api = :api AND works.location = :location
+  AND works.kind = :kind AND works.uid < :below
+ORDER BY works.uid DESC LIMIT :limit;
 
 -- name: find
-SELECT record, labels, labels_updated, generation, labels_version
-FROM jobs INDEXED BY jobs_by_job_id
-WHERE job_id = :job_id
-ORDER BY uid DESC LIMIT 1;
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM jobs INDEXED BY jobs_by_job_id CROSS JOIN works ON works.uid = jobs.uid
+WHERE jobs.job_id = :job_id
+ORDER BY jobs.uid DESC LIMIT 1;
+
+-- name: children
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid
+WHERE works.parent_uid = :parent AND works.parent_uid <> 0
+ORDER BY works.uid;
 
 -- name: timeline
 SELECT at, kind, message, details FROM timeline WHERE job_uid = :uid ORDER BY seq;
 
 -- name: operation
-SELECT name, kind, target, created, updated FROM operations WHERE name = :name;
+SELECT record FROM operations WHERE name = :name;
 
 -- name: operations
-SELECT name, kind, target, created, updated
-FROM operations
-WHERE name > :after AND name < :before
-ORDER BY name LIMIT :limit;
+SELECT record FROM operations WHERE name > :after AND name < :before ORDER BY name LIMIT :limit;
 
 -- name: drained_nodes
 SELECT node, since, reason FROM drained_nodes ORDER BY node;

@@ -2,27 +2,42 @@
 
 import base64
 import enum
-import sqlite3
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobName, JobUid
+from trainshed.core.names import Api, Collection, JobName
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.works import Work
 from trainshed.store.codec import (
+    WorkKind,
     decode_cancel,
     decode_details,
     decode_drill,
     decode_drills,
     decode_job,
-    encode_details,
+    decode_operation,
+    encode_job,
+    encode_labels,
+    work_kind,
 )
-from trainshed.store.port import Intent, NodeDrain, Operation
+from trainshed.store.operations import Operation
+from trainshed.store.port import Intent, NodeDrain
 
 Parameters = dict[str, Any]
+
+ABOVE_ALL_UIDS = 2**63 - 1
+"""Where a first page begins that goes down from the newest; also above all times."""
+
+KINDS = {
+    Collection.CUSTOM_JOBS: WorkKind.JOB,
+    Collection.TUNING_JOBS: WorkKind.TUNING,
+    Collection.PIPELINES: WorkKind.PIPELINE,
+}
+"""What stands in which collection of the Vertex API."""
 
 
 class IntentKind(enum.StrEnum):
@@ -33,11 +48,28 @@ class IntentKind(enum.StrEnum):
 
 
 def name_parameters(name: JobName) -> Parameters:
+    """`kind` "": the name, which is of `ml`, does not tell what it is of."""
     return {
         "api": name.api.value,
         "project_id": name.project_id,
         "location": name.location,
         "job_id": name.job_id,
+        "kind": KINDS[name.collection].value if name.api is Api.VERTEX else "",
+    }
+
+
+def work_parameters(job: Work) -> Parameters:
+    """The columns of a new work."""
+    parent = None if isinstance(job, Pipeline) else job.parent
+    return name_parameters(job.name) | {
+        "uid": job.uid,
+        "kind": work_kind(job).value,
+        "parent_uid": parent.uid if parent else 0,
+        "state": job.state.value,
+        "is_live": int(not job.state.is_final),
+        "created": job.created,
+        "labels": encode_labels(job.labels),
+        "record": encode_job(job),
     }
 
 
@@ -50,26 +82,11 @@ def etag(generation: int, labels_version: int) -> str:
     return base64.b64encode(struct.pack(">II", generation, labels_version)).decode("ascii")
 
 
-def viewed_job(row: tuple[Any, ...]) -> tuple[Job, str]:
-    """(job, etag) from (record, labels, labels_updated, generation, labels_version)."""
-    record, labels, labels_updated, generation, labels_version = row
-    return decode_job(record, labels, labels_updated), etag(generation, labels_version)
-
-
-def append_timeline(
-    connection: sqlite3.Connection, statement: str, uid: JobUid, entries: Iterable[TimelineEntry]
-) -> None:
-    for entry in entries:
-        connection.execute(
-            statement,
-            {
-                "uid": uid,
-                "at": entry.at,
-                "kind": entry.kind,
-                "message": entry.message,
-                "details": encode_details(entry.details),
-            },
-        )
+def viewed_job(row: tuple[Any, ...]) -> tuple[Work, str]:
+    """(job, etag) from (record, labels, labels_updated, kind, generation, labels_version)."""
+    record, labels, labels_updated, kind, generation, labels_version = row
+    job = decode_job(record, labels, labels_updated, WorkKind(kind))
+    return job, etag(generation, labels_version)
 
 
 def timeline_entry(row: tuple[Any, ...]) -> TimelineEntry:
@@ -102,5 +119,5 @@ def drill_plan(row: tuple[Any, ...]) -> DrillPlan:
 
 
 def operation(row: tuple[Any, ...]) -> Operation:
-    name, kind, target, created, updated = row
-    return Operation(name, kind, target, created, updated)
+    (record,) = row
+    return decode_operation(record)

@@ -1,0 +1,170 @@
+"""`./dev bench-tuning`: how good the tuning algorithms are, against random search and the libraries of others.
+
+Results are kept in build/bench/tuning.jsonl, one line a run; what is there and still of the same code is not run again,
+so a run that was broken off goes on where it was. Prints the tables and writes them to build/bench/tuning.md. Exits 1
+if something promised of our own algorithm does not hold; what others cannot run here is skipped with a note.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from tests.e2e.running import ROOT
+
+from bench import report
+from bench.tuning import environments, tables
+from bench.tuning.figures import RANDOM
+from bench.tuning.runs import CANDIDATES, PROBLEMS, Result, Task, from_json, to_json, version
+
+RESULTS = ROOT / "build" / "bench" / "tuning.jsonl"
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+PENDING = (1, 8)
+SLOW_CASES = (
+    ("branin", 1),
+    ("ellipsoid-5", 1),
+    ("hartmann-6", 1),
+    ("hartmann-6", 8),
+    ("rastrigin-3", 1),
+    ("rosenbrock-4", 1),
+)
+"""What google-vizier is asked to do, with one seed: it takes seconds per suggestion."""
+QUICK = ("branin", "conditional")
+
+
+def main() -> int:
+    options = arguments()
+    if options.quick:
+        options.problems, options.seeds, options.trials = list(QUICK), 2, 12
+        options.candidates = options.candidates or [RANDOM, tables.OURS]
+    wanted = list(tasks(options))
+    results = work(wanted, options)
+    at = sorted({min(50, options.trials), options.trials})
+    text = f"{tables.text(results, at)}\n\n{report.machine()}; {options.seeds} seeds."
+    print(text)
+    target = ROOT / "build" / "bench" / "tuning.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text + "\n", "utf-8")
+    if options.docs and not report.put(DOCUMENT, "tuning", text):
+        say(f"{DOCUMENT} has no place for it: <!-- bench tuning --> ... <!-- end -->")
+    found = [] if options.quick else tables.verdicts(results, options.trials)
+    for what, held in found:
+        say(f"{'held' if held else 'MISSED'}: {what}")
+    return 0 if all(held for _, held in found) else 1
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev bench-tuning", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke test of seconds")
+    parser.add_argument(
+        "--docs", action="store_true", help="put the tables into docs/benchmarks.md"
+    )
+    parser.add_argument("--problems", nargs="+", default=[], choices=sorted(PROBLEMS))
+    parser.add_argument("--candidates", nargs="+", default=[], choices=CANDIDATES)
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each case")
+    parser.add_argument("--slow-seeds", type=int, default=1, help=f"the same for {tables.SLOW}")
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument(
+        "--report", action="store_true", help="run nothing, report what is there already"
+    )
+    return parser.parse_args(words)
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Task]:
+    """Seed by seed, so that whatever is there after a break covers all cases; the slow ones last."""
+    names: list[str] = options.candidates or list(CANDIDATES)
+    problems: list[str] = options.problems or list(PROBLEMS)
+    for seed in range(options.seeds):
+        for problem in problems:
+            for pending in PENDING:
+                for name in names:
+                    if name != tables.SLOW:
+                        yield Task(problem, pending, name, seed, options.trials)
+    for seed in range(options.slow_seeds if tables.SLOW in names else 0):
+        for problem, pending in SLOW_CASES:
+            if problem in problems:
+                yield Task(problem, pending, tables.SLOW, seed, options.trials)
+
+
+def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
+    """The results of the tasks, those that could be had."""
+    known = {one.task: one for one in kept(RESULTS) if one.version == version(one.task.candidate)}
+    missing = [] if options.report else [one for one in wanted if one not in known]
+    say(f"{len(wanted)} runs, {len(missing)} to do, {options.jobs} at a time ...")
+    for done, result in enumerate(do(missing, options.jobs), start=1):
+        known[result.task] = result
+        keep(RESULTS, result)
+        if done % 20 == 0:
+            say(f"{done} of {len(missing)}")
+    return [known[one] for one in wanted if one in known]
+
+
+def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
+    """In processes of their own, in the order in which they end."""
+    pythons: dict[str, Path] = {}
+    for name in sorted({one.candidate for one in missing}):
+        try:
+            pythons[name] = environments.python_for(name)
+        except environments.NotInstalled as lost:
+            say(f"SKIPPED: {name}: {lost}")
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {
+            pool.submit(_apart, pythons[one.candidate], one): one
+            for one in missing
+            if one.candidate in pythons
+        }
+        for each in as_completed(running):
+            try:
+                yield each.result()
+            except (subprocess.SubprocessError, ValueError) as lost:
+                say(f"SKIPPED: {running[each]}: {lost}")
+
+
+def _apart(python: Path, task: Task) -> Result:
+    words = {"problem": task.problem, "pending": task.pending, "candidate": task.candidate}
+    line = json.dumps({**words, "seed": task.seed, "trials": task.trials})
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+    ran = subprocess.run(
+        [python, "-m", "bench.tuning.runs"],
+        input=line + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=4 * 3600,
+        env={**os.environ, **one_thread, "PYTHONPATH": paths},
+        cwd=ROOT,
+    )
+    if ran.returncode != 0:
+        raise ValueError("".join(ran.stderr.strip().splitlines()[-1:]) or f"exit {ran.returncode}")
+    return from_json(ran.stdout.strip().splitlines()[-1])
+
+
+def kept(path: Path) -> Iterator[Result]:
+    """What earlier runs left; a line that was torn by a break is passed over."""
+    if not path.exists():
+        return
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            yield from_json(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def keep(path: Path, result: Result) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(to_json(result) + "\n")
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The libraries of others, each in an environment of its own under build/bench, installed where that is possible."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.running import ROOT
+
+from trainshed.studies.port import EngineName
+
+_OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
+_VIZIER = (
+    "google-vizier[jax]==0.1.24",
+    "jax<0.6",  # newer ones lack what equinox 0.11.7, which google-vizier pins, asks for
+    "flax<0.11",
+    "chex<0.1.90",
+    "optax<0.2.6",
+    "scipy>=1.13,<2",
+    "scikit-learn>=1.5,<2",
+)
+_NEEDED = {
+    EngineName.OPTUNA_TPE.value: ("optuna", _OPTUNA),
+    EngineName.OPTUNA_GP.value: ("optuna", _OPTUNA),
+    EngineName.VIZIER.value: ("vizier", _VIZIER),
+}
+TIMEOUT = 1800
+
+
+class NotInstalled(Exception):
+    """The candidate's libraries cannot be had here. The message says why."""
+
+
+def python_for(candidate: str) -> Path:
+    """The interpreter that runs the candidate: this one for our own. Blocks while it installs, minutes the first time. Raises
+    NotInstalled."""
+    if candidate not in _NEEDED:
+        return Path(sys.executable)
+    name, packages = _NEEDED[candidate]
+    home = ROOT / "build" / "bench" / f"tuning-{name}"
+    python, stamp = home / "bin" / "python", home / "installed"
+    if not stamp.exists():
+        _do(sys.executable, "-m", "venv", "--clear", str(home))
+        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        _do(str(python), *pip, *packages)
+        stamp.touch()
+    return python
+
+
+def _do(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.CalledProcessError as failure:
+        last = (failure.stderr or "").strip().splitlines()[-1:]
+        raise NotInstalled(f"{' '.join(command[1:5])} failed: {''.join(last)}") from failure
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise NotInstalled(f"{' '.join(command[1:5])} failed: {failure}") from failure

@@ -1,0 +1,129 @@
+"""From results to figures: medians, ranks, ratios to random search with their interval, wins and losses. Pure."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean, median
+
+from bench.tuning.runs import RANDOM, Result
+
+FLOOR = 1e-4
+"""Smaller regrets count as this: beyond it, nobody cares."""
+SIGNIFICANT = 0.05
+RESAMPLES = 1000
+
+Case = tuple[str, int]
+"""A problem, and how many trials are pending."""
+Regrets = Mapping[Case, Mapping[str, Sequence[float]]]
+"""By case and candidate: one regret for each seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`ratio`: geometric mean over the cases of the median regret over random search's; `low`, `high`: the interval that
+    holds 95 % of it if seeds are drawn anew. `wins`, `losses`: cases in which it differs from random search by more than
+    noise. `seconds`: per suggestion."""
+
+    candidate: str
+    rank: float
+    ratio: float
+    low: float
+    high: float
+    wins: int
+    losses: int
+    seconds: float
+
+
+def regrets_after(results: Sequence[Result], trials: int) -> Regrets:
+    found: dict[Case, dict[str, list[float]]] = {}
+    for one in sorted(results, key=lambda one: one.task.seed):
+        if len(one.regrets) >= trials:
+            case = found.setdefault((one.task.problem, one.task.pending), {})
+            case.setdefault(one.task.candidate, []).append(max(one.regrets[trials - 1], FLOOR))
+    return found
+
+
+def complete(regrets: Regrets, candidates: Sequence[str]) -> Regrets:
+    """The cases that all the candidates have done, in order."""
+    return {
+        case: {name: regrets[case][name] for name in candidates}
+        for case in sorted(regrets)
+        if all(name in regrets[case] for name in candidates)
+    }
+
+
+def same_seeds(results: Sequence[Result], like: str) -> list[Result]:
+    """Those whose case and seed the candidate `like` has done, too."""
+    done = {
+        (one.task.problem, one.task.pending, one.task.seed)
+        for one in results
+        if one.task.candidate == like
+    }
+    return [one for one in results if (one.task.problem, one.task.pending, one.task.seed) in done]
+
+
+def standings(results: Sequence[Result], candidates: Sequence[str], trials: int) -> list[Standing]:
+    """Best rank first; nothing if there is no case that all have done. Random search must be one of them."""
+    regrets = complete(regrets_after(results, trials), candidates)
+    if not regrets:
+        return []
+    ranks = {name: median(_rank(case, name) for case in regrets.values()) for name in candidates}
+    found: list[Standing] = []
+    for name in candidates:
+        low, high = _interval(regrets, name)
+        verdicts = [_differs(case[name], case[RANDOM]) for case in regrets.values()]
+        seconds = [one.seconds for one in results if one.task.candidate == name]
+        found.append(
+            Standing(
+                name,
+                ranks[name],
+                _ratio(regrets, name),
+                low,
+                high,
+                verdicts.count(-1),
+                verdicts.count(1),
+                sum(seconds) / len(seconds),
+            )
+        )
+    return sorted(found, key=lambda one: (one.rank, one.ratio))
+
+
+def _rank(case: Mapping[str, Sequence[float]], name: str) -> float:
+    """1 is best; equals share the mean of their ranks."""
+    own = median(case[name])
+    others = [median(regrets) for regrets in case.values()]
+    return sum(other < own for other in others) + (others.count(own) + 1) / 2
+
+
+def _ratio(regrets: Regrets, name: str) -> float:
+    return geometric_mean(median(case[name]) / median(case[RANDOM]) for case in regrets.values())
+
+
+def _interval(regrets: Regrets, name: str) -> tuple[float, float]:
+    """By bootstrap over the seeds of every case."""
+    draw = random.Random(name)
+    ratios = sorted(
+        math.exp(
+            sum(
+                math.log(
+                    median(draw.choices(case[name], k=len(case[name])))
+                    / median(draw.choices(case[RANDOM], k=len(case[RANDOM])))
+                )
+                for case in regrets.values()
+            )
+            / len(regrets)
+        )
+        for _ in range(RESAMPLES)
+    )
+    return ratios[RESAMPLES // 40], ratios[-RESAMPLES // 40 - 1]
+
+
+def _differs(own: Sequence[float], other: Sequence[float]) -> int:
+    """-1: lower by more than noise (two-sided rank sum test), 1: higher, 0: neither."""
+    from scipy.stats import mannwhitneyu
+
+    test = mannwhitneyu(own, other, alternative="two-sided", method="auto")
+    if not float(test.pvalue) < SIGNIFICANT:
+        return 0
+    return -1 if median(own) < median(other) else 1

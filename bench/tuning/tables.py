@@ -1,0 +1,87 @@
+"""The figures as Markdown tables, and whether they hold what is promised."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from bench.tuning.figures import RANDOM, Standing, complete, regrets_after, same_seeds, standings
+from bench.tuning.runs import Result
+from trainshed.studies.port import EngineName
+
+OURS = EngineName.GP_BANDIT.value
+SLOW = EngineName.VIZIER.value
+RATIO = 0.02
+"""At most this over random search's regret, geometric mean, after the last trial."""
+
+
+def text(results: Sequence[Result], at: Sequence[int]) -> str:
+    """All tables. The slow candidate has one of its own, on the cases and seeds that it has done."""
+    done = {one.task.candidate for one in results}
+    names = [name for name in (RANDOM, *(e.value for e in EngineName)) if name in done]
+    quick = [name for name in names if name != SLOW]
+    parts = [_standings(standings(results, quick, trials), trials) for trials in at]
+    if SLOW in done:
+        shared = same_seeds(results, SLOW)
+        parts += [
+            f"The cases that {SLOW} had time for, one or few seeds each:\n\n"
+            + _standings(standings(shared, names, trials), trials)
+            for trials in at
+        ]
+    parts += [_cases(results, quick, trials) for trials in at]
+    parts += [_beaten(results)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
+    """What is promised of this service's own algorithm, and whether it held; nothing without all it compares with."""
+    names = {one.task.candidate for one in results} - {SLOW}
+    table = {one.candidate: one for one in standings(results, sorted(names), trials)}
+    if OURS not in table or RANDOM not in table:
+        return []
+    own = table[OURS]
+    first = own.rank <= min(one.rank for one in table.values())
+    return [
+        (f"first on median rank after {trials} trials: {own.rank:g}", first),
+        (f"at most {RATIO} of random search's regret: {own.ratio:.4f}", own.ratio <= RATIO),
+        (f"never behind random search by more than noise: {own.losses} times", own.losses == 0),
+    ]
+
+
+def _standings(rows: Sequence[Standing], trials: int) -> str:
+    if not rows:
+        return ""
+    lines = [
+        f"| after {trials} trials | median rank | regret ÷ random's (95 %) | better / worse than random by more than noise | seconds per suggestion |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.candidate} | {one.rank:g} | {one.ratio:.4f} ({one.low:.4f}–{one.high:.4f}) | {one.wins} / {one.losses} | {one.seconds:.3f} |"
+        for one in rows
+    ]
+    return "\n".join(lines)
+
+
+def _cases(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
+    found = complete(regrets_after(results, trials), names)
+    if not found:
+        return ""
+    lines = [
+        f"| median regret after {trials} | pending | seeds | {' | '.join(names)} |",
+        "|---|---|---|" + "---|" * len(names),
+    ]
+    for (problem, pending), case in found.items():
+        cells = " | ".join(f"{median(case[name]):.3g}" for name in names)
+        seeds = min(len(regrets) for regrets in case.values())
+        lines.append(f"| {problem} | {pending} | {seeds} | {cells} |")
+    return "\n".join(lines)
+
+
+def _beaten(results: Sequence[Result]) -> str:
+    """Where a best value known is none any more."""
+    worst: dict[str, float] = {}
+    for one in results:
+        worst[one.task.problem] = min(worst.get(one.task.problem, 0.0), one.regrets[-1])
+    return "\n".join(
+        f"{problem}: a value better than the best known by {-regret:.3g} was found; bench/tuning/learning.py wants it."
+        for problem, regret in sorted(worst.items())
+        if regret < -1e-9
+    )

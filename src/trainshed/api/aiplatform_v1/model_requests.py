@@ -1,0 +1,103 @@
+"""What requests about models name and ask for, and how it must look (facts §1.2, §6.2)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.names import ModelName
+from trainshed.core.specs.request import Faults, Section
+from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
+
+DEFAULT: Final = "default"
+"""The alias that exactly one version of each model has."""
+_MODEL_ID: Final = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
+_ALIAS: Final = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
+OF_MODEL: Final = ("display_name", "description", "labels")
+"""What an update of a model can change."""
+OF_VERSION: Final = ("version_description", "labels")
+"""What an update of one version can change."""
+
+
+def read_model_name(text: str, *, field: str = "name") -> tuple[ModelName, str]:
+    """A model, and the version or alias behind its `@` ("" = none). Raises InvalidRequest."""
+    try:
+        return ModelName.parse(text)
+    except ValueError as error:
+        raise InvalidRequest((Violation(field, f"{error}."),)) from None
+
+
+def read_version_name(text: str) -> tuple[ModelName, str]:
+    """The same where the version has to be named. Raises InvalidRequest."""
+    name, version = read_model_name(text)
+    if not version:
+        wrong = f"{text!r} names no version; put @VERSION or @ALIAS behind it."
+        raise InvalidRequest((Violation("name", wrong),))
+    return name, version
+
+
+def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -> None:
+    """A Model to register, in public JSON. Raises InvalidRequest with all that is wrong."""
+    faults = Faults()
+    model = Section(public, "model", faults)
+    read_display_name(model)
+    read_labels(model)
+    artifacts = model.text("artifactUri")
+    if artifacts and (fault := bucket_path_fault(artifacts)):
+        model.fault("artifactUri", fault)
+    if model.has("containerSpec") and not model.section("containerSpec").text("imageUri"):
+        model.section("containerSpec").fault("imageUri", "The serving image must be set.")
+    _check_aliases(model.texts("versionAliases"), model.at("versionAliases"), faults)
+    if model_id and not _MODEL_ID.fullmatch(model_id):
+        faults.add(
+            "model_id",
+            f"{model_id!r} is not a model id; it has at most 63 lowercase letters, digits, underscores and dashes, and"
+            " does not begin with a digit or dash.",
+        )
+    if model_id and parent_model and parent_model.rpartition("/")[2] != model_id:
+        faults.add("model_id", "A new version has the id of its parent_model; leave model_id out.")
+    faults.refuse()
+
+
+def check_merge(aliases: Iterable[str]) -> None:
+    """Aliases to give and, with a `-` in front, to take away. Raises InvalidRequest with all that is wrong."""
+    given = tuple(aliases)
+    faults = Faults()
+    if not given:
+        faults.add("version_aliases", "Name an alias to give, or one to take away as -ALIAS.")
+    _check_aliases((alias.removeprefix("-") for alias in given), "version_aliases", faults)
+    faults.refuse()
+
+
+def check_update(paths: Iterable[str], model: Any, version: str) -> None:
+    """An update mask and the fields it takes over. `version`: "" = of the model itself. Raises InvalidRequest with all that
+    is wrong."""
+    given = tuple(paths)
+    allowed = OF_VERSION if version else OF_MODEL
+    faults = Faults()
+    if not given:
+        faults.add("update_mask", f"Name what is to be updated: {', '.join(allowed)}.")
+    if wrong := [path for path in given if path not in allowed]:
+        whose = "one version of a model" if version else "a model"
+        faults.add(
+            "update_mask",
+            f"Of {whose} only {', '.join(allowed)} can be updated, not {', '.join(wrong)}.",
+        )
+    section = Section(
+        {"displayName": model.display_name, "labels": dict(model.labels)}, "model", faults
+    )
+    if "display_name" in given:
+        read_display_name(section)
+    if "labels" in given:
+        read_labels(section)
+    faults.refuse()
+
+
+def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
+    for index, alias in enumerate(aliases):
+        if not _ALIAS.fullmatch(alias):
+            faults.add(
+                f"{path}[{index}]",
+                f"{alias!r} is not an alias; it has 2 to 128 letters, digits and dashes, begins with a lowercase letter"
+                " and ends with one or with a digit.",
+            )

@@ -1,0 +1,230 @@
+"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named and deleted
+(facts §1.2). Serving, evaluating, exporting and copying them is not there."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import model_views, operation_views
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.model_lists import list_models, list_versions
+from trainshed.api.aiplatform_v1.model_requests import (
+    DEFAULT,
+    check_merge,
+    check_update,
+    check_upload,
+    read_model_name,
+    read_version_name,
+)
+from trainshed.api.call import Call, Handlers
+from trainshed.api.parents import LocationName
+from trainshed.api.services import Services
+from trainshed.api.submission import checked
+from trainshed.core.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Violation,
+)
+from trainshed.core.names import ModelName
+from trainshed.core.pipelines.records import ModelVersion
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.wire import json as wire_json
+
+_SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"
+_UPLOADED: Final = "google.cloud.aiplatform.v1.UploadModelResponse"
+_ATTEMPTS: Final = 5
+"""How often a version's number is chosen anew because another upload took it."""
+_OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
+"""Of a model's public JSON: what its record keeps beside it."""
+
+
+async def upload(call: Call, request: Any) -> Message:
+    """Register a new model, or a new version of `parent_model`. Done at once: the artifacts stay where they are."""
+    parent = known_location(request.parent)
+    services = call.services
+    public = wire_json.to_public(request.model)
+    existing, further = await _parent_model(services, parent, request.parent_model)
+    checked(
+        lambda: check_upload(public, request.model_id, request.parent_model),
+        (("model.artifact_uri", public.get("artifactUri", "")),),
+        services.buckets,
+        further,
+    )
+    model_id = request.model_id or str(services.new_uid())
+    name = existing or ModelName(parent.project_id, parent.location, model_id)
+    for _ in range(_ATTEMPTS):
+        newest = (await services.models.versions(name))[0].version if existing else 0
+        record = _version(services, name, newest + 1, request.model, public)
+        done = _operation(services, OperationKind.CREATE, name, str(name))
+        answer = json.dumps({"model": str(name), "modelVersionId": str(record.version)})
+        done = replace(done, response=answer, response_type=_UPLOADED)
+        try:
+            await services.models.register(record, done)
+        except AlreadyExists:
+            if existing is None:
+                raise AlreadyExists(
+                    f"{name} exists already; give another modelId, or name the model as parentModel to make a new"
+                    " version of it."
+                ) from None
+            continue
+        return operation_views.finished(done)
+    raise Aborted(f"Others upload versions of {name} at the same time; send the request again.")
+
+
+async def get(call: Call, request: Any) -> Message:
+    """`M`: the default version; `M@1`, `M@alias`: that one."""
+    name, version = read_model_name(request.name)
+    return model_views.model(await call.services.models.version(name, version))
+
+
+async def update(call: Call, request: Any) -> Message:
+    """Change names, descriptions and labels. Those of the model (`M`) are the same in all versions; of a version (`M@1`)
+    its own description and labels can be changed."""
+    name, version = read_model_name(request.model.name, field="model.name")
+    # The public API writes @- for the model itself.
+    version = "" if version == "-" else version
+    check_update(request.update_mask.paths, request.model, version)
+    models = call.services.models
+    chosen = (await models.version(name, version),) if version else await models.versions(name)
+    now = call.services.now()
+    await models.replace(
+        [_updated(record, request.model, request.update_mask.paths, now) for record in chosen]
+    )
+    return model_views.model(await models.version(name, version))
+
+
+async def merge_aliases(call: Call, request: Any) -> Message:
+    """Give aliases to a version, taking them from others, and take those with a `-` in front away."""
+    name, wanted = read_version_name(request.name)
+    check_merge(request.version_aliases)
+    models = call.services.models
+    target = await models.version(name, wanted)
+    asked = set(request.version_aliases)
+    # An alias that is given and taken away in one request stays as it was.
+    given = {alias for alias in asked if not alias.startswith("-") and f"-{alias}" not in asked}
+    gone = {alias[1:] for alias in asked if alias.startswith("-") and alias[1:] not in asked}
+    if DEFAULT in gone and DEFAULT in target.aliases:
+        raise FailedPrecondition(
+            f"{name}@{target.version} is the default version, and a model has to have one: give the alias {DEFAULT!r} to"
+            " another version, which takes it from this one."
+        )
+    now = call.services.now()
+    changed: list[ModelVersion] = []
+    for record in await models.versions(name):
+        if record.version == target.version:
+            aliases = tuple(sorted((set(record.aliases) | given) - gone))
+        else:
+            aliases = tuple(alias for alias in record.aliases if alias not in given)
+        if set(aliases) != set(record.aliases):
+            changed.append(replace(record, aliases=aliases, updated=now))
+    if changed:
+        await models.replace(changed)
+    return model_views.model(await models.version(name, str(target.version)))
+
+
+async def delete(call: Call, request: Any) -> Message:
+    """Remove a model with all versions. Its artifacts stay in their bucket."""
+    name, version = read_model_name(request.name)
+    if version:
+        text = (
+            f"{request.name!r} names a version; name the model alone, or call DeleteModelVersion."
+        )
+        raise InvalidRequest((Violation("name", text),))
+    done = _operation(call.services, OperationKind.DELETE, name, str(name))
+    await call.services.models.delete_model(name, done)
+    return operation_views.finished(done)
+
+
+async def delete_version(call: Call, request: Any) -> Message:
+    name, wanted = read_version_name(request.name)
+    number = (await call.services.models.version(name, wanted)).version
+    done = _operation(call.services, OperationKind.DELETE, name, f"{name}@{number}")
+    await call.services.models.delete_version(name, number, done)
+    return operation_views.finished(done)
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.UploadModel": upload,
+    f"{_SERVICE}.GetModel": get,
+    f"{_SERVICE}.ListModels": list_models,
+    f"{_SERVICE}.ListModelVersions": list_versions,
+    f"{_SERVICE}.UpdateModel": update,
+    f"{_SERVICE}.MergeVersionAliases": merge_aliases,
+    f"{_SERVICE}.DeleteModel": delete,
+    f"{_SERVICE}.DeleteModelVersion": delete_version,
+}
+
+
+async def _parent_model(
+    services: Services, parent: LocationName, text: str
+) -> tuple[ModelName | None, tuple[Violation, ...]]:
+    """The model that gets a new version (None: there is to be a new one), and what is wrong with its name."""
+    if not text:
+        return None, ()
+    try:
+        name, _ = ModelName.parse(text)
+        await services.models.version(name, "")
+    except (ValueError, NotFound) as error:
+        return None, (Violation("parent_model", f"{error}."),)
+    if (name.project_id, name.location) != (parent.project_id, parent.location):
+        return None, (Violation("parent_model", f"{name} does not lie in {parent}."),)
+    return name, ()
+
+
+def _version(
+    services: Services, name: ModelName, number: int, model: Any, public: dict[str, Any]
+) -> ModelVersion:
+    """The first version of a model is its default one."""
+    now = services.now()
+    default = (DEFAULT,) if number == 1 else ()
+    return ModelVersion(
+        name=name,
+        version=number,
+        display_name=model.display_name,
+        public_json=_kept(public),
+        artifact_uri=model.artifact_uri,
+        created=now,
+        updated=now,
+        aliases=tuple(dict.fromkeys((*model.version_aliases, *default))),
+        labels=tuple(public.get("labels", {}).items()),
+    )
+
+
+def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: int) -> ModelVersion:
+    """The version with the fields that an update's mask names."""
+    public = json.loads(record.public_json)
+    for path in paths:
+        match path:
+            case "display_name":
+                record = replace(record, display_name=model.display_name)
+                public["displayName"] = model.display_name
+            case "labels":
+                record = replace(record, labels=tuple(sorted(model.labels.items())))
+            case "description":
+                public["description"] = model.description
+            case _:
+                public["versionDescription"] = model.version_description
+    return replace(record, public_json=_kept(public), updated=now)
+
+
+def _kept(public: dict[str, Any]) -> str:
+    kept = {key: value for key, value in public.items() if key not in _OUTPUTS}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def _operation(services: Services, kind: OperationKind, name: ModelName, target: str) -> Operation:
+    now = services.now()
+    place = LocationName(name.project_id, name.location)
+    return Operation(
+        name=f"{place}/operations/{services.new_uid()}",
+        kind=kind,
+        target=target,
+        created=now,
+        updated=now,
+    )

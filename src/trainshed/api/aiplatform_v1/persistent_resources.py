@@ -1,0 +1,256 @@
+"""`aiplatform` v1 PersistentResourceService (CLIENTS §1). A persistent resource reserves nothing here: jobs share this
+service's machines. It is a name that jobs may give, and runs from the moment it is created (docs/choices.md)."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operation_views
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.call import Call, Handlers
+from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.api.parents import LocationName
+from trainshed.api.services import Services
+from trainshed.api.submission import kept_json
+from trainshed.api.timestamps import set_micros
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.names import Api
+from trainshed.core.specs import machines
+from trainshed.core.specs.request import Faults, Section
+from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.specs.vertex_pools import read_machine
+from trainshed.store.models import PersistentResource
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+_SERVICE: Final = "google.cloud.aiplatform.v1.PersistentResourceService"
+_RESOURCE: Final = "google.cloud.aiplatform.v1.PersistentResource"
+_COLLECTION: Final = "persistentResources"
+_ID: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_UPDATABLE: Final = ("display_name", "labels", "resource_pools")
+_DEFAULT_PAGE: Final = 100
+
+
+async def unknown_resource(
+    services: Services, parent: str, resource_id: str, path: str
+) -> tuple[Violation, ...]:
+    """A violation if a CustomJobSpec at `path` of a request names a persistent resource that its location has not."""
+    if not resource_id:
+        return ()
+    name = f"{parent}/{_COLLECTION}/{resource_id}"
+    try:
+        await services.models.persistent_resource(name)
+    except NotFound:
+        text = f"{name} does not exist; create it first, or leave the field out."
+        return (Violation(f"{path}.persistent_resource_id", text),)
+    return ()
+
+
+async def create(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    public = _checked(request.persistent_resource, request.persistent_resource_id)
+    now = call.services.now()
+    record = PersistentResource(
+        name=f"{parent}/{_COLLECTION}/{request.persistent_resource_id}",
+        display_name=request.persistent_resource.display_name,
+        public_json=kept_json(public),
+        created=now,
+        updated=now,
+        labels=tuple(public.get("labels", {}).items()),
+    )
+    done = _operation(call.services, parent, OperationKind.CREATE, record)
+    await call.services.models.create_persistent_resource(record, done)
+    return operation_views.finished(done)
+
+
+async def get(call: Call, request: Any) -> Message:
+    _parse(request.name)
+    return _view(await call.services.models.persistent_resource(request.name))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    parent = str(known_location(request.parent))
+    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_DEFAULT_PAGE)
+    after = decode_token(request.page_token, parent) if request.page_token else ""
+    found = await call.services.models.persistent_resources(parent, after, size + 1)
+    page = found[:size]
+    return pool.message_class("google.cloud.aiplatform.v1.ListPersistentResourcesResponse")(
+        persistent_resources=[_view(record) for record in page],
+        next_page_token=encode_token(page[-1].name, parent) if len(found) > size else "",
+    )
+
+
+async def update(call: Call, request: Any) -> Message:
+    """Replace the display name, the labels or the pools, as the mask says."""
+    given = request.persistent_resource
+    parent = _parse(given.name, field="persistent_resource.name")
+    fields = _masked_fields(request.update_mask.paths)
+    record = await call.services.models.persistent_resource(given.name)
+    changed: Any = _view(record)
+    for field in fields:
+        changed.ClearField(field)
+        part = pool.message_class(_RESOURCE)()
+        part.CopyFrom(given)
+        for other in part.DESCRIPTOR.fields_by_name:
+            if other != field:
+                part.ClearField(other)
+        changed.MergeFrom(part)
+    wire_json.clear_output_only(changed)
+    public = _checked(changed, given.name.rpartition("/")[2])
+    record = replace(
+        record,
+        display_name=changed.display_name,
+        public_json=kept_json(public),
+        updated=call.services.now(),
+        labels=tuple(public.get("labels", {}).items()),
+    )
+    done = _operation(call.services, parent, OperationKind.UPDATE, record)
+    await call.services.models.replace_persistent_resource(record, done)
+    return operation_views.finished(done)
+
+
+async def reboot(call: Call, request: Any) -> Message:
+    """There is nothing that could be started again; done at once."""
+    parent = _parse(request.name)
+    found = await call.services.models.persistent_resource(request.name)
+    record = replace(found, updated=call.services.now())
+    done = _operation(call.services, parent, OperationKind.UPDATE, record)
+    await call.services.models.replace_persistent_resource(record, done)
+    return operation_views.finished(done)
+
+
+async def delete(call: Call, request: Any) -> Message:
+    parent = _parse(request.name)
+    services = call.services
+    now = services.now()
+    done = Operation(
+        name=f"{parent}/operations/{services.new_uid()}",
+        kind=OperationKind.DELETE,
+        target=request.name,
+        created=now,
+        updated=now,
+    )
+    await services.models.delete_persistent_resource(request.name, done)
+    return operation_views.finished(done)
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.CreatePersistentResource": create,
+    f"{_SERVICE}.GetPersistentResource": get,
+    f"{_SERVICE}.ListPersistentResources": list_,
+    f"{_SERVICE}.UpdatePersistentResource": update,
+    f"{_SERVICE}.DeletePersistentResource": delete,
+    f"{_SERVICE}.RebootPersistentResource": reboot,
+}
+
+
+def _parse(name: str, *, field: str = "name") -> LocationName:
+    """The location of a persistent resource's name. Raises InvalidRequest for what is none."""
+    match name.split("/"):
+        case ["projects", _, "locations", _, "persistentResources", resource_id] if resource_id:
+            return LocationName.parse(name.rpartition(f"/{_COLLECTION}/")[0], field=field)
+        case _:
+            text = (
+                f"{name!r} is not a persistent resource's name; expected"
+                " projects/PROJECT/locations/LOCATION/persistentResources/RESOURCE."
+            )
+            raise InvalidRequest((Violation(field, text),))
+
+
+def _checked(resource: Any, resource_id: str) -> dict[str, Any]:
+    """The resource in public JSON, each pool with an id. Raises InvalidRequest with all that is wrong."""
+    public = wire_json.to_public(resource)
+    faults = Faults()
+    if not _ID.fullmatch(resource_id):
+        faults.add(
+            "persistent_resource_id",
+            f"{resource_id!r} is not an id; it has at most 63 lowercase letters, digits and dashes, begins with a letter"
+            " and ends with a letter or digit.",
+        )
+    section = Section(public, "", faults)
+    if len(section.text("displayName")) > MAX_DISPLAY_NAME:
+        section.fault(
+            "displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed in a display name."
+        )
+    read_labels(section)
+    pools = list(section.sections("resourcePools"))
+    if not pools:
+        section.fault("resourcePools", "At least one resource pool must be given.")
+    ids = [each.text("id") or f"pool-{number}" for number, each in enumerate(pools)]
+    for position, each in enumerate(pools):
+        if ids[position] in ids[:position]:
+            each.fault("id", f"Another pool is called {ids[position]!r}, too; ids are unique.")
+        _check_pool(each)
+    faults.refuse()
+    for each, pool_id in zip(public["resourcePools"], ids, strict=True):
+        each["id"] = pool_id
+    return public
+
+
+def _check_pool(section: Section) -> None:
+    """A pool's machines by the rules of a job's pools, and how many there are to be of them."""
+    machine = read_machine(section.section("machineSpec"))
+    machines.read_disk(section.section("diskSpec"), Api.VERTEX, machine.type)
+    scaling = section.section("autoscalingSpec")
+    if section.has("autoscalingSpec"):
+        low, high = scaling.integer("minReplicaCount"), scaling.integer("maxReplicaCount")
+        if not 0 <= low <= high <= machines.MAX_REPLICAS or high < 1:
+            scaling.fault(
+                "maxReplicaCount",
+                f"The counts must be 0 <= min <= max, and max 1 to {machines.MAX_REPLICAS}.",
+            )
+    elif not 1 <= section.integer("replicaCount") <= machines.MAX_REPLICAS:
+        section.fault(
+            "replicaCount",
+            f"A pool needs 1 to {machines.MAX_REPLICAS} replicas, or an autoscaling_spec.",
+        )
+
+
+def _masked_fields(paths: Any) -> tuple[str, ...]:
+    """The resource's own fields that an update replaces. Raises InvalidRequest."""
+    if not paths:
+        raise InvalidRequest((Violation("update_mask", "Name what is to be updated."),))
+    fields = tuple(dict.fromkeys(path.partition(".")[0] for path in paths))
+    return _only(fields)
+
+
+def _only(fields: tuple[str, ...]) -> tuple[str, ...]:
+    wrong = [field for field in fields if field not in _UPDATABLE]
+    if wrong:
+        text = f"Only {', '.join(_UPDATABLE)} can be updated, not {', '.join(wrong)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    return fields
+
+
+def _operation(
+    services: Services, parent: LocationName, kind: OperationKind, record: PersistentResource
+) -> Operation:
+    """The operation that tells of the resource as it is in `record`."""
+    return Operation(
+        name=f"{parent}/operations/{services.new_uid()}",
+        kind=kind,
+        target=record.name,
+        created=record.updated,
+        updated=record.updated,
+        response=json.dumps(wire_json.to_public(_view(record)), ensure_ascii=False),
+        response_type=_RESOURCE,
+    )
+
+
+def _view(record: PersistentResource) -> Message:
+    view: Any = wire_json.from_public(_RESOURCE, json.loads(record.public_json))
+    view.name = record.name
+    view.state = view.RUNNING
+    for each in view.resource_pools:
+        if each.HasField("autoscaling_spec") and not each.replica_count:
+            each.replica_count = max(1, each.autoscaling_spec.min_replica_count)
+    set_micros(view.create_time, record.created)
+    set_micros(view.start_time, record.created)
+    set_micros(view.update_time, record.updated)
+    view.labels.clear()
+    view.labels.update(dict(record.labels))
+    return view

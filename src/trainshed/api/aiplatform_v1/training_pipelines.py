@@ -1,0 +1,300 @@
+"""`aiplatform` v1 PipelineService: trainingPipelines create, get, list, cancel, delete (facts §1.2). PipelineJobs, which run
+pipelines of another kind, are not served."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operation_views, pipeline_views
+from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.task_inputs import FIELD, TaskInputs, read_inputs
+from trainshed.api.call import Call, Handlers
+from trainshed.api.checks import Checks, within
+from trainshed.api.filters.jobs import JobTest, compile_job_filter
+from trainshed.api.filters.matching import text_test
+from trainshed.api.filters.syntax import Comparison
+from trainshed.api.jobs import (
+    cancel_for_user,
+    delete_for_user,
+    of_kind,
+    read_vertex_name,
+    read_work,
+)
+from trainshed.api.masks import Mask
+from trainshed.api.paging import list_jobs, page_size
+from trainshed.api.parents import LocationName
+from trainshed.api.services import Services
+from trainshed.api.submission import (
+    BucketUse,
+    checked,
+    kept_json,
+    new_job,
+    new_tuning_job,
+    store_works,
+)
+from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.states import PipelineState, PipelineTrigger
+from trainshed.core.lifecycle.tables import PIPELINE
+from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
+from trainshed.core.specs.vertex import ParsedCustomJob
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.store.port import JobQuery
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+_SERVICE: Final = "google.cloud.aiplatform.v1.PipelineService"
+_COLLECTION: Final = Collection.PIPELINES
+_TRIAL: Final = f"{FIELD}.trial_job_spec"
+_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A pipeline to create: what it is, its public JSON, and its task's inputs."""
+
+    parsed: ParsedPipeline
+    public: dict[str, Any]
+    inputs: TaskInputs
+
+
+def check_create(
+    call: Call, request: Any, uid: JobUid = JobUid(0), further: tuple[Violation, ...] = ()
+) -> _Asked:
+    """The pipeline to create. `uid`: its own, which names its model unless it says how. Raises InvalidRequest with all
+    that is wrong, and with what was found `further`."""
+    parent = known_location(request.parent)
+    services = call.services
+    asked = request.training_pipeline
+    inputs = _inputs(call, asked)
+    public = wire_json.to_public(asked)
+    if inputs.given is not None:
+        public["trainingTaskInputs"] = inputs.given
+
+    def parse() -> ParsedPipeline:
+        try:
+            return parse_pipeline(
+                public,
+                inputs.public,
+                region=parent.location,
+                runtimes=services.runtimes,
+                max_trials=services.settings.max_study_trials,
+                new_id=str(uid),
+            )
+        except InvalidRequest as invalid:
+            raise InvalidRequest(_beside(invalid.violations, inputs.unreadable)) from None
+
+    uses = (*_bucket_uses(public), *_input_uses(inputs.public))
+    parsed = checked(parse, uses, services.buckets, (*inputs.unreadable, *further))
+    return _Asked(parsed, public, inputs)
+
+
+async def create(call: Call, request: Any) -> Message:
+    services = call.services
+    uid = services.new_uid()
+    further = (
+        *await _unknown_resources(call, request),
+        *await _unfit_parent_model(services, request.training_pipeline, request.parent),
+    )
+    asked = check_create(call, request, uid, further)
+    parent = known_location(request.parent)
+    await _require_new_model(services, parent, asked.parsed)
+    pipeline, job = _new(services, parent, uid, asked)
+    await store_works(services, call.principal.email, pipeline, job)
+    return pipeline_views.training_pipeline(pipeline)
+
+
+async def get(call: Call, request: Any) -> Message:
+    name = read_vertex_name(request.name, _COLLECTION)
+    pipeline, _ = await read_work(call.services.reader, name, Pipeline)
+    return pipeline_views.training_pipeline(pipeline)
+
+
+async def list_(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    passes = compile_job_filter(
+        request.filter,
+        pipeline_views.STATES,
+        {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
+    )
+    mask = Mask(request.read_mask, pipeline_views.PIPELINE)
+    size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
+    page = await list_jobs(
+        call.services.reader,
+        JobQuery(
+            parent.project_id, Api.VERTEX, parent.location, limit=size, collection=_COLLECTION
+        ),
+        passes,
+        token=request.page_token,
+        question=(str(parent), request.filter),
+    )
+    return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
+        training_pipelines=[
+            mask.apply(pipeline_views.training_pipeline(of_kind(work, Pipeline)))
+            for work, _ in page.jobs
+        ],
+        next_page_token=page.next_token,
+    )
+
+
+async def cancel(call: Call, request: Any) -> Message:
+    await cancel_for_user(call.services, read_vertex_name(request.name, _COLLECTION))
+    return pool.message_class("google.protobuf.Empty")()
+
+
+async def delete(call: Call, request: Any) -> Message:
+    name = read_vertex_name(request.name, _COLLECTION)
+    return operation_views.finished(await delete_for_user(call.services, name))
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.CreateTrainingPipeline": create,
+    f"{_SERVICE}.GetTrainingPipeline": get,
+    f"{_SERVICE}.ListTrainingPipelines": list_,
+    f"{_SERVICE}.CancelTrainingPipeline": cancel,
+    f"{_SERVICE}.DeleteTrainingPipeline": delete,
+}
+
+
+CHECKS: Final[Checks] = {f"{_SERVICE}.CreateTrainingPipeline": check_create}
+
+
+def _inputs(call: Call, asked: Any) -> TaskInputs:
+    text = call.value_texts.get(f"training_pipeline.{FIELD}")
+    return read_inputs(asked.training_task_definition, text, asked.training_task_inputs)
+
+
+def _new(
+    services: Services, parent: LocationName, uid: JobUid, asked: _Asked
+) -> tuple[Pipeline, Job | TuningJob]:
+    """The records of the pipeline and of the job that does its work; nothing is stored."""
+    parsed, now, job_uid = asked.parsed, services.now(), services.new_uid()
+    place = (Api.VERTEX, parent.project_id, parent.location)
+    name = JobName(*place, str(uid), _COLLECTION)
+    origin = Parent(uid, name)
+    if isinstance(parsed.job, ParsedCustomJob):
+        job = new_job(
+            services,
+            job_uid,
+            JobName(*place, str(job_uid)),
+            display_name=parsed.job.display_name,
+            spec=parsed.job.spec,
+            labels=parsed.job.labels,
+            public={"displayName": parsed.job.display_name, "jobSpec": asked.inputs.public},
+            parent=origin,
+        )
+    else:
+        job = new_tuning_job(
+            services,
+            job_uid,
+            JobName(*place, str(job_uid), Collection.TUNING_JOBS),
+            display_name=parsed.job.display_name,
+            spec=parsed.job.spec,
+            labels=parsed.job.labels,
+            public={"displayName": parsed.job.display_name, **asked.inputs.public},
+            parent=origin,
+        )
+    # Both are stored at once: from the first moment the job is there.
+    state = PIPELINE.fire(PipelineState.QUEUED, PipelineTrigger.JOB_CREATED)
+    assert state is not None
+    pipeline = Pipeline(
+        uid=uid,
+        name=name,
+        display_name=parsed.display_name,
+        spec=parsed.spec,
+        public_json=kept_json(asked.public),
+        created=now,
+        updated=now,
+        labels=parsed.labels,
+        state=state,
+        job=job_uid,
+    )
+    return pipeline, job
+
+
+async def _unknown_resources(call: Call, request: Any) -> tuple[Violation, ...]:
+    """Violations for persistent resources that the task names and that are not there."""
+    public = _inputs(call, request.training_pipeline).public
+    trial = public.get("trialJobSpec", {})
+    return (
+        *await unknown_resource(
+            call.services, request.parent, public.get("persistentResourceId", ""), FIELD
+        ),
+        *await unknown_resource(
+            call.services,
+            request.parent,
+            trial.get("persistentResourceId", ""),
+            _TRIAL,
+        ),
+    )
+
+
+async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tuple[Violation, ...]:
+    """A violation if a new version is to be made of a model that is not there, or not in the pipeline's project; the spec
+    reports what is no name, and another location."""
+    try:
+        model, _ = ModelName.parse(asked.parent_model)
+        await services.models.version(model, "")
+    except ValueError:
+        return ()
+    except NotFound as error:
+        return (Violation("parent_model", str(error)),)
+    if place.split("/")[1:2] != [model.project_id]:
+        return (Violation("parent_model", f"{model} lies in another project than the pipeline."),)
+    return ()
+
+
+async def _require_new_model(
+    services: Services, parent: LocationName, parsed: ParsedPipeline
+) -> None:
+    """A model's id is used once: better said now than when the training is over. Raises AlreadyExists."""
+    draft = parsed.spec.model
+    if draft is None or draft.is_new_version:
+        return
+    name = ModelName(parent.project_id, parent.location, draft.model_id)
+    try:
+        await services.models.version(name, "")
+    except NotFound:
+        return
+    raise AlreadyExists(
+        f"{name} exists already; give the pipeline another modelId, or name the model as its parentModel to make a new"
+        " version of it."
+    )
+
+
+def _by_definition(leaf: Comparison) -> JobTest:
+    test = text_test(leaf)
+
+    def passes(work: Work) -> bool:
+        return isinstance(work, Pipeline) and test(pipeline_views.definition(work))
+
+    return passes
+
+
+def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
+    yield "model_to_upload.artifact_uri", public.get("modelToUpload", {}).get("artifactUri", "")
+    destination = public.get("inputDataConfig", {}).get("gcsDestination", {})
+    yield (
+        "input_data_config.gcs_destination.output_uri_prefix",
+        destination.get("outputUriPrefix", ""),
+    )
+
+
+def _input_uses(inputs: Mapping[str, Any]) -> Iterator[BucketUse]:
+    trial = inputs.get("trialJobSpec")
+    return bucket_uses(inputs, FIELD) if trial is None else bucket_uses(trial, _TRIAL)
+
+
+def _beside(
+    found: tuple[Violation, ...], unreadable: tuple[Violation, ...]
+) -> tuple[Violation, ...]:
+    """What the spec found, without what only follows from inputs that could not be read."""
+    told = tuple(violation.field for violation in unreadable)
+    return tuple(v for v in found if not any(within(v.field, path) for path in told))

@@ -1,0 +1,140 @@
+"""`aiplatform` v1 JobService: hyperparameterTuningJobs create, get, list, cancel, delete (facts §1.2, §7)."""
+
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operation_views, tuning_views, views
+from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.tuning_views import NOTHING_TRIED, Evidence
+from trainshed.api.call import Call, Handlers
+from trainshed.api.checks import Checks
+from trainshed.api.filters.jobs import compile_job_filter
+from trainshed.api.jobs import (
+    cancel_for_user,
+    delete_for_user,
+    of_kind,
+    read_vertex_name,
+    read_work,
+)
+from trainshed.api.masks import Mask
+from trainshed.api.paging import list_jobs, page_size
+from trainshed.api.services import Services
+from trainshed.api.submission import checked, new_tuning_job, store_works
+from trainshed.core.errors import Violation
+from trainshed.core.names import Api, Collection, JobName
+from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
+from trainshed.core.tuning.records import TuningJob
+from trainshed.store.port import JobQuery
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+_SERVICE: Final = "google.cloud.aiplatform.v1.JobService"
+_COLLECTION: Final = Collection.TUNING_JOBS
+_DEFAULT_PAGE: Final = 100
+_LARGEST_PAGE: Final = 100
+
+
+def check_create(
+    call: Call, request: Any, further: tuple[Violation, ...] = ()
+) -> tuple[ParsedTuningJob, dict[str, Any]]:
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with what was
+    found `further`."""
+    parent = known_location(request.parent)
+    services = call.services
+    public = wire_json.to_public(request.hyperparameter_tuning_job)
+    parsed = checked(
+        lambda: parse_tuning_job(
+            public,
+            region=parent.location,
+            runtimes=services.runtimes,
+            max_trials=services.settings.max_study_trials,
+        ),
+        bucket_uses(public.get("trialJobSpec", {}), "trial_job_spec"),
+        services.buckets,
+        further,
+    )
+    return parsed, public
+
+
+async def create(call: Call, request: Any) -> Message:
+    services = call.services
+    asked = request.hyperparameter_tuning_job
+    resource = asked.trial_job_spec.persistent_resource_id
+    further = await unknown_resource(services, request.parent, resource, "trial_job_spec")
+    parsed, public = check_create(call, request, further)
+    parent = known_location(request.parent)
+    uid = services.new_uid()
+    job = new_tuning_job(
+        services,
+        uid,
+        JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), _COLLECTION),
+        display_name=parsed.display_name,
+        spec=parsed.spec,
+        labels=parsed.labels,
+        public=public,
+    )
+    await store_works(services, call.principal.email, job)
+    tuning_views.set_outputs(asked, job, NOTHING_TRIED)
+    return asked
+
+
+async def get(call: Call, request: Any) -> Message:
+    name = read_vertex_name(request.name, _COLLECTION)
+    job, _ = await read_work(call.services.reader, name, TuningJob)
+    return tuning_views.tuning_job(job, await _evidence(call.services, job))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    passes = compile_job_filter(request.filter, views.STATES)
+    mask = Mask(request.read_mask, tuning_views.TUNING_JOB)
+    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
+    page = await list_jobs(
+        call.services.reader,
+        JobQuery(
+            parent.project_id, Api.VERTEX, parent.location, limit=size, collection=_COLLECTION
+        ),
+        passes,
+        token=request.page_token,
+        question=(str(parent), request.filter),
+    )
+    with_trials = mask.shows("trials")
+    shown: list[Message] = []
+    for work, _ in page.jobs:
+        job = of_kind(work, TuningJob)
+        found = await _evidence(call.services, job) if with_trials else NOTHING_TRIED
+        shown.append(mask.apply(tuning_views.tuning_job(job, found)))
+    return pool.message_class("google.cloud.aiplatform.v1.ListHyperparameterTuningJobsResponse")(
+        hyperparameter_tuning_jobs=shown, next_page_token=page.next_token
+    )
+
+
+async def cancel(call: Call, request: Any) -> Message:
+    await cancel_for_user(call.services, read_vertex_name(request.name, _COLLECTION))
+    return pool.message_class("google.protobuf.Empty")()
+
+
+async def delete(call: Call, request: Any) -> Message:
+    name = read_vertex_name(request.name, _COLLECTION)
+    return operation_views.finished(await delete_for_user(call.services, name))
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.CreateHyperparameterTuningJob": create,
+    f"{_SERVICE}.GetHyperparameterTuningJob": get,
+    f"{_SERVICE}.ListHyperparameterTuningJobs": list_,
+    f"{_SERVICE}.CancelHyperparameterTuningJob": cancel,
+    f"{_SERVICE}.DeleteHyperparameterTuningJob": delete,
+}
+
+
+CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_create}
+
+
+async def _evidence(services: Services, job: TuningJob) -> Evidence:
+    """The measurements are read after the trials, so that a trial that is over is shown with all of its own."""
+    trials = await services.studies.history((job.study,))
+    return Evidence(trials, await services.studies.measurements(job.study))

@@ -1,0 +1,58 @@
+"""TestIamPermissions of both APIs: which of the asked permissions the caller holds.
+
+Roles hold for the whole service (`access.permissions`), so the answer is the same for every resource; its name is
+checked for its form alone, because the public method does not tell whether a resource exists. There are no policies
+to get or set.
+"""
+
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.access.permissions import held
+from trainshed.api.call import Call, Handlers
+from trainshed.api.parents import ProjectName
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.wire import pool
+
+
+async def test(call: Call, request: Any) -> Message:
+    wrong = [*_resource_faults(request.resource), *_permission_faults(request.permissions)]
+    if wrong:
+        raise InvalidRequest(tuple(wrong))
+    mine = held(call.principal)
+    asked = dict.fromkeys(request.permissions)
+    return pool.message_class("google.iam.v1.TestIamPermissionsResponse")(
+        permissions=[permission for permission in asked if permission in mine]
+    )
+
+
+HANDLERS: Final[Handlers] = {
+    "google.iam.v1.IAMPolicy.TestIamPermissions": test,
+    "google.cloud.ml.v1.JobService.TestIamPermissions": test,
+}
+
+
+def _resource_faults(name: str) -> list[Violation]:
+    """`projects/P`, and below it pairs of collection and id."""
+    parts = name.split("/")
+    try:
+        ProjectName.parse("/".join(parts[:2]), field="resource")
+    except InvalidRequest as refused:
+        return list(refused.violations)
+    if len(parts) % 2 or not all(parts):
+        text = f"{name!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
+        return [Violation("resource", text)]
+    return []
+
+
+def _permission_faults(permissions: list[str]) -> list[Violation]:
+    """The public method takes no wildcards."""
+    return [
+        Violation(
+            f"permissions[{index}]",
+            f"{permission!r} is not the name of one permission, such as aiplatform.customJobs.get.",
+        )
+        for index, permission in enumerate(permissions)
+        if "*" in permission or permission.count(".") < 2
+    ]

@@ -1,0 +1,245 @@
+"""What is true of a work now, looked at in two steps: cheaply, to see whether anything changed, then described in full.
+
+What a description holds is told in `views`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
+
+from trainshed.api.aiplatform_v1 import pipeline_views, tuning_views
+from trainshed.api.aiplatform_v1 import views as vertex
+from trainshed.api.jobs import queue_position
+from trainshed.api.ml_v1 import views as ml
+from trainshed.api.services import Services
+from trainshed.api.trainshed_v1 import views
+from trainshed.api.trainshed_v1.tuning_views import pipeline_view, trial_view, tuning_view
+from trainshed.core.capacity import Waiting
+from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api, JobUid
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.wire import json as wire_json
+
+_FEW: Final = 50
+"""So many jobs are read one by one; of more all that the work made are read at once, aside."""
+_STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A look at a work. `below`: the jobs of the trials that run, or a pipeline's job, as they were seen with it.
+    `waiting`: why it has no room."""
+
+    work: Work
+    etag: str
+    waiting: Waiting | None = None
+    below: tuple["Seen", ...] = ()
+
+    @property
+    def mark(self) -> object:
+        """Equal for two looks between which nothing changed that a description shows."""
+        match self.work:
+            case Job():
+                return self.etag, self.waiting
+            case TuningJob():
+                jobs = ((seen.work.uid, seen.work.state, seen.waiting) for seen in self.below)
+                return self.etag, tuple(jobs)
+            case Pipeline():
+                return self.etag, tuple(seen.mark for seen in self.below)
+            case _:
+                assert_never(self.work)
+
+    @property
+    def news(self) -> frozenset[JobUid]:
+        """Whose notices may tell of a change. A trial's job that runs changes the tuning job when it ends."""
+        found = {self.work.uid}
+        for seen in self.below:
+            if isinstance(self.work, Pipeline) or seen.work.state in _STARTING:
+                found |= seen.news
+        return frozenset(found)
+
+
+@dataclass(slots=True)
+class Memory:
+    """Views of trials that are over, by the tuning job and their numbers: they stay as they are, so that a stream does not
+    read them again and again."""
+
+    over: dict[JobUid, dict[int, dict[str, Any]]] = field(
+        default_factory=dict[JobUid, dict[int, dict[str, Any]]]
+    )
+
+
+async def look(services: Services, uid: JobUid) -> Seen:
+    """Raises NotFound."""
+    return await seen(services, *await services.reader.job_by_uid(uid))
+
+
+async def seen(services: Services, work: Work, etag: str) -> Seen:
+    """A look at a work that was read a moment ago."""
+    match work:
+        case Job():
+            waiting = None if work.state.is_final else services.room.why(work.uid)
+            return Seen(work, etag, waiting)
+        case TuningJob():
+            below = [each.job for each in work.running]
+        case Pipeline():
+            below = [work.job]
+        case _:
+            assert_never(work)
+    found: list[Seen] = []
+    for uid in below:
+        try:
+            found.append(await look(services, uid))
+        except NotFound:
+            continue
+    return Seen(work, etag, below=tuple(found))
+
+
+async def described(
+    services: Services, found: Seen, memory: Memory, *, whole: bool = True
+) -> dict[str, Any]:
+    """The description. `whole` False: in the public resource of a tuning job its trials are left out, which are told
+    beside it."""
+    view = await _described(services, found, memory)
+    return view | {"resource": await _resource(services, found, whole=whole)}
+
+
+async def _described(services: Services, found: Seen, memory: Memory) -> dict[str, Any]:
+    """The same without the resource."""
+    work = found.work
+    match work:
+        case Job():
+            return (await _common(services, found)) | views.job_parts(work)
+        case TuningJob():
+            trials = await _trials(services, work, found.below, memory)
+            return (await _common(services, found)) | {
+                "tuning": tuning_view(work),
+                "trials": trials,
+            }
+        case Pipeline():
+            child = found.below[0] if found.below else None
+            name, state = (str(child.work.name), views.state(child.work)) if child else ("", None)
+            return (await _common(services, found)) | {
+                "pipeline": pipeline_view(work, name, state),
+                "child": await _described(services, child, memory) if child else None,
+            }
+        case _:
+            assert_never(work)
+
+
+async def _common(services: Services, found: Seen) -> dict[str, Any]:
+    work = found.work
+    position = queue_position(services.room, work)
+    waits = await _waits(services, found)
+    return views.description(work, _waiting(found), position, waits)
+
+
+async def _waits(services: Services, found: Seen) -> list[str]:
+    """What a work waits for: of a tuning job what the first of its trials that does not run yet waits for."""
+    work = found.work
+    match work:
+        case Job():
+            if work.state.is_final or found.waiting is not None:
+                return views.job_waits(work, (), found.waiting)
+            timeline = await services.reader.timeline(work.uid)
+            return views.job_waits(work, timeline, None)
+        case TuningJob():
+            for each in found.below:
+                if each.work.state in _STARTING and (texts := await _waits(services, each)):
+                    parent = each.work.parent if isinstance(each.work, Job) else None
+                    return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
+            if not found.below and not work.state.is_final and work.outcome is None:
+                return ["What to try next is being worked out."]
+            return []
+        case Pipeline():
+            if work.state.is_final or not found.below:
+                return []
+            return await _waits(services, found.below[0])
+        case _:
+            assert_never(work)
+
+
+def _waiting(found: Seen) -> Waiting | None:
+    """Why there is no room: of a tuning job for its first trial, as long as none has run."""
+    match found.work:
+        case Job():
+            return found.waiting
+        case TuningJob():
+            if found.work.started:
+                return None
+            return next((each.waiting for each in found.below if each.waiting), None)
+        case Pipeline():
+            return _waiting(found.below[0]) if found.below else None
+        case _:
+            assert_never(found.work)
+
+
+async def _trials(
+    services: Services, job: TuningJob, below: Sequence[Seen], memory: Memory
+) -> list[dict[str, Any]]:
+    """Measurements are read after the trials, so that a trial that is over is shown with all of its own."""
+    over = memory.over.setdefault(job.uid, {})
+    trials = await services.studies.history((job.study,))
+    fresh = [trial for trial in trials if trial.number not in over]
+    numbers = [trial.number for trial in fresh] if over else None
+    measured = await services.studies.measurements(job.study, numbers) if fresh else {}
+    states = await _job_states(services, job, fresh, below)
+    views_: dict[int, dict[str, Any]] = {}
+    for trial in fresh:
+        state = states.get(trial.job)
+        view = trial_view(job, trial, measured.get(trial.number, ()), state)
+        views_[trial.number] = view
+        if trial.state.is_over and (state is None or state.is_final):
+            over[trial.number] = view
+    return [views_.get(trial.number) or over[trial.number] for trial in trials]
+
+
+async def _job_states(
+    services: Services, job: TuningJob, trials: Sequence[Trial], below: Sequence[Seen]
+) -> dict[JobUid, JobState]:
+    known = {seen.work.uid: views.state(seen.work) for seen in below}
+    missing = [trial.job for trial in trials if trial.job not in known]
+    if len(missing) > _FEW:
+        children = await services.reader.children(job.uid)
+        return {child.uid: views.state(child) for child in children} | known
+    for uid in missing:
+        try:
+            child, _ = await services.reader.job_by_uid(uid)
+        except NotFound:
+            continue
+        known[uid] = views.state(child)
+    return known
+
+
+async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str, Any]:
+    work = found.work
+    if work.name.api is Api.ML:
+        position = queue_position(services.room, work)
+        evidence = ml.NOTHING_TRIED
+        if isinstance(work, TuningJob) and whole:
+            children = await services.reader.children(work.uid)
+            trials = await services.studies.history((work.study,))
+            jobs = tuple(child for child in children if isinstance(child, Job))
+            evidence = ml.Evidence(trials, jobs)
+        return wire_json.to_public(ml.job(work, found.etag, position, evidence))
+    match work:
+        case Job():
+            message = vertex.custom_job(work)
+        case TuningJob():
+            shown = tuning_views.NOTHING_TRIED
+            if whole:
+                trials = await services.studies.history((work.study,))
+                measured: dict[int, tuple[Measurement, ...]]
+                measured = await services.studies.measurements(work.study)
+                shown = tuning_views.Evidence(trials, measured)
+            message = tuning_views.tuning_job(work, shown)
+        case Pipeline():
+            message = pipeline_views.training_pipeline(work)
+        case _:
+            assert_never(work)
+    return wire_json.to_public(message)

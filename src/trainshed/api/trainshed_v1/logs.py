@@ -1,0 +1,281 @@
+"""Live log lines as NDJSON: of a job its replicas', of a tuning job those of all its trials, of a pipeline those of its job.
+
+The lines of each replica come in their order and without gaps. Those that are there already come merged by time, whosever
+they are; what comes later is told as it comes.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from typing import Final, assert_never
+
+from trainshed.api.filters.matching import moment
+from trainshed.api.filters.syntax import FilterError
+from trainshed.api.services import Services
+from trainshed.api.trainshed_v1 import views
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.finding import find_work
+from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid, ReplicaId, log_task_name
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced
+
+_BATCH: Final = 200
+_LONGEST_TAIL: Final = 10_000
+
+Replicas = frozenset[ReplicaId] | None
+"""Whose lines; None for all."""
+
+
+async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
+    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME]`.
+
+    Lines `{at, replica, task, attempt, severity, message, n}`, and `trial` of those of trials. With `follow` the stream goes
+    on until the job is over and everything was sent. `trial`: of this one only, which has begun.
+    """
+    work, _ = await find_work(call.services.reader, call.target)
+    wanted = await _wanted(call, work)
+    programs = _Programs(call.services, wanted)
+    await programs.look()
+    replicas = _replicas(wanted, await _spec(call.services, wanted), call.texts("replica"))
+    await _start(call, programs.sources, replicas)
+    return _lines(call, programs, replicas, follow=call.flag("follow"))
+
+
+async def _wanted(call: JsonCall, work: Work) -> Work:
+    """The work itself, or the job of the trial that is asked for. Raises InvalidRequest if there is none."""
+    number = call.number("trial")
+    if not number:
+        return work
+    reader = call.services.reader
+    tuning = work
+    if isinstance(work, Pipeline):
+        tuning, _ = await reader.job_by_uid(work.job)
+    if not isinstance(tuning, TuningJob):
+        text = f"{work.name} has no trials; leave it out."
+        raise InvalidRequest((Violation("trial", text),))
+    for child in await reader.children(tuning.uid):
+        if isinstance(child, Job) and child.parent and child.parent.trial == number:
+            return child
+    begun = f"{tuning.spec.first_trial} to {tuning.next_trial - 1}" if tuning.begun else "none yet"
+    text = f"{work.name} has begun no trial {number}; begun are: {begun}."
+    raise InvalidRequest((Violation("trial", text),))
+
+
+async def _spec(services: Services, work: Work) -> JobSpec | None:
+    """Whose replicas there are; None if the pipeline's job was deleted."""
+    match work:
+        case Job():
+            return work.spec
+        case TuningJob():
+            return work.spec.trial
+        case Pipeline():
+            try:
+                child, _ = await services.reader.job_by_uid(work.job)
+            except NotFound:
+                return None
+            return await _spec(services, child)
+        case _:
+            assert_never(work)
+
+
+@dataclass(slots=True)
+class _Source:
+    """A job that writes lines. `position`: up to where they were sent; `read`: lines read and not sent yet; `more`: there
+    may be more to read; `over`: no line comes any more."""
+
+    job: Job
+    position: LogPosition = field(default_factory=dict[ReplicaId, tuple[int, int]])
+    read: deque[LogLine] = field(default_factory=deque[LogLine])
+    more: bool = True
+    over: bool = False
+
+    async def fill(self, services: Services, replicas: Replicas) -> None:
+        """Read on, if all that was read is sent."""
+        if self.more and not self.read:
+            found = await services.logs.lines_since(
+                self.job.uid, self.position, replicas=replicas, limit=_BATCH
+            )
+            self.position = advanced(self.position, found)
+            self.read.extend(found)
+            self.more = len(found) == _BATCH
+
+    def before(self, bound: int | None) -> Iterator[LogLine]:
+        """Take the lines up to the moment `bound` (None: all)."""
+        while self.read and (bound is None or self.read[0].at <= bound):
+            yield self.read.popleft()
+
+
+class _Programs:
+    """The jobs that write the lines of a work; those that are through are forgotten."""
+
+    def __init__(self, services: Services, work: Work) -> None:
+        self._services = services
+        self._uid = work.uid
+        self._known: dict[JobUid, _Source] = {}
+        self._begun: dict[JobUid, int] = {}
+        self.is_over = False
+
+    @property
+    def sources(self) -> list[_Source]:
+        """Those of which lines may come."""
+        return [source for source in self._known.values() if not (source.over and not source.more)]
+
+    def news(self) -> set[JobUid]:
+        """Whose notices tell of lines, of new programs, or of the end."""
+        return {self._uid, *self._begun, *(source.job.uid for source in self.sources)}
+
+    async def look(self) -> None:
+        """See who there is and who is over. The states are read before the lines: the end of a job is not told before
+        its last lines can be read."""
+        for source in self.sources:
+            source.more = True
+        self.is_over = await self._look(self._uid)
+
+    async def _look(self, uid: JobUid) -> bool:
+        """Whether the work is over; one that was deleted meanwhile is over as well."""
+        try:
+            work, _ = await self._services.reader.job_by_uid(uid)
+        except NotFound:
+            if uid in self._known:
+                self._known[uid].over = True
+            return True
+        match work:
+            case Job():
+                self._see(work)
+            case TuningJob():
+                await self._look_at_trials(work)
+            case Pipeline():
+                self._begun.setdefault(work.job, 0)
+                await self._look(work.job)
+            case _:
+                assert_never(work)
+        return work.state.is_final
+
+    async def _look_at_trials(self, work: TuningJob) -> None:
+        if self._begun.get(work.uid) != work.begun:
+            self._begun[work.uid] = work.begun
+            for child in await self._services.reader.children(work.uid):
+                if isinstance(child, Job):
+                    self._see(child)
+        else:
+            for source in [each for each in self._known.values() if not each.over]:
+                await self._look(source.job.uid)
+
+    def _see(self, job: Job) -> None:
+        source = self._known.setdefault(job.uid, _Source(job))
+        source.over = job.state.is_final
+
+
+async def _lines(
+    call: JsonCall, programs: _Programs, replicas: Replicas, *, follow: bool
+) -> AsyncGenerator[bytes]:
+    services, notices = call.services, call.services.notices
+    pace = Pace(notices)
+    while True:
+        await pace.begin()
+        counts = {uid: notices.count(uid) for uid in programs.news()}
+        await programs.look()
+        fresh = programs.news() - counts.keys()
+        while lines := await _next(services, programs.sources, replicas):
+            pace.spoke()
+            yield b"".join(lines)
+        if programs.is_over or not follow:
+            return
+        if pace.is_silent():
+            yield SIGN_OF_LIFE
+        if not fresh:
+            await pace.news({uid: counts[uid] for uid in programs.news()})
+
+
+async def _next(services: Services, sources: Sequence[_Source], replicas: Replicas) -> list[bytes]:
+    """The next lines of all, by time; none if there are none now."""
+    for source in sources:
+        await source.fill(services, replicas)
+    # Of who has more than was read, later lines may still be earlier than those of others.
+    full = [source for source in sources if source.more and source.read]
+    bound = min((source.read[-1].at for source in full), default=None)
+    taken = [
+        [(found.at, _line(source.job, found)) for found in source.before(bound)]
+        for source in sources
+    ]
+    if not any(taken) and full:
+        # A clock was set back within a batch.
+        first = min(full, key=lambda source: source.read[-1].at)
+        taken = [[(found.at, _line(first.job, found)) for found in first.before(None)]]
+    return [text for _, text in merge(*taken, key=lambda pair: pair[0])]
+
+
+def _line(job: Job, found: LogLine) -> bytes:
+    trial = job.parent.trial if job.parent else 0
+    return line(views.log_line(job.name.api, found, trial))
+
+
+async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas) -> None:
+    """Set where the stream begins: at the beginning, at a moment, or before the last N lines."""
+    tail, since = call.number("tail"), call.parameter("since")
+    logs = call.services.logs
+    if tail:
+        count = min(tail, _LONGEST_TAIL)
+        last = [
+            (found.at, index, found)
+            for index, source in enumerate(sources)
+            for found in await logs.tail(source.job.uid, count, replicas=replicas)
+        ]
+        last = sorted(last, key=lambda each: each[:2])[-count:]
+        firsts: dict[int, LogLine] = {}
+        for _, index, found in last:
+            firsts.setdefault(index, found)
+        for index, source in enumerate(sources):
+            first = firsts[index].cursor if index in firsts else None
+            source.position = await _before(call, source.job, replicas, first=first)
+    elif since:
+        try:
+            at = moment(since)
+        except FilterError as error:
+            raise InvalidRequest((Violation("since", str(error)),)) from None
+        for source in sources:
+            source.position = await _before(call, source.job, replicas, at=at)
+
+
+async def _before(
+    call: JsonCall,
+    job: Job,
+    replicas: Replicas,
+    *,
+    first: LogCursor | None = None,
+    at: int | None = None,
+) -> LogPosition:
+    """Each replica's last line before the line `first`, or before the moment `at`; without both its very last."""
+    position: LogPosition = {}
+    for replica in job.spec.replicas() if replicas is None else replicas:
+        page = await call.services.logs.page(
+            job.uid, replicas={replica}, end=at, after=first, limit=1, descending=True
+        )
+        position = advanced(position, page.lines)
+    return position
+
+
+def _replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
+    """The replicas asked for, by id (`workerpool0-0`) or by task (`master-replica-0`); None for all."""
+    if not names or spec is None:
+        return None
+    known = {str(replica): replica for replica in spec.replicas()}
+    known |= {log_task_name(work.name.api, replica): replica for replica in known.values()}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidRequest(
+            (
+                Violation(
+                    "replica",
+                    f"{work.name} has no replica {unknown[0]!r}; it has: {', '.join(known)}.",
+                ),
+            )
+        )
+    return frozenset(known[name] for name in names)

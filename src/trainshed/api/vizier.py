@@ -1,0 +1,257 @@
+"""What the study APIs of Vertex and of `ml` v1 do alike: in and out go records, never messages (SPEC §6).
+
+Every change of a trial is: load, change it purely (`core.study.changes`), store it if nobody else changed it meanwhile,
+else once more. What takes long is in `study_operations`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from trainshed.api.paging import decode_token, encode_token
+from trainshed.api.parents import LocationName
+from trainshed.api.services import Services
+from trainshed.core.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Violation,
+)
+from trainshed.core.names import JobUid, StudyName
+from trainshed.core.specs.request import Faults
+from trainshed.core.study import changes
+from trainshed.core.study.final import final_measurement
+from trainshed.core.study.proposing import GivenTrial, parse_trial
+from trainshed.core.study.reading import GivenMeasurement, read_measurement
+from trainshed.core.study.studies import Study, StudyState
+from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.store.port import StaleCommit
+from trainshed.store.studies import StoredTrial
+from trainshed.studies.optimal import optimal_trials
+
+_TRIES: Final = 5
+_SCAN: Final = 2_000
+_CHUNK: Final = 250
+_ALL: Final = 1_000_000
+
+
+def read_study_name(text: str, *, of_ml: bool, field: str = "name") -> StudyName:
+    """The name of a study of this API. Raises InvalidRequest for no such name at all, NotFound for one of the other API."""
+    try:
+        return _checked(StudyName.parse(text), of_ml)
+    except ValueError as error:
+        raise InvalidRequest((Violation(field, str(error)),)) from None
+
+
+def read_trial_name(text: str, *, of_ml: bool, field: str = "name") -> tuple[StudyName, int]:
+    """The study and the number of a trial. Raises as `read_study_name`."""
+    try:
+        study, number = StudyName.parse_trial(text)
+    except ValueError as error:
+        raise InvalidRequest((Violation(field, str(error)),)) from None
+    return _checked(study, of_ml), number
+
+
+def is_of_ml(name: StudyName) -> bool:
+    """Whether a study was made through `ml` v1, whose clients choose the id: it is never all digits, as Vertex's are.
+
+    Both APIs have the same paths, here on one host; so a study's name alone says in which API's words it is shown.
+    """
+    return not name.study_id.isdecimal()
+
+
+async def list_studies(
+    services: Services, parent: LocationName, *, token: str = "", size: int
+) -> tuple[tuple[Study, ...], str]:
+    """One page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number, so a page can
+    be short and still have a next one."""
+    after = StudyUid(int(decode_token(token, str(parent), "studies"))) if token else StudyUid(0)
+    found: list[Study] = []
+    for _ in range(_SCAN // _CHUNK):
+        rows = await services.studies.studies(parent.project_id, parent.location, after, _CHUNK)
+        for study in rows:
+            if not is_of_ml(study.name):
+                if len(found) == size:
+                    return tuple(found), encode_token(str(after), str(parent), "studies")
+                found.append(study)
+            after = study.uid
+        if len(rows) < _CHUNK:
+            return tuple(found), ""
+    return tuple(found), encode_token(str(after), str(parent), "studies")
+
+
+async def ml_studies(services: Services, parent: LocationName) -> tuple[Study, ...]:
+    """All studies of `ml` v1 in a location, newest first: its list has no pages."""
+    rows = await services.studies.studies(parent.project_id, parent.location, StudyUid(0), _ALL)
+    return tuple(study for study in rows if is_of_ml(study.name))
+
+
+async def delete_study(services: Services, name: StudyName) -> None:
+    """With its trials; whoever waits for one of its operations is told. Raises NotFound."""
+    uid = await services.studies.delete_study(name)
+    services.notices.publish(JobUid(uid))
+
+
+async def read_trial(services: Services, study: Study, number: int) -> Trial:
+    """Raises NotFound."""
+    return (await _stored(services, study, number)).trial
+
+
+async def with_measurements(
+    services: Services, study: StudyUid, trials: Iterable[Trial]
+) -> tuple[tuple[Trial, tuple[Measurement, ...]], ...]:
+    """Each trial with what was measured of it, ascending by (step, elapsed)."""
+    shown = tuple(trials)
+    measured = await services.studies.measurements(study, [trial.number for trial in shown])
+    return tuple((trial, measured.get(trial.number, ())) for trial in shown)
+
+
+async def create_trial(services: Services, study: Study, given: GivenTrial) -> Trial:
+    """Store a client's own trial under the next number. Raises InvalidRequest with all that is wrong, FailedPrecondition
+    (the study is not active, or full)."""
+    record, measurements = parse_trial(study.spec, study.uid, given, services.now())
+    check_active(study)
+    if await is_full(services, study):
+        raise full(services, study)
+    return await services.studies.create_trial(record, measurements)
+
+
+async def delete_trial(services: Services, study: Study, number: int) -> None:
+    """Raises NotFound."""
+    await _stored(services, study, number)
+    await services.studies.delete_trial(study.uid, number)
+
+
+async def add_measurement(
+    services: Services, study: Study, number: int, given: GivenMeasurement
+) -> Trial:
+    """Add it to the trial; one of the same step and elapsed time is replaced. Raises InvalidRequest, NotFound,
+    FailedPrecondition (the trial is over), Aborted."""
+    faults = Faults()
+    measurement = read_measurement(study.spec, given, faults, final=False)
+    faults.refuse()
+
+    async def change(trial: Trial) -> Trial:
+        return changes.measured(trial, services.now())
+
+    return await _change(services, study, number, change, measurement)
+
+
+async def complete(
+    services: Services,
+    study: Study,
+    number: int,
+    given: GivenMeasurement | None,
+    *,
+    is_infeasible: bool,
+    reason: str,
+) -> Trial:
+    """End the trial with the final measurement given, or else with the one that the spec selects among its own; with
+    neither it is infeasible, as it is if the client says so: then what is given is passed over (public text).
+
+    Raises InvalidRequest, NotFound, FailedPrecondition (it was over before), Aborted.
+    """
+    faults = Faults()
+    if reason and not is_infeasible:
+        faults.add(
+            "infeasible_reason", "A reason is for infeasible trials; set trial_infeasible, too."
+        )
+    final = None
+    if given is not None and not is_infeasible:
+        final = read_measurement(study.spec, given, faults, final=True)
+    faults.refuse()
+
+    async def change(trial: Trial) -> Trial:
+        if is_infeasible:
+            return changes.infeasible(trial, reason, services.now())
+        if final is not None:
+            return changes.completed(trial, final, services.now())
+        # Read after the trial: a measurement that comes in between makes the commit stale.
+        own = await services.studies.measurements(study.uid, [number])
+        selected = final_measurement(study.spec, own.get(number, ()))
+        return changes.completed(trial, selected, services.now())
+
+    return await _change(services, study, number, change)
+
+
+async def stop(services: Services, study: Study, number: int) -> Trial:
+    """Tell the trial to stop. Raises NotFound, FailedPrecondition (it is over), Aborted."""
+
+    async def change(trial: Trial) -> Trial:
+        return changes.stopped(trial)
+
+    return await _change(services, study, number, change)
+
+
+async def optimal(services: Services, study: Study) -> tuple[Trial, ...]:
+    """The Pareto-optimal trials, ascending by number; of a single objective the best."""
+    history = await services.studies.history((study.uid,))
+    # Of many trials and objectives it takes its time: everybody else goes on meanwhile.
+    return await asyncio.to_thread(optimal_trials, study.spec, history)
+
+
+def _checked(name: StudyName, of_ml: bool) -> StudyName:
+    if is_of_ml(name) is not of_ml:
+        other = "Vertex AI" if of_ml else "ml v1"
+        raise NotFound(
+            f"{name} was not found in this API: such an id is one of {other}; ask there."
+        )
+    return name
+
+
+async def _stored(services: Services, study: Study, number: int) -> StoredTrial:
+    try:
+        return await services.studies.trial(study.uid, number)
+    except NotFound:
+        raise NotFound(
+            f"{study.name.trial(number)} was not found: there is none of that number, or it was deleted."
+        ) from None
+
+
+async def _change(
+    services: Services,
+    study: Study,
+    number: int,
+    change: Callable[[Trial], Awaitable[Trial]],
+    measurement: Measurement | None = None,
+) -> Trial:
+    for _ in range(_TRIES):
+        stored = await _stored(services, study, number)
+        changed = await change(stored.trial)
+        if changed == stored.trial and measurement is None:
+            return changed
+        try:
+            await services.studies.change_trial(changed, stored.generation, measurement)
+        except StaleCommit:
+            continue
+        return changed
+    raise Aborted(
+        f"{study.name.trial(number)} was changed by others {_TRIES} times meanwhile; send the request again."
+    )
+
+
+async def is_full(services: Services, study: Study) -> bool:
+    """Whether the study has as many trials as it may have."""
+    most = services.settings.max_study_trials
+    if most == 0 or not await services.studies.trials(study.uid, most - 1, 1):
+        # Numbers are never used again: as long as this one was not given, one row tells.
+        return False
+    return len(await services.studies.history((study.uid,))) >= most
+
+
+def full(services: Services, study: Study) -> FailedPrecondition:
+    """What is told of a study that has had all its trials."""
+    return FailedPrecondition(
+        f"{study.name} has had the {services.settings.max_study_trials} trials that a study may have; create "
+        "another study, or ask an operator of this service to raise the setting max_study_trials."
+    )
+
+
+def check_active(study: Study) -> None:
+    """Raises FailedPrecondition if the study takes no further trials."""
+    if study.state is not StudyState.ACTIVE:
+        why = f" ({study.inactive_reason})" if study.inactive_reason else ""
+        raise FailedPrecondition(
+            f"{study.name} is {study.state}{why} and takes no further trials; create another study."
+        )

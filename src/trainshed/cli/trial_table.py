@@ -1,0 +1,221 @@
+"""A table of trials as lines of styled pieces, for a live display and for plain output alike. Pure."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import click
+
+from trainshed.cli.colours import trial_colour
+from trainshed.cli.moments import duration
+from trainshed.cli.sparks import grouped, spark
+from trainshed.cli.tables import Column, cut, table, width
+from trainshed.cli.tuning_views import TrialView, TuningView, assignment, shown
+from trainshed.core.study.spec import Goal
+from trainshed.core.study.trials import TrialState
+
+Piece = tuple[str, str]
+"""A text and its style: a colour, `bold`, or both, as rich and `terminal_text` read it."""
+Line = tuple[Piece, ...]
+FAINT = "bright_black"
+BEST = "bold green"
+_CURVE = 10
+"""Blocks of a trial's own curve."""
+_TITLE = 8
+"""The name of a parameter or of the metric may be cut to so many characters, where whole names have no room."""
+_NOTE, _LONGER = 12, 28
+"""Notes are cut to so many characters before anything else is left out, and to so many if all parameters are one column."""
+_MOST_COLUMNS = 6
+"""More parameters stand in one column."""
+_NEWEST_SHARE = 3
+"""One row in so many is for the newest trials that are over, where not all have room."""
+_GAP = "  "
+
+
+def trial_table(
+    metric: str, trials: Sequence[TrialView], best: Collection[int], now: int, room: int | None
+) -> list[Line]:
+    """The table's lines, the titles first. `best`: numbers of the trials to be marked. `room`: characters per line, None
+    for no bound."""
+    tables = (_cells(form, metric, trials, best, now) for form in _forms(trials))
+    form, columns, rows = next(
+        (each for each in tables if room is None or _least(*each) <= room),
+        _cells(_form(trials), metric, trials, best, now),
+    )
+    header, *cells = table(columns, rows, room)
+    lines: list[Line] = [((_GAP.join(header).rstrip(), FAINT),)]
+    for trial, row in zip(trials, cells, strict=True):
+        lines.append(_line(trial, row, form, starred=trial.number in best))
+    return lines
+
+
+def chosen(tuning: TuningView, trials: Sequence[TrialView], room: int) -> tuple[TrialView, ...]:
+    """The trials that at most `room` rows show, by number: those that run, then the best and the newest of the others."""
+    if len(trials) <= room:
+        return tuple(trials)
+    running = [trial for trial in trials if not trial.state.is_over]
+    over = [trial for trial in trials if trial.state.is_over]
+    # The best is seen in any case.
+    kept = {trial.number for trial in [*ranked(tuning, trials)[:1], *running[::-1]][:room]}
+    left = room - len(kept)
+    kept |= {trial.number for trial in over[::-1][: left // _NEWEST_SHARE]}
+    for trial in [*ranked(tuning, trials), *over[::-1]]:
+        if len(kept) >= room:
+            break
+        kept.add(trial.number)
+    return tuple(trial for trial in trials if trial.number in kept)
+
+
+def ranked(tuning: TuningView, trials: Sequence[TrialView]) -> list[TrialView]:
+    """Those with a result, the best first; of equals the earlier one."""
+    sign = -1 if tuning.goal is Goal.MAXIMIZE else 1
+    valued = [
+        (sign * trial.value, trial.number, trial) for trial in trials if trial.value is not None
+    ]
+    return [trial for _, _, trial in sorted(valued, key=lambda each: each[:2])]
+
+
+def terminal_text(line: Line) -> str:
+    """A line with escape sequences; styles vanish in pipes."""
+    return "".join(_styled(text, style) for text, style in line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How much there is room for. `names`: of the parameters; `own_columns`: one per parameter; `whole`: no title is cut;
+    `curves`: a column with each trial's own curve; `notes`: a column for them."""
+
+    names: tuple[str, ...]
+    notes: bool
+    own_columns: bool = False
+    curves: bool = False
+    whole: bool = False
+
+    def columns(self, metric: str, trials: Sequence[TrialView]) -> list[Column]:
+        return [
+            Column("TRIAL", right=True),
+            Column("STATE"),
+            Column(self._title(metric, map(_reached, trials)), right=True),
+            Column("STEP", right=True),
+            Column("TIME", right=True),
+            *([Column("CURVE")] if self.curves else []),
+            *self._parameter_columns(trials),
+            *([Column("NOTE", flexible=True)] if self.notes else []),
+        ]
+
+    def cells(self, trial: TrialView, now: int, *, starred: bool) -> list[str]:
+        given = dict(trial.parameters)
+        values = [shown(given[name]) if name in given else "–" for name in self.names]
+        return [
+            f"{'★ ' if starred else ''}{trial.number}",
+            trial.word,
+            _reached(trial),
+            str(trial.step) if trial.step else "–",
+            duration(trial.ran(now)) if trial.started else "–",
+            *([_curve(trial)] if self.curves else []),
+            *(values if self.own_columns else [assignment(trial.parameters)]),
+            *(
+                [_note(trial) if self.own_columns else cut(_note(trial), _LONGER)]
+                if self.notes
+                else []
+            ),
+        ]
+
+    def _parameter_columns(self, trials: Sequence[TrialView]) -> list[Column]:
+        if not self.own_columns:
+            return [Column("PARAMETERS", flexible=True)]
+        given = [dict(trial.parameters) for trial in trials]
+        columns: list[Column] = []
+        for name in self.names:
+            values = [each[name] for each in given if name in each]
+            right = not any(isinstance(value, str) for value in values)
+            columns.append(Column(self._title(name, map(shown, values)), right=right))
+        return columns
+
+    def _title(self, name: str, cells: Iterable[str]) -> str:
+        return name if self.whole else cut(name, max(_TITLE, *map(width, cells)))
+
+
+_Cells = tuple[_Form, list[Column], list[list[str]]]
+
+
+def _form(trials: Sequence[TrialView]) -> _Form:
+    """The narrowest one."""
+    names = dict.fromkeys(name for trial in trials for name, _ in trial.parameters)
+    return _Form(tuple(names), notes=any(map(_note, trials)))
+
+
+def _forms(trials: Sequence[TrialView]) -> list[_Form]:
+    """Those with a column per parameter, the one that tells most first."""
+    least = _form(trials)
+    if len(least.names) > _MOST_COLUMNS:
+        return []
+    curves = any(len(trial.curve) > 1 for trial in trials)
+    return [
+        replace(least, own_columns=True, curves=with_curves, whole=whole)
+        for with_curves in ((True, False) if curves else (False,))
+        for whole in (True, False)
+    ]
+
+
+def _cells(
+    form: _Form, metric: str, trials: Sequence[TrialView], best: Collection[int], now: int
+) -> _Cells:
+    rows = [form.cells(trial, now, starred=trial.number in best) for trial in trials]
+    return form, form.columns(metric, trials), rows
+
+
+def _least(form: _Form, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
+    """How wide the table must be for nothing but notes to be cut."""
+    widths = [
+        max(width(text) for text in (column.title, *(row[index] for row in rows)))
+        for index, column in enumerate(columns)
+    ]
+    if form.notes:
+        widths[-1] = min(widths[-1], _NOTE)
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _line(trial: TrialView, row: Sequence[str], form: _Form, *, starred: bool) -> Line:
+    plain = BEST if starred else ""
+    styles = {
+        1: BEST if starred else trial_colour(trial.state, trial.job_state),
+        2: plain or ("" if trial.state.is_over else "cyan"),
+        4: plain or FAINT,
+    }
+    if form.curves:
+        styles[5] = plain or FAINT
+    if _note(trial):
+        why = "red" if trial.state is TrialState.INFEASIBLE else "yellow"
+        styles[len(row) - 1] = why if trial.reason or trial.stopped_early else FAINT
+    pieces: list[Piece] = []
+    for index, cell in enumerate(row):
+        if index:
+            pieces.append((_GAP, ""))
+        pieces.append((cell, styles.get(index, plain)))
+    while pieces and not pieces[-1][0].strip():
+        pieces.pop()
+    return tuple(pieces)
+
+
+def _curve(trial: TrialView) -> str:
+    values = grouped(trial.curve, _CURVE, lambda _, later: later)
+    return spark(values).ljust(_CURVE) if values else ""
+
+
+def _reached(trial: TrialView) -> str:
+    return "–" if trial.reached is None else shown(trial.reached)
+
+
+def _note(trial: TrialView) -> str:
+    """Why it has no result, or that it was stopped. Of a failed program what it said last, which the public message has
+    between its first line and its last one, a link."""
+    if lines := trial.reason.strip().splitlines():
+        said = [line.strip() for line in lines[1:-1] if line.strip()]
+        return said[-1] if said else lines[0].strip()
+    return "stopped early" if trial.stopped_early else trial.more
+
+
+def _styled(text: str, style: str) -> str:
+    words = style.split()
+    colour = next((word for word in words if word != "bold"), None)
+    return click.style(text, fg=colour, bold="bold" in words or None)

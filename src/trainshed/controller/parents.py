@@ -1,0 +1,149 @@
+"""Works that run through other works, tuning jobs and pipelines: each time one is woken, it is looked at anew.
+
+Nothing of them is held in memory: what is stored of them and of the jobs they made says what to do next. The loop that
+calls `apply` works off one work at a time by itself.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
+from trainshed.core.lifecycle.machine import Deadline
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.study.trials import Measurement
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.store.models import Models
+from trainshed.store.port import Commit, Intake, LiveJob, NewWork, Reader
+from trainshed.store.studies import Studies
+from trainshed.studies.port import Advisor
+
+
+class TrialMetrics(Protocol):
+    """What the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called from a thread."""
+
+    def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
+        """Ascending by step; elapsed times are counted from `started` (ns)."""
+        ...
+
+    def tags(self, job_uid: JobUid) -> tuple[str, ...]:
+        """Every name under which anything was reported."""
+        ...
+
+
+class ModelBuckets(Protocol):
+    """What is asked about the place of a model. Blocking; called from a thread."""
+
+    def last_written(self, uri: str) -> int:
+        """When something below it was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What reconcilers read and write through. `new_uid`: a fresh identity, ascending with time."""
+
+    intake: Intake
+    reader: Reader
+    studies: Studies
+    models: Models
+    advisor: Advisor
+    metrics: TrialMetrics
+    buckets: ModelBuckets
+    now: Callable[[], int]
+    new_uid: Callable[[], JobUid]
+
+    async def work(self, uid: JobUid) -> Work | None:
+        """A work as it is stored; None if it was deleted."""
+        with contextlib.suppress(NotFound):
+            found, _ = await self.reader.job_by_uid(uid)
+            return found
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What a look came to: a commit, if anything changed; then jobs to cancel, and moments to look again at."""
+
+    job: Work
+    commit: Commit | None = None
+    cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
+    deadlines: tuple[Deadline, ...] = ()
+
+
+class Reconciler(Protocol):
+    """Works out what follows for one work. Reads, and may compute for long, but writes nothing."""
+
+    async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next: ...
+
+
+class Parents:
+    """`commit`: stores a step and tells who waits for news. `wake`: looks at a work. `set_alarm`: see `Alarms.set`."""
+
+    def __init__(
+        self,
+        doors: Doors,
+        reconcilers: dict[type[Work], Reconciler],
+        *,
+        commit: Callable[[Commit], Awaitable[int]],
+        wake: Callable[[JobUid], None],
+        set_alarm: Callable[[JobUid, tuple[Deadline, ...]], None],
+    ) -> None:
+        self._doors = doors
+        self._reconcilers = reconcilers
+        self._commit = commit
+        self._wake = wake
+        self._set_alarm = set_alarm
+
+    async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
+        """Look at a work, store what follows, and see to its jobs. Raises StaleCommit."""
+        found = await self._reconcilers[type(live.job)].reconcile(live, events)
+        made: tuple[NewWork, ...] = ()
+        if found.commit is not None:
+            await self._commit(found.commit)
+            made = found.commit.made
+        self._set_alarm(found.job.uid, found.deadlines)
+        for new in made:
+            self._wake(new.job.uid)
+        for uid, cause in found.cancel:
+            await self._cancel(uid, cause)
+        parent = parent_of(found.job)
+        if parent is not None and found.commit is not None:
+            self._wake(parent)
+
+    async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
+        work = await self._doors.work(uid)
+        if work is None or work.state.is_final:
+            return
+        wish = CancelRequested(cause, self._doors.now())
+        # It ended in this moment: then its end wakes the one that made it.
+        with contextlib.suppress(FailedPrecondition, NotFound):
+            await self._doors.intake.request_cancel(work.name, wish)
+            self._wake(uid)
+
+
+def parent_of(work: Work) -> JobUid | None:
+    """The work that made this one."""
+    match work:
+        case Job() | TuningJob():
+            return work.parent.uid if work.parent else None
+        case Pipeline():
+            return None
+        case _:
+            assert_never(work)
+
+
+def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
+    """The cancels that a work is to take in: drills are ordered of jobs alone."""
+    wishes = (*(intent.event for intent in live.intents), *events)
+    return tuple(wish for wish in wishes if isinstance(wish, CancelRequested))
+
+
+def consumed(live: LiveJob[Work]) -> int:
+    """The number up to which a commit has taken the intents in."""
+    return live.intents[-1].seq if live.intents else 0

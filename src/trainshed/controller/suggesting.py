@@ -1,0 +1,226 @@
+"""Carries the operations of studies out: suggestions, and whether to stop a trial. One study's after the other, so that two
+clients who ask at once are given different points.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainshed.controller.tuning import curve_of, seen
+from trainshed.core.errors import NotFound
+from trainshed.core.failure.messages import INTERNAL
+from trainshed.core.lifecycle.records import JobError
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
+from trainshed.core.study.changes import assigned, stopped
+from trainshed.core.study.limits import limit_reached
+from trainshed.core.study.studies import Study, StudyState
+from trainshed.core.study.trials import StudyUid, Trial, TrialState
+from trainshed.store.notices import Notices
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.port import StaleCommit
+from trainshed.store.studies import StoredTrial, Studies
+from trainshed.studies.port import Advisor, EngineMissing
+
+log = logging.getLogger(__name__)
+
+_NOT_FOUND = 5
+_FAILED_PRECONDITION = 9
+_PAUSE = 1.0
+"""Seconds before what the store or the advisor could not do is tried again."""
+_TRIES = 5
+
+
+class Suggesting:
+    """`most`: trials that a study may have, 0 = any number."""
+
+    def __init__(
+        self,
+        studies: Studies,
+        advisor: Advisor,
+        notices: Notices,
+        now: Callable[[], int],
+        most: int,
+    ) -> None:
+        self._studies = studies
+        self._advisor = advisor
+        self._notices = notices
+        self._now = now
+        self._most = most
+        self._busy: dict[StudyUid, asyncio.Task[None]] = {}
+        self._again: set[StudyUid] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Go on with what an earlier service left undone."""
+        for operation in await self._studies.running_operations():
+            self.wake(operation.study)
+
+    def wake(self, study: StudyUid) -> None:
+        """An operation of the study waits."""
+        if self._closing:
+            return
+        if study in self._busy:
+            self._again.add(study)
+        else:
+            self._busy[study] = asyncio.create_task(self._work_off(study))
+
+    async def close(self) -> None:
+        """Begin nothing more; what is not done stays stored."""
+        self._closing = True
+        tasks = tuple(self._busy.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work_off(self, uid: StudyUid) -> None:
+        try:
+            self._again.add(uid)
+            while uid in self._again:
+                self._again.discard(uid)
+                for operation in await self._studies.running_operations(uid):
+                    await self._until_done(operation)
+        except Exception:
+            log.exception("study %d: its operations could not be looked at", uid)
+        finally:
+            del self._busy[uid]
+
+    async def _until_done(self, operation: Operation) -> None:
+        failure: Exception | None = None
+        for _ in range(_TRIES):
+            try:
+                await self._carry_out(operation)
+            except StaleCommit:
+                continue  # A client changed a trial meanwhile: look again.
+            except Exception as caught:
+                log.warning("%s: %s; once more in a second", operation.name, caught)
+                failure = caught
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
+        text = f"The operation failed {_TRIES} times: {failure or 'its trials changed each time'}."
+        with contextlib.suppress(StaleCommit):  # Its study was deleted.
+            await self._finish(_failed(operation, INTERNAL, text, self._now()))
+
+    async def _carry_out(self, operation: Operation) -> None:
+        try:
+            study = await self._studies.study_by_uid(operation.study)
+            if operation.kind is OperationKind.SUGGEST:
+                await self._suggest(study, operation)
+            else:
+                await self._check(study, operation)
+        except NotFound as missing:
+            await self._finish(_failed(operation, _NOT_FOUND, str(missing), self._now()))
+        except EngineMissing as missing:
+            await self._finish(_failed(operation, _FAILED_PRECONDITION, str(missing), self._now()))
+
+    async def _suggest(self, study: Study, operation: Operation) -> None:
+        """First what the client has already, then what others asked for and nobody evaluates, then new points."""
+        now = self._now()
+        history = await self._studies.history((study.uid,))
+        own = [
+            trial
+            for trial in history
+            if trial.state is TrialState.ACTIVE and trial.client == operation.client
+        ][: operation.count]
+        waiting = [trial for trial in history if trial.state is TrialState.REQUESTED]
+        handed_out = [
+            await self._assigned(trial, operation.client, now)
+            for trial in waiting[: operation.count - len(own)]
+        ]
+        new = await self._new(
+            study, operation, history, operation.count - len(own) - len(handed_out)
+        )
+        if not own and not handed_out and not new:
+            study = await self._studies.study_by_uid(study.uid)
+            if study.state is not StudyState.ACTIVE:
+                log.info("%s: %s", study.name, study.inactive_reason)
+        done = replace(
+            operation,
+            state=OperationState.SUCCEEDED,
+            updated=now,
+            trials=tuple(trial.number for trial in own),
+        )
+        await self._finish(done, assigned=tuple(handed_out), suggested=tuple(new))
+
+    async def _assigned(self, trial: Trial, client: str, now: int) -> StoredTrial:
+        stored = await self._studies.trial(trial.study, trial.number)
+        return StoredTrial(assigned(stored.trial, client, now), stored.generation)
+
+    async def _new(
+        self, study: Study, operation: Operation, history: tuple[Trial, ...], count: int
+    ) -> list[Trial]:
+        if self._most:
+            count = min(count, self._most - len(history))
+        reached = limit_reached(study.spec, history, study.created, self._now())
+        if study.spec.limits.max_trials is not None:
+            count = min(count, study.spec.limits.max_trials - len(history))
+        if count <= 0 or reached:
+            if reached:
+                await self._complete(study, reached)
+            return []
+        shown = [seen(trial) for trial in history]
+        found = await self._advisor.suggest(study.spec, shown, count, study.uid)
+        if found.exhausted and not found.parameters:
+            await self._complete(study, "every point of the search space was tried")
+        now = self._now()
+        return [
+            Trial(
+                study=study.uid,
+                number=0,
+                state=TrialState.ACTIVE,
+                parameters=parameters,
+                created=now,
+                started=now,
+                client=operation.client,
+            )
+            for parameters in found.parameters[:count]
+        ]
+
+    async def _complete(self, study: Study, reason: str) -> None:
+        if study.state is StudyState.ACTIVE:
+            await self._studies.set_study_state(study.uid, StudyState.COMPLETED, reason)
+
+    async def _check(self, study: Study, operation: Operation) -> None:
+        trials = {trial.number: trial for trial in await self._studies.history((study.uid,))}
+        asked = trials.get(operation.trial)
+        if asked is None:
+            raise NotFound(f"{study.name.trial(operation.trial)} does not exist; it was deleted")
+        measured = await self._studies.measurements(study.uid)
+        curves = {
+            number: curve_of(study.spec.convex_stopping, trials[number], points)
+            for number, points in measured.items()
+            if number in trials and trials[number].state is not TrialState.INFEASIBLE
+        }
+        own = curves.pop(operation.trial, None)
+        told: tuple[StoredTrial, ...] = ()
+        if own is not None and not asked.state.is_over:
+            verdict = await self._advisor.should_stop(study.spec, own, tuple(curves.values()))
+            if verdict.should_stop:
+                stored = await self._studies.trial(study.uid, operation.trial)
+                if not stored.trial.state.is_over:
+                    told = (StoredTrial(stopped(stored.trial), stored.generation),)
+        done = replace(
+            operation,
+            state=OperationState.SUCCEEDED,
+            updated=self._now(),
+            should_stop=bool(told),
+        )
+        await self._finish(done, assigned=told)
+
+    async def _finish(
+        self,
+        operation: Operation,
+        assigned: tuple[StoredTrial, ...] = (),
+        suggested: tuple[Trial, ...] = (),
+    ) -> None:
+        await self._studies.finish_operation(operation, assigned=assigned, suggested=suggested)
+        self._notices.publish(JobUid(operation.study))
+
+
+def _failed(operation: Operation, code: int, message: str, now: int) -> Operation:
+    return replace(
+        operation, state=OperationState.FAILED, updated=now, error=JobError(code, message)
+    )

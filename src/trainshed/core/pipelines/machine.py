@@ -1,0 +1,153 @@
+"""The life of a training pipeline as pure functions: what its backing job shows leads to its next state (facts §1.2).
+
+A pipeline and its job are stored in one step, so that it never has to wait for one. The model is registered in the
+commit that ends the pipeline.
+"""
+
+import json
+from dataclasses import replace
+
+from trainshed.core.failure.messages import CANCELLED, INVALID_ARGUMENT
+from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.states import JobState, PipelineTrigger
+from trainshed.core.names import JobUid, ModelName
+from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task
+from trainshed.core.tuning.records import TuningJob
+
+Told = tuple[TimelineEntry, ...]
+
+
+def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
+    """The pipeline as it is stored, together with its job."""
+    return _goes(replace(pipeline, job=backing.uid), PipelineTrigger.JOB_CREATED)
+
+
+def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Told]:
+    """A cancel was accepted; the job that runs is cancelled by whoever looks at the pipeline next."""
+    if pipeline.state.is_final or pipeline.cancelled:
+        return pipeline, ()
+    changed = replace(_goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED), cancelled=event.at)
+    return changed, (
+        TimelineEntry(event.at, "cancel_requested", "The pipeline was cancelled by the user."),
+    )
+
+
+def observed(
+    pipeline: Pipeline, backing: Job | TuningJob | None, now: int
+) -> tuple[Pipeline, Told]:
+    """What the backing job shows, but for its success (`succeeded`). None: it was deleted."""
+    if pipeline.state.is_final:
+        return pipeline, ()
+    if backing is None:
+        error = JobError(INVALID_ARGUMENT, "The backing job of the pipeline was deleted.")
+        return _ends(pipeline, PipelineTrigger.JOB_FAILED, error, now)
+    if backing.started and not pipeline.started:
+        pipeline = replace(pipeline, started=backing.started)
+    match backing.state:
+        case JobState.RUNNING:
+            changed = _goes(pipeline, PipelineTrigger.JOB_RUNNING)
+            if changed.state is pipeline.state:
+                return changed, ()
+            told = TimelineEntry(now, "running", f"{backing.name} is running.")
+            return replace(changed, updated=now), (told,)
+        case JobState.PREPARING if backing.started:
+            changed = _goes(pipeline, PipelineTrigger.JOB_RETRIED)
+            return (changed if changed == pipeline else replace(changed, updated=now)), ()
+        case JobState.FAILED:
+            return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
+        case JobState.CANCELLED:
+            message = (
+                "The pipeline was cancelled by the user."
+                if pipeline.cancelled
+                else f"Its job {backing.name} was cancelled."
+            )
+            error = JobError(CANCELLED, message, cause="cancelled")
+            return _ends(pipeline, PipelineTrigger.JOB_CANCELLED, error, now)
+        case _:
+            return pipeline, ()
+
+
+def artifacts(pipeline: Pipeline, best_trial: int) -> str:
+    """Where the model of a job that succeeded must be: artifactUri, else the job's model directory, of a tuning task that of
+    its best trial (facts §1.2)."""
+    draft = pipeline.spec.model
+    assert draft is not None
+    if draft.artifact_uri:
+        return draft.artifact_uri
+    base = pipeline.spec.output.removesuffix("/")
+    return f"{base}/{best_trial}/model" if pipeline.spec.task is Task.TUNING else f"{base}/model"
+
+
+def succeeded(
+    pipeline: Pipeline, version: ModelVersion | None, best_job: JobUid, now: int
+) -> tuple[Pipeline, Told]:
+    """The job succeeded, and its model, if one was asked for, is registered with this very step. `best_job`: the job of
+    the best trial of a tuning task, 0 = it was none."""
+    named = f"{version.name}@{version.version}" if version else ""
+    done = replace(pipeline, model=named, best_job=best_job)
+    ended = _goes(done, PipelineTrigger.JOB_SUCCEEDED)
+    left = f" It left the model {named}." if named else ""
+    entry = TimelineEntry(now, "succeeded", f"The pipeline succeeded.{left}", {"model": named})
+    return replace(ended, ended=now, updated=now, started=ended.started or now), (entry,)
+
+
+def model_missing(pipeline: Pipeline, uri: str, now: int) -> tuple[Pipeline, Told]:
+    """The job succeeded and left nothing where the model should be."""
+    error = JobError(
+        INVALID_ARGUMENT,
+        f"The training job succeeded, but there is no model at {uri}: the program must write its model to the "
+        "directory that AIP_MODEL_DIR names, or model_to_upload.artifact_uri must say where it is.",
+        cause="model",
+    )
+    return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
+
+
+def parent_model_missing(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline, Told]:
+    """The model that was to get a new version is no more."""
+    error = JobError(
+        INVALID_ARGUMENT,
+        f"The training job succeeded, but {name}, which was to get its model as a new version, was deleted meanwhile.",
+        cause="model",
+    )
+    return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
+
+
+def model_version(
+    pipeline: Pipeline, uri: str, versions: tuple[ModelVersion, ...], now: int
+) -> ModelVersion:
+    """The version that the pipeline leaves, after those that the model has (newest first)."""
+    draft = pipeline.spec.model
+    assert draft is not None
+    name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
+    given = json.loads(draft.public_json)
+    aliases = draft.aliases
+    if not versions and "default" not in aliases:
+        aliases = ("default", *aliases)
+    return ModelVersion(
+        name=name,
+        version=versions[0].version + 1 if versions else 1,
+        display_name=draft.display_name,
+        public_json=json.dumps(given | {"artifactUri": uri}, ensure_ascii=False),
+        artifact_uri=uri,
+        created=now,
+        updated=now,
+        aliases=aliases,
+        labels=draft.labels,
+        pipeline=str(pipeline.name),
+    )
+
+
+def _ends(
+    pipeline: Pipeline, trigger: PipelineTrigger, error: JobError | None, now: int
+) -> tuple[Pipeline, Told]:
+    ended = replace(_goes(pipeline, trigger), error=error, ended=now, updated=now)
+    message = error.message if error else "The pipeline is over."
+    return ended, (TimelineEntry(now, ended.state.value.lower(), message),)
+
+
+def _goes(pipeline: Pipeline, trigger: PipelineTrigger) -> Pipeline:
+    story = (f"pipeline {pipeline.uid} ({pipeline.name}): {pipeline.state}",)
+    state = tables.PIPELINE.fire(pipeline.state, trigger, story)
+    return pipeline if state is None else replace(pipeline, state=state)

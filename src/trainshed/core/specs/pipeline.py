@@ -1,0 +1,208 @@
+"""A TrainingPipeline in public JSON becomes a `PipelineSpec` and the job it runs, or a list of everything wrong with it.
+
+Rules: facts §1.2, §3.4, §5.7. Served are the custom task and the tuning task; what a model or the data is to be is read
+here, whether it exists is for the API and the controller to say.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainshed.core.names import ModelName
+from trainshed.core.pipelines.records import ModelDraft, PipelineSpec, Task
+from trainshed.core.runtime import RuntimeCatalog
+from trainshed.core.specs import syntax
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.pipeline_data import read_data
+from trainshed.core.specs.request import Faults, Section
+from trainshed.core.specs.tuning import ParsedTuningJob, read_tuning_spec
+from trainshed.core.specs.vertex import ParsedCustomJob, read_job_spec, unserved, with_warnings
+
+DEFINITIONS = {
+    "custom_task_1.0.0.yaml": Task.CUSTOM,
+    "hyperparameter_tuning_task_1.0.0.yaml": Task.TUNING,
+}
+"""Tasks by the last part of their definition's URI."""
+_DIRECTORY = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
+_CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
+
+_MODEL_ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
+_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPipeline:
+    """A valid training pipeline; `labels` in the order given. `job`: what it runs, with a display name and the labels that
+    come from the pipeline's."""
+
+    spec: PipelineSpec
+    display_name: str
+    labels: tuple[tuple[str, str], ...]
+    job: ParsedCustomJob | ParsedTuningJob
+
+
+def parse_pipeline(
+    public: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    *,
+    region: str,
+    runtimes: RuntimeCatalog,
+    max_trials: int,
+    new_id: str,
+) -> ParsedPipeline:
+    """Read a TrainingPipeline.
+
+    `public` is its public JSON, whose trainingTaskInputs are not looked at; `inputs` those inputs in public JSON: a
+    CustomJobSpec, or the study, trial job and counts of a tuning job. `region`: of the request; `max_trials`: of one
+    tuning job, 0 = no limit; `new_id`: of a model that the request gives no id. Raises InvalidRequest with every violation.
+    """
+    pipeline = Section(public, "", Faults())
+    display_name = syntax.read_display_name(pipeline)
+    labels = syntax.read_labels(pipeline)
+    task = _read_task(pipeline)
+    data = read_data(pipeline)
+    given = Section(inputs, "training_task_inputs", pipeline.faults)
+    job: JobSpec | None = None
+    tuning = None
+    if task is Task.TUNING:
+        tuning = read_tuning_spec(given, region=region, runtimes=runtimes, max_trials=max_trials)
+        job = tuning.trial
+    elif task is Task.CUSTOM:
+        job = read_job_spec(given, region, runtimes)
+    output = job.base_output_directory if job is not None else ""
+    model = _read_model(pipeline, region, new_id, is_placed=bool(output) or task is None)
+    pipeline.faults.refuse()
+    assert task is not None and job is not None, "an unknown task is a fault"
+    job = with_warnings(
+        _with_env(job, data.env), *unserved(pipeline), *data.warnings, *_idle(pipeline)
+    )
+    name = _child_name(display_name, task)
+    return ParsedPipeline(
+        spec=PipelineSpec(task, output, model),
+        display_name=display_name,
+        labels=labels,
+        job=ParsedCustomJob(job, name, labels)
+        if tuning is None
+        else ParsedTuningJob(dataclasses.replace(tuning, trial=job), name, labels),
+    )
+
+
+def _read_task(pipeline: Section) -> Task | None:
+    uri = pipeline.text("trainingTaskDefinition")
+    task = DEFINITIONS.get(uri.rpartition("/")[2])
+    if task is None:
+        said = f"The task {uri!r} is not served" if uri else "The task must be set"
+        pipeline.fault(
+            "trainingTaskDefinition",
+            f"{said}; choose {' or '.join(_DIRECTORY + name for name in DEFINITIONS)}. AutoML and other "
+            "tasks of the public service are not there.",
+        )
+    return task
+
+
+def _child_name(display_name: str, task: Task) -> str:
+    ending = _CHILD[task]
+    return display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
+
+
+def _with_env(job: JobSpec, env: tuple[tuple[str, str], ...]) -> JobSpec:
+    """The job with `env` before the variables of every program, which may say otherwise."""
+    pools = tuple(
+        dataclasses.replace(
+            pool, program=dataclasses.replace(pool.program, env=(*env, *pool.program.env))
+        )
+        for pool in job.pools
+    )
+    return dataclasses.replace(job, pools=pools)
+
+
+def _idle(pipeline: Section) -> tuple[str, ...]:
+    """The SDK sends a model's id and parent also where no model is to be uploaded."""
+    if pipeline.has("modelToUpload"):
+        return ()
+    return tuple(
+        f"{pipeline.at(name)} has no effect without model_to_upload."
+        for name in ("modelId", "parentModel")
+        if pipeline.is_set(name)
+    )
+
+
+def _read_model(
+    pipeline: Section, region: str, new_id: str, *, is_placed: bool
+) -> ModelDraft | None:
+    """`modelToUpload` with its id or parent. `is_placed`: the job has an output directory."""
+    if not pipeline.has("modelToUpload"):
+        return None
+    model = pipeline.section("modelToUpload")
+    display_name = syntax.read_display_name(model)
+    artifacts = model.text("artifactUri")
+    if artifacts and (fault := syntax.bucket_path_fault(artifacts)):
+        model.fault("artifactUri", fault)
+    elif not artifacts and not is_placed:
+        model.fault(
+            "artifactUri",
+            "There is nowhere to find the model: set base_output_directory in the task's inputs, or an "
+            "artifact_uri.",
+        )
+    if model.has("containerSpec") and not model.section("containerSpec").text("imageUri"):
+        model.section("containerSpec").fault("imageUri", "The serving image must be set.")
+    model_id, is_new_version = _read_model_id(pipeline, region, new_id)
+    return ModelDraft(
+        model_id=model_id,
+        display_name=display_name,
+        public_json=json.dumps(model.values, ensure_ascii=False, separators=(",", ":")),
+        artifact_uri=artifacts,
+        is_new_version=is_new_version,
+        aliases=_read_aliases(model),
+        labels=syntax.read_labels(model),
+    )
+
+
+def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bool]:
+    """The id of the model, and whether it is there already."""
+    given, parent = pipeline.text("modelId"), pipeline.text("parentModel")
+    if given and not _MODEL_ID.fullmatch(given):
+        pipeline.fault(
+            "modelId",
+            f"{given!r} is not a model id; it has at most 63 lowercase letters, digits, underscores and "
+            "dashes, and does not begin with a digit or dash.",
+        )
+    if not parent:
+        return given or new_id, False
+    if given:
+        pipeline.fault(
+            "modelId", "A new version has the id of its parent_model; leave model_id out."
+        )
+    try:
+        name, version = ModelName.parse(parent)
+    except ValueError as error:
+        pipeline.fault("parentModel", f"{error}.")
+        return new_id, True
+    if name.location != region:
+        pipeline.fault(
+            "parentModel", f"The model lies in {name.location}, and the pipeline in {region}."
+        )
+    elif version:
+        pipeline.fault(
+            "parentModel", f"{parent!r} names a version; name the model alone, {str(name)!r}."
+        )
+    return name.model_id, True
+
+
+def _read_aliases(model: Section) -> tuple[str, ...]:
+    aliases = model.texts("versionAliases")
+    for index, alias in enumerate(aliases):
+        fault = ""
+        if not _ALIAS.fullmatch(alias):
+            fault = (
+                f"{alias!r} is not an alias; it has 2 to 128 letters, digits and dashes, begins with a "
+                "lowercase letter and ends with one or with a digit."
+            )
+        elif alias in aliases[:index]:
+            fault = f"The alias {alias!r} is given more than once."
+        if fault:
+            model.faults.add(f"{model.at('versionAliases')}[{index}]", fault)
+    return aliases

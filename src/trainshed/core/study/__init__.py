@@ -1,0 +1,1 @@
+"""What a study and its trials are and what may happen to them: parameters, measurements, states. Pure."""

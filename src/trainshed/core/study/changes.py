@@ -1,0 +1,114 @@
+"""What may happen to a trial, and what it is then: one transition table, and pure changes of `Trial` that obey it.
+
+The triggers come from clients of the study APIs as well as from the controller, so a cell that is `Illegal` is told to
+whoever asked (FailedPrecondition) and is no fault of ours. Times are ns since the epoch.
+"""
+
+import enum
+from dataclasses import replace
+from typing import Final
+
+from trainshed.core.errors import FailedPrecondition
+from trainshed.core.lifecycle.transitions import Ignore, Illegal, Next, Table
+from trainshed.core.study.trials import Measurement, Trial, TrialState
+
+
+class TrialTrigger(enum.StrEnum):
+    """What moves a trial on.
+
+    ASSIGNED: a client was given it. MEASURED: a measurement of it came. STOP_ASKED: by an early stopping rule or a
+    StopTrial call. COMPLETED: with a final measurement. FOUND_INFEASIBLE: it ends without one.
+    """
+
+    ASSIGNED = "assigned"
+    MEASURED = "measured"
+    STOP_ASKED = "stop asked"
+    COMPLETED = "completed"
+    FOUND_INFEASIBLE = "found infeasible"
+
+
+_S, _T = TrialState, TrialTrigger
+_EVALUATED: Final = Illegal("somebody evaluates it already")
+_OVER: Final = Illegal("it is over, and what was measured of it stands; create another trial")
+_FINAL: Final = dict.fromkeys(TrialTrigger, _OVER)
+
+TRIAL: Final = Table(
+    "trial",
+    TrialState,
+    TrialTrigger,
+    {
+        _S.REQUESTED: {
+            _T.ASSIGNED: _S.ACTIVE,
+            _T.MEASURED: _S.ACTIVE,  # who measures it evaluates it: nobody else is to be given it
+            _T.STOP_ASKED: _S.STOPPING,
+            _T.COMPLETED: _S.SUCCEEDED,
+            _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
+        },
+        _S.ACTIVE: {
+            _T.ASSIGNED: _EVALUATED,
+            _T.MEASURED: _S.ACTIVE,
+            _T.STOP_ASKED: _S.STOPPING,
+            _T.COMPLETED: _S.SUCCEEDED,
+            _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
+        },
+        _S.STOPPING: {
+            _T.ASSIGNED: _EVALUATED,
+            _T.MEASURED: _S.STOPPING,  # it may report until it has stopped
+            _T.STOP_ASKED: Ignore("it was told to stop before"),
+            _T.COMPLETED: _S.SUCCEEDED,
+            _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
+        },
+        _S.SUCCEEDED: _FINAL,
+        _S.INFEASIBLE: _FINAL,
+    },
+)
+
+NOT_MEASURED: Final = "It was completed without a measurement of every metric of its study."
+"""Why a trial is infeasible that was completed with nothing to be its final measurement (facts §1.2, §7.4)."""
+
+
+def assigned(trial: Trial, client: str, now: int) -> Trial:
+    """`client` evaluates it from now on. Raises FailedPrecondition unless it is REQUESTED."""
+    return replace(_moved(trial, TrialTrigger.ASSIGNED), client=client, started=now)
+
+
+def measured(trial: Trial, now: int) -> Trial:
+    """A measurement is added to it, by somebody who evaluates it. Raises FailedPrecondition if it is over."""
+    return replace(_moved(trial, TrialTrigger.MEASURED), started=trial.started or now)
+
+
+def stopped(trial: Trial) -> Trial:
+    """It is to stop; being told twice is fine. Raises FailedPrecondition if it is over."""
+    return replace(_moved(trial, TrialTrigger.STOP_ASKED), stopped_early=True)
+
+
+def completed(trial: Trial, final: Measurement | None, now: int) -> Trial:
+    """It is over with this final measurement, or infeasible for want of one. Raises FailedPrecondition if it was over
+    before: a final measurement is never replaced."""
+    if final is None:
+        return infeasible(trial, NOT_MEASURED, now)
+    return replace(_moved(trial, TrialTrigger.COMPLETED), final=final, ended=now)
+
+
+def infeasible(trial: Trial, reason: str, now: int) -> Trial:
+    """It is over without a final measurement. Raises FailedPrecondition if it was over before."""
+    moved = _moved(trial, TrialTrigger.FOUND_INFEASIBLE)
+    return replace(moved, final=None, infeasible_reason=reason, ended=now)
+
+
+def _moved(trial: Trial, trigger: TrialTrigger) -> Trial:
+    cell = TRIAL.cells[trial.state, trigger]
+    if isinstance(cell, Illegal):
+        raise FailedPrecondition(
+            f"Trial {trial.number} is {trial.state} and cannot be {_WORDS[trigger]}: {cell.why}."
+        )
+    return replace(trial, state=cell.state) if isinstance(cell, Next) else trial
+
+
+_WORDS: Final = {
+    TrialTrigger.ASSIGNED: "given to a client",
+    TrialTrigger.MEASURED: "measured",
+    TrialTrigger.STOP_ASKED: "stopped",
+    TrialTrigger.COMPLETED: "completed",
+    TrialTrigger.FOUND_INFEASIBLE: "completed as infeasible",
+}

@@ -1,0 +1,50 @@
+"""When a study ends by itself: the public studyStoppingConfig (facts §7.2)."""
+
+from collections.abc import Sequence
+
+from trainshed.core.study.final import objectives, score
+from trainshed.core.study.spec import Limits, StudySpec
+from trainshed.core.study.trials import Trial, TrialState
+
+
+def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: int, now: int) -> str:
+    """Which limit a study has come to, in words; "" for none. `trials`: all of it, ascending by number."""
+    limits = spec.limits
+    if limits.min_trials is not None and len(trials) < limits.min_trials:
+        return ""
+    if limits.min_duration is not None and now - created < limits.min_duration:
+        return ""
+    if limits.max_trials is not None and len(trials) >= limits.max_trials:
+        return f"it has {len(trials)} trials of at most {limits.max_trials}"
+    if limits.max_duration is not None and now - created >= limits.max_duration:
+        return f"it is older than {limits.max_duration / 1e9:g} s"
+    if limits.end_at is not None and now >= limits.end_at:
+        return "its last moment has come"
+    return _without_progress(limits, spec, trials, now)
+
+
+def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], now: int) -> str:
+    """Counted from the trial that is the best so far; of several objectives from the last one that is better in any."""
+    if limits.max_trials_without_progress is None and limits.max_duration_without_progress is None:
+        return ""
+    done = sorted(
+        (t for t in trials if t.state is TrialState.SUCCEEDED and t.final is not None),
+        key=lambda trial: (trial.ended, trial.number),
+    )
+    best: dict[str, float] = {}
+    since, at = 0, 0
+    for trial in done:
+        since += 1
+        for metric in objectives(spec):
+            value = trial.final.value(metric.id) if trial.final else None
+            if value is None:
+                continue
+            if metric.id not in best or score(metric, value) > best[metric.id]:
+                best[metric.id] = score(metric, value)
+                since, at = 0, trial.ended
+    many, long = limits.max_trials_without_progress, limits.max_duration_without_progress
+    if many is not None and done and since >= many:
+        return f"its last {since} trials brought nothing better"
+    if long is not None and done and now - at >= long:
+        return f"nothing better was found for {(now - at) / 1e9:.0f} s"
+    return ""

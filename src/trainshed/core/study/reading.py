@@ -1,0 +1,214 @@
+"""What a client says of a trial, held against the study's spec: parameters and measurements (SPEC §6, facts §7.2).
+
+Both study APIs bring their messages into the neutral shapes here. Everything wrong is reported at once, on the field
+path that the caller used.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from trainshed.core.specs.request import Faults
+from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
+from trainshed.core.study.trials import Measurement, Parameters
+
+_SAME: Final = 1e-10
+"""Discrete values this near are one (facts §7.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenParameter:
+    """One parameter as sent. `path`: of the entry; `id_field`: the field in it that names the parameter.
+    `value` None: neither a number nor a text."""
+
+    path: str
+    id_field: str
+    id: str
+    value: float | int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenMetric:
+    """`path`: of the entry; `id_field`: the field in it that names the metric."""
+
+    path: str
+    id_field: str
+    id: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class GivenMeasurement:
+    """One measurement as sent. `elapsed`: ns, at the field `elapsed_field`."""
+
+    path: str
+    elapsed_field: str
+    metrics: tuple[GivenMetric, ...]
+    step: int
+    elapsed: int
+
+
+def read_parameters(
+    spec: StudySpec, given: Sequence[GivenParameter], faults: Faults, *, at: str
+) -> Parameters:
+    """The parameters of a trial in the order of the tree: each active one once, and no others.
+
+    Every fault is reported to `faults` (a missing parameter on `at`), and then the answer is not to be used.
+    """
+    by_id: dict[str, GivenParameter] = {}
+    for entry in given:
+        if entry.id in by_id:
+            faults.add(
+                f"{entry.path}.{entry.id_field}",
+                f"{entry.id!r} is given twice; give each parameter once.",
+            )
+        by_id.setdefault(entry.id, entry)
+    values: list[Value | None] = []
+    unclear: set[int] = set()
+    settled: set[str] = set()
+    for index, node in enumerate(spec.parameters):
+        value = None
+        if node.parent in unclear:
+            # Its parent is wrong: whether it is active cannot be said, so nothing is said of it.
+            unclear.add(index)
+            settled.add(node.id)
+        elif _is_active(node, values):
+            settled.add(node.id)
+            value = _read_value(node, by_id.get(node.id), faults, at)
+            if value is None:
+                unclear.add(index)
+        values.append(value)
+    _report_others(spec, by_id, settled, faults)
+    nodes = zip(spec.parameters, values, strict=True)
+    return tuple((node.id, value) for node, value in nodes if value is not None)
+
+
+def read_measurement(
+    spec: StudySpec, given: GivenMeasurement, faults: Faults, *, final: bool
+) -> Measurement:
+    """A measurement of known metrics with finite values; a final one has all metrics of the study.
+
+    One that says neither step nor elapsed time counts as made at step 0: the public guide's own example adds such.
+    Every fault is reported to `faults`, and then the answer is not to be used.
+    """
+    known = {metric.id: None for metric in spec.metrics}
+    found: dict[str, float] = {}
+    for metric in given.metrics:
+        field = f"{metric.path}.{metric.id_field}"
+        if metric.id not in known:
+            faults.add(
+                field, f"{metric.id!r} is no metric of the study, which has {_listed(known)}."
+            )
+        elif metric.id in found:
+            faults.add(field, f"{metric.id!r} is given twice; give each metric once.")
+        if not math.isfinite(metric.value):
+            faults.add(
+                f"{metric.path}.value",
+                f"{metric.value} is not a finite number; complete a trial that diverged as infeasible.",
+            )
+        found.setdefault(metric.id, metric.value)
+    missing = {name: None for name in known if name not in found}
+    if not given.metrics:
+        faults.add(f"{given.path}.metrics", f"No metric is given; the study has {_listed(known)}.")
+    elif final and missing:
+        faults.add(
+            f"{given.path}.metrics",
+            f"A final measurement has every metric of the study; missing: {_listed(missing)}.",
+        )
+    if given.step < 0:
+        faults.add(f"{given.path}.step_count", f"{given.step} is negative; steps count from 0.")
+    if given.elapsed < 0:
+        faults.add(
+            f"{given.path}.{given.elapsed_field}", "The time is negative; it counts from the start."
+        )
+    return Measurement(tuple(found.items()), given.step, given.elapsed)
+
+
+def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
+    if node.parent < 0:
+        return True
+    parent = values[node.parent]
+    return parent is not None and any(_same(parent, each) for each in node.when)
+
+
+def _same(one: Value, other: Value) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return abs(one - other) <= _SAME
+
+
+def _read_value(
+    node: Parameter, entry: GivenParameter | None, faults: Faults, at: str
+) -> Value | None:
+    if entry is None:
+        faults.add(at, f"The parameter {node.id!r} is missing; it has {_legal(node)}.")
+        return None
+    value = _value(node, entry.value)
+    if value is None:
+        given = "Neither a number nor a text" if entry.value is None else repr(entry.value)
+        faults.add(
+            f"{entry.path}.value", f"{given} is no value of {node.id!r}, which has {_legal(node)}."
+        )
+    return value
+
+
+def _value(node: Parameter, given: float | int | str | None) -> Value | None:
+    """The legal value that is meant, of the type that the spec says; None if there is none."""
+    if node.type is ParameterType.CATEGORICAL:
+        return given if isinstance(given, str) and given in node.categories else None
+    if given is None or isinstance(given, str) or not math.isfinite(given):
+        return None
+    match node.type:
+        case ParameterType.DOUBLE:
+            return float(given) if node.low <= given <= node.high else None
+        case ParameterType.INTEGER:
+            whole = int(given)
+            return whole if whole == given and node.low <= whole <= node.high else None
+        case ParameterType.DISCRETE:
+            return next((each for each in node.values if abs(each - given) <= _SAME), None)
+        case _:
+            assert_never(node.type)
+
+
+def _report_others(
+    spec: StudySpec, given: Mapping[str, GivenParameter], settled: set[str], faults: Faults
+) -> None:
+    """The parameters that are not of the study, or not active beside the others that were given."""
+    ids = {node.id: None for node in spec.parameters}
+    for name, entry in given.items():
+        if name in settled:
+            continue
+        if name not in ids:
+            why = f"{name!r} is no parameter of the study, which has {_listed(ids)}."
+        else:
+            conditions = (
+                f"{spec.parameters[node.parent].id} = {_listed(dict.fromkeys(map(_shown, node.when)))}"
+                for node in spec.parameters
+                if node.id == name
+            )
+            why = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."
+        faults.add(f"{entry.path}.{entry.id_field}", why)
+
+
+def _legal(node: Parameter) -> str:
+    """The values that a parameter may take, in words."""
+    match node.type:
+        case ParameterType.DOUBLE:
+            return f"numbers from {_shown(node.low)} to {_shown(node.high)}"
+        case ParameterType.INTEGER:
+            return f"whole numbers from {_shown(node.low)} to {_shown(node.high)}"
+        case ParameterType.DISCRETE:
+            return f"the values {_listed(dict.fromkeys(map(_shown, node.values)))}"
+        case ParameterType.CATEGORICAL:
+            return f"the values {_listed(dict.fromkeys(node.categories))}"
+
+
+def _shown(value: Value) -> str:
+    return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else str(value)
+
+
+def _listed(names: Mapping[str, None], most: int = 20) -> str:
+    """The first of the names, so that a message stays readable."""
+    shown = list(names)[:most]
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

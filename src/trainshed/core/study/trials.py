@@ -1,0 +1,68 @@
+"""The durable record of a trial: what was tried, what was measured, how it ended (SPEC §6).
+
+Times are nanoseconds since the epoch, 0 where the moment has not come.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import NewType
+
+from trainshed.core.names import JobUid
+from trainshed.core.study.spec import Value
+
+StudyUid = NewType("StudyUid", int)
+"""Identity of a study; that of a tuning job's study is the job's own uid."""
+
+
+class TrialState(enum.StrEnum):
+    """REQUESTED: proposed, nobody evaluates it yet. ACTIVE: somebody does. STOPPING: it was told to stop and may still
+    report. SUCCEEDED: it has a final measurement. INFEASIBLE: it is over and has none."""
+
+    REQUESTED = "REQUESTED"
+    ACTIVE = "ACTIVE"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    INFEASIBLE = "INFEASIBLE"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (TrialState.SUCCEEDED, TrialState.INFEASIBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured after `step` steps and `elapsed` ns: value by metric id. Values are finite."""
+
+    metrics: tuple[tuple[str, float], ...]
+    step: int = 0
+    elapsed: int = 0
+
+    def value(self, metric: str) -> float | None:
+        """None if it was not measured."""
+        return next((value for name, value in self.metrics if name == metric), None)
+
+
+Parameters = tuple[tuple[str, Value], ...]
+"""The active parameters of a trial: value by id, in the order of the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`number` counts from 1 within the study; its text is the public id. Its measurements are rows of their own.
+
+    `client`: who evaluates it ("" = nobody asked for it by name). `job`: the custom job that evaluates it (0 = none).
+    `stopped_early`: it was told to stop by an early stopping rule or a StopTrial call.
+    """
+
+    study: StudyUid
+    number: int
+    state: TrialState
+    parameters: Parameters
+    created: int
+    started: int = 0
+    ended: int = 0
+    client: str = ""
+    final: Measurement | None = None
+    infeasible_reason: str = ""
+    job: JobUid = JobUid(0)
+    stopped_early: bool = False

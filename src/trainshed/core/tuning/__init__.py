@@ -1,0 +1,1 @@
+"""What a hyperparameter tuning job is and what may happen to it: trials that are custom jobs of their own. Pure."""

@@ -1,0 +1,115 @@
+"""How a tuning job's life is told: the timeline entries of its trials, and the reasons of its end. Words only."""
+
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import JobError
+from trainshed.core.study.spec import StudySpec, Value
+from trainshed.core.study.trials import Parameters, Trial
+from trainshed.core.tuning.records import TuningJob
+
+
+def began(job: TuningJob, trial: Trial, job_name: str, now: int) -> TimelineEntry:
+    end = job.spec.first_trial + job.spec.max_trials - 1
+    return TimelineEntry(
+        now,
+        "trial_began",
+        f"Trial {trial.number} of {end}: {assignment(trial.parameters)}.",
+        {"trial": trial.number, "parameters": dict(trial.parameters), "job": job_name},
+    )
+
+
+def succeeded(spec: StudySpec, trial: Trial, *, is_best: bool, now: int) -> TimelineEntry:
+    assert trial.final is not None
+    values = ", ".join(f"{name} {value:g}" for name, value in trial.final.metrics)
+    early = " was stopped early and" if trial.stopped_early else ""
+    best = ", the best so far" if is_best and len(spec.metrics) == 1 else ""
+    return TimelineEntry(
+        now,
+        "trial_succeeded",
+        f"Trial {trial.number}{early} reached {values} at step {trial.final.step}{best}.",
+        {
+            "trial": trial.number,
+            "metrics": dict(trial.final.metrics),
+            "step": trial.final.step,
+            "best": is_best,
+        },
+    )
+
+
+def infeasible(trial: Trial, now: int) -> TimelineEntry:
+    return TimelineEntry(
+        now,
+        "trial_infeasible",
+        f"Trial {trial.number} has no result: {trial.infeasible_reason}",
+        {"trial": trial.number, "reason": trial.infeasible_reason},
+    )
+
+
+def stopping(number: int, why: str, now: int) -> TimelineEntry:
+    return TimelineEntry(
+        now,
+        "trial_stopping",
+        f"Trial {number} is stopped early: {why}",
+        {"trial": number, "why": why},
+    )
+
+
+def exhausted(job: TuningJob, now: int) -> TimelineEntry:
+    return TimelineEntry(
+        now,
+        "exhausted",
+        f"Every point of the search space was tried; no more than {job.begun} trials are run.",
+    )
+
+
+def limit_reached(why: str, now: int) -> TimelineEntry:
+    return TimelineEntry(now, "limit_reached", f"No further trials are run: {why}.")
+
+
+def running(now: int) -> TimelineEntry:
+    return TimelineEntry(now, "running", "The first trial is running.")
+
+
+def cancel_accepted(message: str, at: int) -> TimelineEntry:
+    return TimelineEntry(at, "cancel_requested", message)
+
+
+def over(job: TuningJob, now: int) -> TimelineEntry:
+    """How it ended, and with which trial."""
+    state = job.state.value.lower()
+    counts = f"{job.succeeded} of {job.begun} trials succeeded"
+    best = f"; the best is trial {job.best} with {job.best_value:g}" if job.best else ""
+    message = f"The tuning job {state}: {counts}{best}."
+    return TimelineEntry(now, state, message, {"best": job.best, "succeeded": job.succeeded})
+
+
+def no_metric(wanted: str, reported: tuple[str, ...]) -> str:
+    """Why a trial whose program went well has no result; the most common cause is a tag that is spelled differently."""
+    if reported:
+        named = ", ".join(repr(tag) for tag in reported)
+        return (
+            f"its program reported {named}, not the metric {wanted!r}. Report it under that name "
+            "(hyperparameter_metric_tag of cloudml-hypertune), or name the other one in the study."
+        )
+    return (
+        f"its program ended without reporting the metric {wanted!r}. Report it with cloudml-hypertune: "
+        "hypertune.HyperTune().report_hyperparameter_tuning_metric(...)."
+    )
+
+
+def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str:
+    if job.failed == 1:
+        # The public service ends a job whose first trial fails, whatever the rest would do (facts §7.3).
+        head = f"Trial {trial.number} failed, and so would the others"
+    else:
+        head = f"{job.failed} trials failed ({job.succeeded} succeeded); the last one was trial {trial.number}"
+    return f"{head}: {cause.message if cause else trial.infeasible_reason}"
+
+
+def assignment(parameters: Parameters) -> str:
+    """`lr=0.01, depth=3`."""
+    return ", ".join(f"{name}={shown(value)}" for name, value in parameters) or "no parameters"
+
+
+def shown(value: Value) -> str:
+    """A value for people: floats with six digits."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,61 @@
+"""What one trial of a tuning job runs: its parameters as arguments, directories of its own (SPEC §3, §6, facts §3.5)."""
+
+import dataclasses
+
+from trainshed.core.cluster import is_reducer
+from trainshed.core.names import Api
+from trainshed.core.specs.model import JobSpec, Scheduling, WorkerPool
+from trainshed.core.study.spec import Value
+from trainshed.core.study.trials import Parameters
+
+_EXACT = 2**53
+"""Up to it, an integer is the same number as a float."""
+
+
+def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
+    """The job of trial `number`: `spec` with `--name value` behind the arguments of every program, the reducers' apart.
+
+    A container that has neither command nor arguments gets the parameters as its arguments, in place of those its image
+    brings. What it writes goes below its number (facts §3.5, §3.7).
+    """
+    arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
+    return dataclasses.replace(
+        spec,
+        pools=tuple(
+            pool if is_reducer(spec, pool.position) else _with_arguments(pool, arguments)
+            for pool in spec.pools
+        ),
+        base_output_directory=_below(spec.base_output_directory, number),
+        job_dir=_below(spec.job_dir, number),
+        scheduling=_own_limits(spec),
+        trial=str(number),
+    )
+
+
+def printed(value: Value) -> str:
+    """A value as programs and `ml` views are given it: the shortest text that reads back as the same value.
+
+    A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and what reads
+    a float takes `64` as well (docs/choices.md).
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return str(int(value))
+    return str(value)
+
+
+def _with_arguments(pool: WorkerPool, arguments: tuple[str, ...]) -> WorkerPool:
+    program = pool.program
+    return dataclasses.replace(
+        pool, program=dataclasses.replace(program, args=(*program.args, *arguments))
+    )
+
+
+def _own_limits(spec: JobSpec) -> Scheduling:
+    """`ml` limits the wait for the first trial of all; those that follow wait as long as it takes (docs/choices.md)."""
+    if spec.api is Api.VERTEX:
+        return spec.scheduling
+    return dataclasses.replace(spec.scheduling, max_wait=None)
+
+
+def _below(directory: str, number: int) -> str:
+    return f"{directory.removesuffix('/')}/{number}" if directory else ""

@@ -1,0 +1,92 @@
+"""One turn of a tuning job's machine: the job as it is found and as it becomes, the trials that changed, and what is
+told. Lives as long as one commit is made up; what comes out of it is frozen.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.states import JobTrigger
+from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.tuning.records import RunningTrial, TuningJob
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a turn came to: `trials` and `measurements` are those that are new or changed."""
+
+    job: TuningJob
+    timeline: tuple[TimelineEntry, ...]
+    trials: tuple[Trial, ...]
+    measurements: tuple[tuple[int, Measurement], ...]
+
+
+class Turn:
+    """`now`: ns. `job` is always a valid record: between two calls nothing is half done."""
+
+    __slots__ = ("_before", "_measured", "_told", "_trials", "job", "now")
+
+    def __init__(self, job: TuningJob, now: int) -> None:
+        self.job = job
+        self.now = now
+        self._before = job
+        self._told: list[TimelineEntry] = []
+        self._trials: dict[int, Trial] = {}
+        self._measured: list[tuple[int, Measurement]] = []
+
+    def result(self) -> Result:
+        if self.job is not self._before:
+            self.job = replace(self.job, updated=max(self.now, self.job.updated))
+        trials = tuple(self._trials.values())
+        return Result(self.job, tuple(self._told), trials, tuple(self._measured))
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials that are new or changed so far."""
+        return tuple(self._trials.values())
+
+    def tell(self, entry: TimelineEntry) -> None:
+        self._told.append(entry)
+
+    def change(self, **changes: Any) -> None:
+        """Set fields of the job that no table speaks of."""
+        self.job = replace(self.job, **changes)
+
+    def goes(self, trigger: JobTrigger) -> bool:
+        """Fire the job's table; False if the trigger is ignored. Raises IllegalTransition."""
+        job = self._before
+        begun = f"tuning job {job.uid} ({job.name}): {job.state}, {len(job.running)} trials run"
+        told = (f"{entry.kind}: {entry.message}" for entry in self._told)
+        state = tables.JOB.fire(self.job.state, trigger, (begun, *told))
+        if state is not None:
+            self.change(state=state)
+        return state is not None
+
+    def running(self, number: int) -> RunningTrial | None:
+        """None if the trial of that number is over."""
+        return next((each for each in self.job.running if each.number == number), None)
+
+    def change_running(self, running: RunningTrial) -> None:
+        self.change(
+            running=tuple(
+                running if each.number == running.number else each for each in self.job.running
+            )
+        )
+
+    def current(self, trial: Trial) -> Trial:
+        """A trial as this turn has made it."""
+        return self._trials.get(trial.number, trial)
+
+    def store(self, trial: Trial) -> None:
+        """The trial is new, or another one than is stored."""
+        self._trials[trial.number] = trial
+
+    def over(self, trial: Trial) -> None:
+        """The trial has come to its end, and runs no more."""
+        self.store(trial)
+        self.change(running=tuple(each for each in self.job.running if each.number != trial.number))
+
+    def measure(self, number: int, measurement: Measurement) -> None:
+        """A trial has a measurement that is not stored yet."""
+        self._measured.append((number, measurement))

@@ -1,0 +1,277 @@
+"""What a trial's program reports, taken down for good (SPEC §6, facts §7.4).
+
+The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in it. So
+the file is read whole whenever it changes, and what is new goes to `metrics.jsonl` beside the replica's log; what was
+taken down once stays, whatever becomes of the file. Runs on Python 3.6.
+
+A line of `metrics.jsonl` is one of
+
+    {"started": NS, "incarnation": N}                                   the program was started
+    {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     it reported these
+
+`at`: when it was reported, by the program's own clock if it says so; for one tag and step it ascends, and the newest
+value counts. Values are finite. The same value again is not taken down again.
+"""
+
+import json
+import os
+import time
+
+from trainshed.replica import lookout, loop, program, protocol, reports
+from trainshed.replica import segments as log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+FILE = "metrics.jsonl"
+
+_TELL_EVERY = 0.02
+_SYNC_EVERY = 1.0
+_RETRY = 0.005
+_LONG_LOOK = 0.02
+_SHARE = 10
+"""A look that takes so many seconds of a processor is followed by a rest of ten times that."""
+_SHOWN = reports.SHOWN
+_MOST_NOTICES = 20
+_REMEMBERED_LINES = 1000
+_REMEMBERED_VALUES = 20000
+_READ_BACK = 1 << 20
+
+
+class _Recent:
+    """Remembers at least the last `most` things that were put or asked for, and at most twice as many."""
+
+    __slots__ = ("_new", "_old", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._new: "dict[Any, Any]" = {}
+        self._old: "dict[Any, Any]" = {}
+
+    def get(self, key: "Any") -> "Any":
+        """What was put there last; None if that was never, or too long ago."""
+        value = self._new.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self.put(key, value)
+        return value
+
+    def put(self, key: "Any", value: "Any") -> None:
+        self._new[key] = value
+        if len(self._new) > self.most:
+            self._old, self._new = self._new, {}
+
+
+class Metrics:
+    """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is something new
+    to read, at most every 20 ms."""
+
+    __slots__ = (
+        "_begun",
+        "_events",
+        "_file",
+        "_incarnation",
+        "_left_out",
+        "_lookout",
+        "_notices",
+        "_rest_until",
+        "_say",
+        "_seen",
+        "_syncing",
+        "_taken",
+        "_tell",
+        "_telling",
+        "_values",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        logs: str,
+        incarnation: int,
+        events: loop.Loop,
+        *,
+        say: "Callable[[str], None]",
+        tell: "Callable[[], None]",
+    ) -> None:
+        """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
+        self._incarnation = incarnation
+        self._events = events
+        self._say = say
+        self._tell = tell
+        self._lookout = lookout.Lookout(
+            protocol.FILES, program.HYPERTUNE, reports.FILE, events, self._changed
+        )
+        self._seen = _Recent(_REMEMBERED_LINES)
+        self._values = _Recent(_REMEMBERED_VALUES)
+        self._notices: "set[str]" = set()
+        self._left_out = 0
+        self._rest_until = 0.0
+        self._waiting = self._telling = self._syncing = self._taken = self._begun = False
+        self._file = self._reopen(os.path.join(logs, FILE))
+        if incarnation > 1:
+            # Its shim may have been killed before it took down the last of it.
+            self._look(left_by=incarnation - 1)
+
+    def begin(self, started: int) -> None:
+        """The program runs since then (ns)."""
+        self._begun = True
+        self._append({"started": started, "incarnation": self._incarnation})
+        self.tell_again()
+        self._lookout.begin()
+
+    def tell_again(self) -> None:
+        """Somebody is there who does not know whether there is anything."""
+        self._tell_soon()
+
+    def seal(self) -> None:
+        """The program is over: take down the last of it. Everything is durable then."""
+        self._lookout.close()
+        self._look(last=True)
+        if self._left_out > 1:
+            self._say(
+                "%d values that are no finite numbers were left out of this trial's metrics."
+                % self._left_out
+            )
+        if self._telling:
+            self._tell()
+        self._sync()
+        os.close(self._file)
+
+    def _reopen(self, path: str) -> int:
+        """Go on with what earlier incarnations took down; a torn end is cut off.
+
+        Syncing the file is enough: the file systems in use make a new file's name durable with it (`journal`).
+        """
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
+        data = os.pread(handle, _READ_BACK, skipped)
+        end = data.rfind(b"\n") + 1
+        os.ftruncate(handle, skipped + end)
+        for line in data[:end].split(b"\n"):
+            try:
+                entry = json.loads(line.decode("utf-8"))
+            except ValueError:
+                continue  # The first piece of what was read, or what a power cut left.
+            for tag, value in entry.get("values", {}).items():
+                self._values.put((tag, entry["step"]), (entry["at"], value))
+                self._taken = True
+        return handle
+
+    def _changed(self) -> None:
+        if not self._waiting:
+            pause = self._rest_until - time.monotonic()
+            if pause > 0:
+                self._look_after(pause)
+            else:
+                self._look()
+
+    def _look_after(self, pause: float) -> None:
+        self._waiting = True
+        self._events.after(pause, self._wake)
+
+    def _wake(self) -> None:
+        self._waiting = False
+        self._look()
+
+    def _look(self, *, left_by: int = 0, last: bool = False) -> None:
+        """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is over."""
+        begin = time.process_time()
+        try:
+            data = self._lookout.read()
+        except lookout.Unreadable as unreadable:
+            self._notice("", "The trial's metrics file cannot be read: %s." % unreadable)
+            return
+        except lookout.Changing:
+            if not last:
+                self._look_after(_RETRY)
+            return
+        lines = data.split(b"\n")
+        self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
+        for number, line in enumerate(lines, 1):
+            if line.strip() and self._seen.get(line) is None:
+                try:
+                    report = reports.Report(line)
+                except reports.NoMetric:
+                    if number == len(lines) and not last:
+                        break  # It is being written.
+                    self._seen.put(line, True)
+                    self._notice_line(line)
+                    continue
+                self._seen.put(line, True)
+                self._take(report, left_by)
+        taken = time.process_time() - begin
+        if taken > _LONG_LOOK:
+            self._rest_until = time.monotonic() + taken * _SHARE
+
+    def _take(self, report: reports.Report, left_by: int) -> None:
+        for tag, given in report.wrong.items():
+            self._left_out += 1
+            self._notice(
+                tag,
+                "The metric %s was reported as %s at step %d. Only finite numbers count: this one is left out, and so"
+                " are others like it." % (json.dumps(tag)[:_SHOWN], given, report.step),
+            )
+        at = log.now() if report.at is None else report.at
+        values: "dict[str, float]" = {}
+        for tag, value in report.values.items():
+            before: "tuple[int, float] | None" = self._values.get((tag, report.step))
+            if before is not None:
+                # What was left behind may have been superseded already; what is new supersedes, whatever the clock says.
+                if before[1] == value or (left_by and at <= before[0]):
+                    continue
+                at = max(at, before[0] + 1)
+            values[tag] = value
+        if values:
+            for tag, value in values.items():
+                self._values.put((tag, report.step), (at, value))
+            self._append(
+                {
+                    "at": at,
+                    "step": report.step,
+                    "values": values,
+                    "incarnation": left_by or self._incarnation,
+                }
+            )
+            self._taken = True
+            self._tell_soon()
+
+    def _append(self, entry: "dict[str, Any]") -> None:
+        view = memoryview(json.dumps(entry).encode("utf-8") + b"\n")
+        while view:
+            view = view[os.write(self._file, view) :]
+        if not self._syncing:
+            self._syncing = True
+            self._events.after(_SYNC_EVERY, self._sync)
+
+    def _sync(self) -> None:
+        if self._syncing:
+            self._syncing = False
+            getattr(os, "fdatasync", os.fsync)(self._file)
+
+    def _tell_soon(self) -> None:
+        # Nothing is told of an incarnation before its start.
+        if self._begun and self._taken and not self._telling:
+            self._telling = True
+            self._events.after(_TELL_EVERY, self._tell_now)
+
+    def _tell_now(self) -> None:
+        if self._telling:
+            self._telling = False
+            self._tell()
+
+    def _notice_line(self, line: bytes) -> None:
+        shown = json.dumps(line[:_SHOWN].decode("utf-8", "replace"))
+        self._notice(
+            "{}",
+            "A line of the trial's metrics file is no report and is left out, and so are others like it: %s. One is a"
+            ' JSON object like {"global_step": "5", "acc": "0.9"}.' % shown,
+        )
+
+    def _notice(self, subject: str, text: str) -> None:
+        """Once for each subject, and not without end."""
+        if subject not in self._notices and len(self._notices) < _MOST_NOTICES:
+            self._notices.add(subject)
+            self._say(text)

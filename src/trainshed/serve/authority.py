@@ -1,0 +1,132 @@
+"""A certificate authority for one service: its certificate and key, and the server certificates that it signs.
+
+Loads `cryptography`; imported only where certificates are made (`serve.certificates`).
+"""
+
+import datetime
+import ipaddress
+import secrets
+from collections.abc import Iterable
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_EARLIER = 3_600
+"""Seconds for which a certificate is valid already: the clocks of machines differ."""
+
+
+class Authority:
+    """A root of its own: nothing else trusts it, and it signs nothing else than servers."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+
+    @classmethod
+    def new(cls, now: float, seconds: float) -> "Authority":
+        """A new one, valid for so many seconds from `now` (seconds since the epoch)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        # A name of its own: a client that meets two authorities of one name may try the wrong one.
+        subject = _named(f"Trainshed authority {secrets.token_hex(4)}")
+        builder = (
+            _builder(subject, subject, key.public_key(), now, now + seconds)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def read(cls, certificate: bytes, key: bytes) -> "Authority":
+        """From PEM. Raises ValueError if it is no authority of this kind."""
+        found = x509.load_pem_x509_certificate(certificate)
+        secret = serialization.load_pem_private_key(key, None)
+        if not isinstance(secret, ec.EllipticCurvePrivateKey) or (
+            secret.public_key() != found.public_key()
+        ):
+            raise ValueError("ca.key does not belong to ca.pem; restore both, or move both away")
+        return cls(found, secret)
+
+    @property
+    def ends(self) -> float:
+        """Until when it is valid, in seconds since the epoch."""
+        return self._certificate.not_valid_after_utc.timestamp()
+
+    def certificate_pem(self) -> bytes:
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def key_pem(self) -> bytes:
+        return _key_pem(self._key)
+
+    def issue(self, names: tuple[str, ...], now: float, ends: float) -> tuple[bytes, bytes]:
+        """A server's certificate for these names and addresses, and its key, as PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = self._certificate
+        signer = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        builder = (
+            _builder(_named("Trainshed"), issuer.subject, key.public_key(), now, ends)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(_alternatives(names)), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer),
+                critical=False,
+            )
+        )
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: float,
+    ends: float,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime.fromtimestamp(begins - _EARLIER, datetime.UTC))
+        .not_valid_after(datetime.datetime.fromtimestamp(ends, datetime.UTC))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternatives(names: Iterable[str]) -> Iterable[x509.GeneralName]:
+    for name in names:
+        try:
+            yield x509.IPAddress(ipaddress.ip_address(name))
+        except ValueError:
+            yield x509.DNSName(name)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

@@ -1,0 +1,220 @@
+"""The certificates that gRPC shows over TLS: given by the user, or made by an authority of the service's own.
+
+The authority is made at the first start and stays, so that clients that were told of it once go on; the server's own
+certificate is renewed at a start when it nears its end or the service got other names. Making them happens in a
+process of its own (`python -m trainshed.serve.certificates`), because what it takes to make one, a service that runs
+for weeks has no use for. Blocks on disks and processes; the service has no event loop yet.
+"""
+
+import importlib.util
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainshed.replica import durable
+
+_DAY: Final = 86_400
+AUTHORITY_DAYS: Final = 3_650
+SERVER_DAYS: Final = 825
+"""Clients of some vendors take nothing that is valid for longer."""
+RENEW_DAYS: Final = 275
+"""A certificate with less than this ahead of it is renewed: a service may then run for most of a year."""
+_MAKE_SECONDS: Final = 60
+
+
+class CertificatesUnusable(Exception):
+    """There is no certificate to serve with. The message says which file, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files in PEM. `chain` and `key` are the server's; `ca` is what a client has to trust; `roots` the same
+    together with the roots that gRPC clients trust anyway."""
+
+    chain: Path
+    key: Path
+    ca: Path
+    roots: Path
+
+
+def given(chain: Path, key: Path, directory: Path) -> Certificates:
+    """The user's own certificates; clients are to trust what stands in `chain`. Raises CertificatesUnusable."""
+    _check(chain, key)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Certificates(chain, key, chain, _with_roots(chain, directory))
+
+
+def own(directory: Path, host: str, now: float) -> Certificates:
+    """Certificates of the service's own, in `directory`; made or renewed if need be. Raises CertificatesUnusable.
+
+    `host` is the address that the service listens on, `now` seconds since the epoch.
+    """
+    names = names_of(host, socket.gethostname())
+    paths = Certificates(
+        directory / "server.pem",
+        directory / "server.key",
+        directory / "ca.pem",
+        directory / "roots.pem",
+    )
+    if not _is_good(directory, names, now):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_elsewhere(directory, names, now)
+        _check(paths.chain, paths.key)
+    _with_roots(paths.ca, directory)
+    return paths
+
+
+def names_of(host: str, machine: str) -> tuple[str, ...]:
+    """What a client on this machine, or on another one, may call the service: names and addresses."""
+    wildcard = host in ("", "0.0.0.0", "::")
+    found = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,))]
+    return tuple(dict.fromkeys(name for name in found if name.isascii() and name))
+
+
+def _is_good(directory: Path, names: tuple[str, ...], now: float) -> bool:
+    """Whether what is there will do. Read from the note beside it: a certificate itself takes a library to read."""
+    try:
+        note: dict[str, Any] = json.loads((directory / "server.json").read_text())
+        ends = min(float(note["ends"]), float(note["authority_ends"]))
+        if note["names"] != list(names) or ends - now < RENEW_DAYS * _DAY:
+            return False
+        if note["ca"] != (directory / "ca.pem").read_text():
+            return False
+        _check(directory / "server.pem", directory / "server.key")
+    except (OSError, ValueError, KeyError, TypeError, CertificatesUnusable):
+        return False
+    return True
+
+
+def _check(chain: Path, key: Path) -> None:
+    """Raises CertificatesUnusable unless the two are readable and belong together."""
+    for path, what in ((chain, "certificate"), (key, "key")):
+        try:
+            path.read_bytes()
+        except OSError as failure:
+            raise CertificatesUnusable(
+                f"The {what} {path} cannot be read: {failure.strerror}. "
+                "Give --tls-cert and --tls-key files in PEM that this user may read."
+            ) from None
+
+    def no_password() -> str:
+        raise CertificatesUnusable(
+            f"The key {key} is encrypted: give --tls-key one that is not, readable by this user alone."
+        )
+
+    try:
+        # It reads both, and compares their public keys.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, no_password)
+    except (ssl.SSLError, ValueError) as failure:
+        if "KEY_VALUES_MISMATCH" in str(failure):
+            cause = f"the key {key} belongs to another certificate"
+        else:
+            cause = f"it, or the key {key}, is not in PEM ({failure})"
+        raise CertificatesUnusable(
+            f"The certificate {chain} cannot be served: {cause}. Give --tls-cert the server's certificate, followed by "
+            "those between it and its root, and --tls-key its key; or neither, for an authority of the service's own."
+        ) from None
+
+
+def _with_roots(ca: Path, directory: Path) -> Path:
+    """A file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH: that variable takes the
+    place of all other roots, and the user's programs may talk to others than this service, too."""
+    path = directory / "roots.pem"
+    text = "\n".join(part.strip() for part in (*_public_roots(), ca.read_text())) + "\n"
+    try:
+        same = path.read_text() == text
+    except OSError:
+        same = False
+    if not same:
+        durable.write(str(path), text, sync=False)
+    return path
+
+
+def _public_roots() -> Iterable[str]:
+    """The roots within the gRPC package, which is found without being loaded."""
+    spec = importlib.util.find_spec("grpc")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(place, "_cython", "_credentials", "roots.pem")
+        if path.exists():
+            yield path.read_text()
+
+
+def _make_elsewhere(directory: Path, names: tuple[str, ...], now: float) -> None:
+    # The same interpreter and import path, nothing else of ours.
+    command = [sys.executable, "-m", "trainshed.serve.certificates"]
+    try:
+        done = subprocess.run(
+            [*command, str(directory), str(now), *names],
+            capture_output=True,
+            text=True,
+            timeout=_MAKE_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        cause = f"it took longer than {_MAKE_SECONDS} seconds"
+    else:
+        if done.returncode == 0:
+            return
+        cause = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+    raise CertificatesUnusable(
+        f"The certificates in {directory} cannot be made: {cause}. Mend that, give certificates of your own "
+        "with --tls-cert and --tls-key, or serve without gRPC (the setting grpc = false)."
+    )
+
+
+def make(directory: Path, names: tuple[str, ...], now: float) -> None:
+    """Make the server's certificate, and the authority where there is none. Takes a library of 8 MB.
+
+    The note is written last: what a crash leaves unfinished is made again. Raises CertificatesUnusable if only a part
+    of the authority is there.
+    """
+    from trainshed.serve.authority import Authority
+
+    ca, ca_key = directory / "ca.pem", directory / "ca.key"
+    authority = None
+    if ca.exists():
+        if not ca_key.exists():
+            raise CertificatesUnusable(
+                f"{ca_key} is missing, which {ca} belongs to; restore it, or move {ca} away: then a new authority is "
+                "made, and clients have to be told of it"
+            )
+        authority = Authority.read(ca.read_bytes(), ca_key.read_bytes())
+        if authority.ends - now < RENEW_DAYS * _DAY:
+            authority = None
+    if authority is None:
+        authority = Authority.new(now, AUTHORITY_DAYS * _DAY)
+        ca.unlink(missing_ok=True)
+        durable.write(str(ca_key), authority.key_pem().decode())
+        durable.write(str(ca), authority.certificate_pem().decode())
+    ends = min(now + SERVER_DAYS * _DAY, authority.ends)
+    chain, key = authority.issue(names, now, ends)
+    durable.write(str(directory / "server.key"), key.decode())
+    durable.write(str(directory / "server.pem"), chain.decode())
+    note = {
+        "names": list(names),
+        "ends": ends,
+        "authority_ends": authority.ends,
+        "ca": ca.read_text(),
+    }
+    durable.write(str(directory / "server.json"), json.dumps(note))
+
+
+def _main() -> None:
+    os.umask(0o077)
+    directory, now, *names = sys.argv[1:]
+    try:
+        make(Path(directory), tuple(names), float(now))
+    except (CertificatesUnusable, OSError, ValueError) as failure:
+        sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,84 @@
+"""The store's door for models and persistent resources. Contract suite: tests/contract/store."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.names import ModelName
+from trainshed.core.pipelines.records import ModelVersion
+from trainshed.store.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentResource:
+    """`public_json`: the resource as given, `created` and `updated` ns."""
+
+    name: str
+    display_name: str
+    public_json: str
+    created: int
+    updated: int
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Models(Protocol):
+    """Every write is durable when its call returns; a raised error means that nothing happened. Writes take the finished
+    operation that tells of them and store it in the same transaction."""
+
+    async def register(self, version: ModelVersion, operation: Operation) -> None:
+        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. Its aliases are
+        taken from other versions that had them. Raises AlreadyExists (that version is there), NotFound (a later version
+        of no model)."""
+        ...
+
+    async def version(self, name: ModelName, version: str) -> ModelVersion:
+        """By number or alias; "" = the default one. Raises NotFound."""
+        ...
+
+    async def models(
+        self, project_id: str, location: str, after: str, limit: int
+    ) -> tuple[ModelVersion, ...]:
+        """The default version of each model, newest model first, behind the model id `after` if that is not ""."""
+        ...
+
+    async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
+        """All versions, newest first. Raises NotFound."""
+        ...
+
+    async def replace(self, versions: Sequence[ModelVersion]) -> None:
+        """Store versions that exist as they are now (labels, names, aliases), all or none. Raises NotFound."""
+        ...
+
+    async def delete_model(self, name: ModelName, operation: Operation) -> None:
+        """With all versions. Raises NotFound."""
+        ...
+
+    async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
+        """Raises NotFound, FailedPrecondition (the default version of a model that has others)."""
+        ...
+
+    async def create_persistent_resource(
+        self, resource: PersistentResource, operation: Operation
+    ) -> None:
+        """Raises AlreadyExists."""
+        ...
+
+    async def persistent_resource(self, name: str) -> PersistentResource:
+        """Raises NotFound."""
+        ...
+
+    async def persistent_resources(
+        self, parent: str, after: str, limit: int
+    ) -> tuple[PersistentResource, ...]:
+        """Below `parent` (projects/P/locations/L), ascending by name."""
+        ...
+
+    async def replace_persistent_resource(
+        self, resource: PersistentResource, operation: Operation
+    ) -> None:
+        """Raises NotFound."""
+        ...
+
+    async def delete_persistent_resource(self, name: str, operation: Operation) -> None:
+        """Raises NotFound."""
+        ...

@@ -1,0 +1,255 @@
+"""Models and persistent resources (`store.models.Models`), on SQLite."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
+from trainshed.core.names import ModelName
+from trainshed.core.pipelines.records import ModelVersion
+from trainshed.store.codec import (
+    decode_persistent_resource,
+    decode_version,
+    encode_persistent_resource,
+    encode_version,
+)
+from trainshed.store.models import PersistentResource
+from trainshed.store.operations import Operation
+from trainshed.store.sqlite.execution import Reading, Writing
+from trainshed.store.sqlite.operations import insert_operation
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
+from trainshed.store.statements import load_statements
+
+_SQL = load_statements("trainshed.store.sqlite", "models.sql")
+_DEFAULT = "default"
+
+
+class SqliteModels:
+    def __init__(self, writer: Writing, snapshots: Reading) -> None:
+        self._writer = writer
+        self._snapshots = snapshots
+
+    async def register(self, version: ModelVersion, operation: Operation) -> None:
+        await self._write("register", registering(version), operation)
+
+    async def version(self, name: ModelName, version: str) -> ModelVersion:
+        return self._snapshots.here(lambda connection: _version(connection, name, version))
+
+    async def models(
+        self, project_id: str, location: str, after: str, limit: int
+    ) -> tuple[ModelVersion, ...]:
+        place = {"project_id": project_id, "location": location, "model_id": after}
+
+        def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
+            made = ABOVE_ALL_UIDS
+            if after:
+                row = connection.execute(_SQL["place"], place).fetchone()
+                if row is None:
+                    return ()
+                (made,) = row
+            rows = connection.execute(_SQL["models"], place | {"made": made, "limit": limit})
+            return tuple(
+                [
+                    _numbered(connection, ModelName(project_id, location, model_id), number)
+                    for model_id, number in rows.fetchall()
+                ]
+            )
+
+        return await self._snapshots.aside(read)
+
+    async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
+        def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
+            rows = connection.execute(_SQL["versions"], _name_parameters(name))
+            return tuple([decode_version(*row) for row in rows])
+
+        found = await self._snapshots.aside(read)
+        if not found:
+            raise _missing(str(name))
+        return found
+
+    async def replace(self, versions: Sequence[ModelVersion]) -> None:
+        rows = [(version, _parameters(version)) for version in versions]
+
+        def work(connection: sqlite3.Connection) -> None:
+            for version, parameters in rows:
+                if connection.execute(_SQL["replace_version"], parameters).rowcount != 1:
+                    raise _missing(f"{version.name}@{version.version}")
+                connection.execute(_SQL["drop_aliases"], parameters)
+            for version, parameters in rows:
+                _take_aliases(connection, version, parameters)
+
+        await self._writer.run("replace", work)
+
+    async def delete_model(self, name: ModelName, operation: Operation) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            if not _newest(connection, name):
+                raise _missing(str(name))
+            _delete_model(connection, name)
+
+        await self._write("delete_model", work, operation)
+
+    async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
+        parameters = _name_parameters(name) | {"version": version}
+
+        def work(connection: sqlite3.Connection) -> None:
+            found = _numbered(connection, name, version)
+            others = (
+                len(connection.execute(_SQL["versions"], _name_parameters(name)).fetchall()) - 1
+            )
+            if not others:
+                _delete_model(connection, name)
+                return
+            if _DEFAULT in found.aliases:
+                raise FailedPrecondition(
+                    f"{name}@{version} is the default version of a model that has others; give the alias "
+                    f"{_DEFAULT!r} to another version first, or delete the model"
+                )
+            connection.execute(_SQL["drop_aliases"], parameters)
+            connection.execute(_SQL["delete_version"], parameters)
+
+        await self._write("delete_version", work, operation)
+
+    async def create_persistent_resource(
+        self, resource: PersistentResource, operation: Operation
+    ) -> None:
+        parameters = {"name": resource.name, "record": encode_persistent_resource(resource)}
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_SQL["insert_persistent_resource"], parameters).rowcount != 1:
+                raise AlreadyExists(f"{resource.name} exists; choose another id")
+
+        await self._write("create_persistent_resource", work, operation)
+
+    async def persistent_resource(self, name: str) -> PersistentResource:
+        row = self._snapshots.here(
+            lambda connection: connection.execute(
+                _SQL["persistent_resource"], {"name": name}
+            ).fetchone()
+        )
+        if row is None:
+            raise _missing(name)
+        return decode_persistent_resource(row[0])
+
+    async def persistent_resources(
+        self, parent: str, after: str, limit: int
+    ) -> tuple[PersistentResource, ...]:
+        # "0" is the character after "/": the range holds exactly the names below the parent.
+        parameters = {
+            "after": max(after, f"{parent}/persistentResources/"),
+            "before": f"{parent}/persistentResources0",
+            "limit": limit,
+        }
+
+        def read(connection: sqlite3.Connection) -> tuple[PersistentResource, ...]:
+            rows = connection.execute(_SQL["persistent_resources"], parameters)
+            return tuple([decode_persistent_resource(record) for (record,) in rows])
+
+        return await self._snapshots.aside(read)
+
+    async def replace_persistent_resource(
+        self, resource: PersistentResource, operation: Operation
+    ) -> None:
+        parameters = {"name": resource.name, "record": encode_persistent_resource(resource)}
+        await self._change_resource("replace_persistent_resource", parameters, operation)
+
+    async def delete_persistent_resource(self, name: str, operation: Operation) -> None:
+        await self._change_resource("delete_persistent_resource", {"name": name}, operation)
+
+    async def _change_resource(
+        self, statement: str, parameters: Parameters, operation: Operation
+    ) -> None:
+        """Execute one statement, named as the method, about a resource that must be there."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_SQL[statement], parameters).rowcount != 1:
+                raise _missing(parameters["name"])
+
+        await self._write(statement, work, operation)
+
+    async def _write(
+        self, what: str, change: Callable[[sqlite3.Connection], None], operation: Operation
+    ) -> None:
+        """Make a change and store the finished operation that tells of it."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            change(connection)
+            insert_operation(connection, operation)
+
+        await self._writer.run(what, work)
+
+
+def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
+    """What stores a new version, encoded now; also part of a pipeline's commit.
+
+    The function raises AlreadyExists (that version, or a later one, is there), NotFound (a later version of no model).
+    """
+    parameters = _parameters(version)
+
+    def store(connection: sqlite3.Connection) -> None:
+        newest = _newest(connection, version.name)
+        if version.version <= newest:
+            raise AlreadyExists(
+                f"{version.name}@{version.version} cannot be registered: the newest version is {newest}"
+            )
+        if not newest:
+            if version.version != 1:
+                raise _missing(str(version.name))
+            connection.execute(_SQL["make_model"], parameters)
+        connection.execute(_SQL["insert_version"], parameters)
+        _take_aliases(connection, version, parameters)
+
+    return store
+
+
+def _take_aliases(
+    connection: sqlite3.Connection, version: ModelVersion, parameters: Parameters
+) -> None:
+    """Give a version its aliases, whoever had them."""
+    connection.executemany(
+        _SQL["take_alias"], [parameters | {"alias": alias} for alias in version.aliases]
+    )
+
+
+def _delete_model(connection: sqlite3.Connection, name: ModelName) -> None:
+    for statement in ("unmake_model", "delete_versions", "delete_aliases"):
+        connection.execute(_SQL[statement], _name_parameters(name))
+
+
+def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
+    """The number of the newest version, 0 if there is no such model."""
+    (newest,) = connection.execute(_SQL["newest_version"], _name_parameters(name)).fetchone()
+    return newest or 0
+
+
+def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> ModelVersion:
+    """By number or alias, "" = the default one. Raises NotFound."""
+    if version.isascii() and version.isdecimal() and len(version) < 10:
+        return _numbered(connection, name, int(version))
+    alias = {"alias": version or _DEFAULT}
+    row = connection.execute(_SQL["version_of_alias"], _name_parameters(name) | alias).fetchone()
+    if row is None:
+        raise _missing(f"{name}@{version}" if version else str(name))
+    return _numbered(connection, name, row[0])
+
+
+def _numbered(connection: sqlite3.Connection, name: ModelName, version: int) -> ModelVersion:
+    parameters = _name_parameters(name) | {"version": version}
+    row = connection.execute(_SQL["version"], parameters).fetchone()
+    if row is None:
+        raise _missing(f"{name}@{version}")
+    return decode_version(*row)
+
+
+def _name_parameters(name: ModelName) -> Parameters:
+    return {"project_id": name.project_id, "location": name.location, "model_id": name.model_id}
+
+
+def _parameters(version: ModelVersion) -> Parameters:
+    return _name_parameters(version.name) | {
+        "version": version.version,
+        "made": version.created,
+        "record": encode_version(version),
+    }
+
+
+def _missing(what: str) -> NotFound:
+    return NotFound(f"{what} does not exist; check the project, the location and the id")

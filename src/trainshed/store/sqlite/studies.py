@@ -1,0 +1,298 @@
+"""Studies, their trials and the operations that wait for them (`store.studies.Studies`), on SQLite."""
+
+import contextlib
+import gc
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
+from trainshed.core.names import StudyName
+from trainshed.core.study.studies import Study, StudyState
+from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.store.codec import decode_measurement, decode_study, decode_trial, encode_study
+from trainshed.store.operations import Operation
+from trainshed.store.port import StaleCommit
+from trainshed.store.sqlite import operations
+from trainshed.store.sqlite.execution import Reading, Writing
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
+from trainshed.store.sqlite.trials import (
+    add_trial,
+    change_trial,
+    measurement_parameters,
+    put_measurements,
+)
+from trainshed.store.statements import load_statements
+from trainshed.store.studies import StoredTrial
+
+_SQL = load_statements("trainshed.store.sqlite", "studies.sql")
+_TRIALS = load_statements("trainshed.store.sqlite", "trials.sql")
+
+
+class SqliteStudies:
+    def __init__(self, writer: Writing, snapshots: Reading) -> None:
+        self._writer = writer
+        self._snapshots = snapshots
+
+    async def create_study(self, study: Study) -> None:
+        parameters = _name_parameters(study.name) | {
+            "uid": study.uid,
+            "display_name": study.display_name,
+            "record": encode_study(study),
+        }
+
+        def work(connection: sqlite3.Connection) -> None:
+            taken = connection.execute(_SQL["taken_by"], parameters).fetchall()
+            if taken:
+                _refuse(study, taken)
+            connection.execute(_SQL["insert_study"], parameters)
+            connection.execute(_SQL["begin_numbers"], parameters)
+
+        await self._writer.run("create_study", work)
+
+    async def study(self, name: StudyName) -> Study:
+        return self._snapshots.here(lambda connection: _study(connection, name))
+
+    async def study_by_uid(self, uid: StudyUid) -> Study:
+        return self._snapshots.here(lambda connection: _study_by_uid(connection, uid))
+
+    async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
+        parameters = {
+            "project_id": project_id,
+            "location": location,
+            "display_name": display_name,
+        }
+        return self._snapshots.here(
+            lambda connection: _one_study(
+                connection,
+                "lookup_study",
+                parameters,
+                f"a study called {display_name!r} in projects/{project_id}/locations/{location}",
+            )
+        )
+
+    async def studies(
+        self, project_id: str, location: str, after: StudyUid, limit: int
+    ) -> tuple[Study, ...]:
+        parameters = {
+            "project_id": project_id,
+            "location": location,
+            "below": after or ABOVE_ALL_UIDS,
+            "limit": limit,
+        }
+
+        def read(connection: sqlite3.Connection) -> tuple[Study, ...]:
+            rows = connection.execute(_SQL["studies"], parameters)
+            return tuple([decode_study(record) for (record,) in rows])
+
+        return await self._snapshots.aside(read)
+
+    async def set_study_state(self, uid: StudyUid, state: StudyState, reason: str) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            study = replace(_study_by_uid(connection, uid), state=state, inactive_reason=reason)
+            connection.execute(_SQL["replace_study"], {"uid": uid, "record": encode_study(study)})
+
+        await self._writer.run("set_study_state", work)
+
+    async def delete_study(self, name: StudyName) -> StudyUid:
+        def work(connection: sqlite3.Connection) -> StudyUid:
+            uid = _study(connection, name).uid
+            for statement in (
+                *("delete_study", "delete_numbers"),
+                *("delete_trials", "delete_all_measurements"),
+            ):
+                connection.execute(_SQL[statement], {"uid": uid})
+            operations.fail_operations_of(connection, uid, str(name))
+            return uid
+
+        return await self._writer.run("delete_study", work)
+
+    async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
+        def work(connection: sqlite3.Connection) -> Trial:
+            numbered = add_trial(connection, trial)
+            put_measurements(
+                connection,
+                [
+                    measurement_parameters(numbered.study, numbered.number, each)
+                    for each in measurements
+                ],
+            )
+            return numbered
+
+        return await self._writer.run("create_trial", work)
+
+    async def trial(self, study: StudyUid, number: int) -> StoredTrial:
+        parameters = {"study_uid": study, "number": number}
+        row = self._snapshots.here(
+            lambda connection: connection.execute(_TRIALS["trial"], parameters).fetchone()
+        )
+        if row is None:
+            raise _no_trial(study, number)
+        record, generation = row
+        return StoredTrial(decode_trial(record), generation)
+
+    async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
+        parameters = {"study_uid": study, "after": after, "limit": limit}
+
+        def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
+            rows = connection.execute(_TRIALS["trials"], parameters)
+            return tuple([decode_trial(record) for (record,) in rows])
+
+        return await self._snapshots.aside(read)
+
+    async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
+        def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
+            with _no_collection():
+                return tuple(
+                    [
+                        decode_trial(record)
+                        for study in studies
+                        for (record,) in connection.execute(
+                            _TRIALS["history"], {"study_uid": study}
+                        )
+                    ]
+                )
+
+        return await self._snapshots.aside(read)
+
+    async def measurements(
+        self, study: StudyUid, numbers: Sequence[int] | None = None
+    ) -> dict[int, tuple[Measurement, ...]]:
+        def read(connection: sqlite3.Connection) -> dict[int, tuple[Measurement, ...]]:
+            found: dict[int, list[Measurement]] = {}
+            for statement, parameters in _asked(study, numbers):
+                for number, record in connection.execute(_TRIALS[statement], parameters):
+                    found.setdefault(number, []).append(decode_measurement(record))
+            return {number: tuple(measured) for number, measured in found.items()}
+
+        return await self._snapshots.aside(read)
+
+    async def change_trial(
+        self, trial: Trial, expected_generation: int, measurement: Measurement | None = None
+    ) -> int:
+        measured = (
+            []
+            if measurement is None
+            else [measurement_parameters(trial.study, trial.number, measurement)]
+        )
+
+        def work(connection: sqlite3.Connection) -> int:
+            generation = change_trial(connection, StoredTrial(trial, expected_generation))
+            put_measurements(connection, measured)
+            return generation
+
+        return await self._writer.run("change_trial", work)
+
+    async def delete_trial(self, study: StudyUid, number: int) -> None:
+        parameters = {"study_uid": study, "number": number}
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_TRIALS["delete_trial"], parameters).rowcount != 1:
+                raise _no_trial(study, number)
+            connection.execute(_TRIALS["delete_measurements"], parameters)
+
+        await self._writer.run("delete_trial", work)
+
+    async def begin_operation(self, operation: Operation) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            # Nobody would end an operation of a study that was deleted meanwhile.
+            _study_by_uid(connection, operation.study)
+            operations.insert_operation(connection, operation)
+
+        await self._writer.run("begin_operation", work)
+
+    async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
+        return self._snapshots.here(
+            lambda connection: operations.running_operations(connection, study)
+        )
+
+    async def finish_operation(
+        self,
+        operation: Operation,
+        *,
+        assigned: Sequence[StoredTrial] = (),
+        suggested: Sequence[Trial] = (),
+    ) -> Operation:
+        def work(connection: sqlite3.Connection) -> Operation:
+            for stored in assigned:
+                change_trial(connection, stored)
+            handed_out = [stored.trial.number for stored in assigned]
+            try:
+                handed_out += [add_trial(connection, trial).number for trial in suggested]
+            except NotFound as gone:
+                raise StaleCommit(str(gone)) from gone
+            finished = replace(operation, trials=(*operation.trials, *handed_out))
+            if not operations.finish_operation(connection, finished):
+                raise StaleCommit(f"{operation.name} is done already, or gone")
+            return finished
+
+        return await self._writer.run("finish_operation", work)
+
+
+def _name_parameters(name: StudyName) -> Parameters:
+    return {
+        "project_id": name.project_id,
+        "location": name.location,
+        "study_id": name.study_id,
+    }
+
+
+def _study(connection: sqlite3.Connection, name: StudyName) -> Study:
+    return _one_study(connection, "study", _name_parameters(name), str(name))
+
+
+def _study_by_uid(connection: sqlite3.Connection, uid: StudyUid) -> Study:
+    return _one_study(connection, "study_by_uid", {"uid": uid}, f"the study with number {uid}")
+
+
+def _one_study(
+    connection: sqlite3.Connection, statement: str, parameters: Parameters, what: str
+) -> Study:
+    row = connection.execute(_SQL[statement], parameters).fetchone()
+    if row is None:
+        raise NotFound(f"{what} does not exist; check the project, the location and the study")
+    return decode_study(row[0])
+
+
+def _refuse(study: Study, taken: Sequence[tuple[int, str, str]]) -> NoReturn:
+    """Say which of a new study's names is another one's."""
+    place = f"projects/{study.name.project_id}/locations/{study.name.location}"
+    for _, study_id, display_name in taken:
+        if display_name == study.display_name:
+            raise AlreadyExists(
+                f"a study with the display name {display_name!r} exists in {place} (it is {study_id!r}); look it up, "
+                "or choose another display name"
+            )
+        if study_id == study.name.study_id:
+            raise AlreadyExists(f"{study.name} exists; choose another id")
+    raise Unavailable("two studies were given one number; send the request again")
+
+
+def _no_trial(study: StudyUid, number: int) -> NotFound:
+    return NotFound(
+        f"trial {number} of the study with number {study} does not exist; check the number of the trial"
+    )
+
+
+def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str, Parameters]]:
+    """The statements that give the measurements of these trials, or of all."""
+    if numbers is None:
+        yield "measurements", {"study_uid": study}
+        return
+    for number in dict.fromkeys(numbers):
+        yield "measurements_of", {"study_uid": study, "number": number}
+
+
+@contextlib.contextmanager
+def _no_collection() -> Generator[None]:
+    """Python's cycle collector looks at every new object again and again while a quarter of a million is made of which
+    none is garbage: half of the time that a long history takes."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

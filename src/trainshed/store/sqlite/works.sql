@@ -1,0 +1,20 @@
+-- name: reserve_name
+INSERT INTO job_names (api, project_id, location, job_id, uid)
+VALUES (:api, :project_id, :location, :job_id, :uid)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_job
+INSERT INTO jobs (uid, api, project_id, location, job_id, state, is_live, created,
+                  generation, labels_version, labels_updated, labels, record)
+VALUES (:uid, :api, :project_id, :location, :job_id, :state, :is_live, :created,
+        1, 0, 0, :labels, :record)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_work
+INSERT INTO works (uid, project_id, api, location, kind, parent_uid)
+VALUES (:uid, :project_id, :api, :location, :kind, :parent_uid);
+
+-- name: append_timeline
+INSERT INTO timeline (job_uid, seq, at, kind, message, details)
+VALUES (:uid, (SELECT coalesce(max(seq), 0) + 1 FROM timeline WHERE job_uid = :uid),
+        :at, :kind, :message, :details);

@@ -1,0 +1,112 @@
+"""The store's door for studies, trials, measurements, and the operations that wait for suggestions.
+
+Nobody else decides about a study's trials than the requests of its clients, so there is no controller's lease here:
+each write is guarded by the trial's own generation (docs/adr/0017). Trials of tuning jobs are written by the
+controller's commits (`store.port.Commit`) and only read here. Contract suite: tests/contract/store.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.names import StudyName
+from trainshed.core.study.studies import Study, StudyState
+from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.store.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """A trial with the generation that guards its next change."""
+
+    trial: Trial
+    generation: int
+
+
+class Studies(Protocol):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
+
+    async def create_study(self, study: Study) -> None:
+        """Raises AlreadyExists if a study of that display name, or name, is in the location."""
+        ...
+
+    async def study(self, name: StudyName) -> Study:
+        """Raises NotFound."""
+        ...
+
+    async def study_by_uid(self, uid: StudyUid) -> Study:
+        """Raises NotFound."""
+        ...
+
+    async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
+        """Raises NotFound."""
+        ...
+
+    async def studies(
+        self, project_id: str, location: str, after: StudyUid, limit: int
+    ) -> tuple[Study, ...]:
+        """At most `limit` studies, newest first, below `after` if that is not 0."""
+        ...
+
+    async def set_study_state(self, uid: StudyUid, state: StudyState, reason: str) -> None:
+        """Raises NotFound."""
+        ...
+
+    async def delete_study(self, name: StudyName) -> StudyUid:
+        """With its trials and measurements; operations of it that still run fail with NOT_FOUND. Raises NotFound."""
+        ...
+
+    async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
+        """Store a new trial under the next number of its study, which is returned in it; numbers of deleted trials are
+        not used again. Raises NotFound (no such study)."""
+        ...
+
+    async def trial(self, study: StudyUid, number: int) -> StoredTrial:
+        """Raises NotFound."""
+        ...
+
+    async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
+        """At most `limit` trials, ascending by number, above `after`."""
+        ...
+
+    async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
+        """All trials of these studies, one study after the other, ascending by number: what an algorithm is shown."""
+        ...
+
+    async def measurements(
+        self, study: StudyUid, numbers: Sequence[int] | None = None
+    ) -> dict[int, tuple[Measurement, ...]]:
+        """By trial, ascending by (step, elapsed); of all trials if `numbers` is None. A trial without any is absent."""
+        ...
+
+    async def change_trial(
+        self, trial: Trial, expected_generation: int, measurement: Measurement | None = None
+    ) -> int:
+        """Replace a trial and add a measurement to it (one of the same step and elapsed time is replaced). Returns the
+        new generation. Raises StaleCommit (it changed since, or is gone)."""
+        ...
+
+    async def delete_trial(self, study: StudyUid, number: int) -> None:
+        """Raises NotFound."""
+        ...
+
+    async def begin_operation(self, operation: Operation) -> None:
+        """Store a RUNNING operation. Raises NotFound (no such study)."""
+        ...
+
+    async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
+        """Operations that are not done, oldest first; of all studies if `study` is None."""
+        ...
+
+    async def finish_operation(
+        self,
+        operation: Operation,
+        *,
+        assigned: Sequence[StoredTrial] = (),
+        suggested: Sequence[Trial] = (),
+    ) -> Operation:
+        """Store the operation as it ended, in one transaction with the trials that it hands out: `assigned` ones change
+        (guarded by their generations), `suggested` ones are new and get the next numbers. The numbers of all, `assigned`
+        first, then `suggested`, are added to `operation.trials`. Returns the operation as stored. Raises StaleCommit (a trial
+        changed since, or the operation is done or gone)."""
+        ...

@@ -1,0 +1,136 @@
+"""The advisor as the service sees it (`studies.port.Advisor`): one process, started when it is asked for something, ended
+when it was asked for nothing for a while.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from trainshed.core.study.spec import StudySpec
+from trainshed.studies.advisor.messages import HEAD, Kind, StopCall, SuggestCall, frame
+from trainshed.studies.port import (
+    AdvisorFailed,
+    Curve,
+    EngineMissing,
+    EngineName,
+    Proposals,
+    Seen,
+    StoppingVerdict,
+)
+
+_IDLE: Final = 300.0
+"""Seconds without a call after which the process is ended; a new one takes about a second to be ready."""
+_LONGEST: Final = 120.0
+"""Seconds after which an answer is not waited for any more."""
+_ONE_THREAD: Final = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+"""Sums of several threads come in another order each time, and a suggestion is to be the same one each time; besides, the
+processors belong to the jobs."""
+_ANSWERS: Final[dict[Kind, Any]] = {Kind.PROPOSALS: Proposals, Kind.VERDICT: StoppingVerdict}
+
+
+class ProcessAdvisor:
+    """`engine`: of studies that ask for the default algorithm. Calls are answered one after the other."""
+
+    def __init__(self, engine: EngineName = EngineName.GP_BANDIT) -> None:
+        self._engine = engine
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._idle: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        call = SuggestCall(self._engine, spec, tuple(trials), count, seed)
+        return await self._ask(Kind.SUGGEST, call)
+
+    async def should_stop(
+        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+    ) -> StoppingVerdict:
+        return await self._ask(Kind.SHOULD_STOP, StopCall(spec, trial, tuple(others)))
+
+    async def close(self) -> None:
+        """End the process; calls under way fail."""
+        self._closed = True
+        await self._end()
+
+    async def _ask(self, kind: Kind, call: object) -> Any:
+        message = frame(kind, call)
+        async with self._turn:
+            if self._idle is not None:
+                self._idle.cancel()
+            try:
+                async with asyncio.timeout(_LONGEST):
+                    return await self._answered(message)
+            except BaseException as failure:
+                # Half an exchange leaves the stream in no known state.
+                if not isinstance(failure, EngineMissing | _Told):
+                    await self._end()
+                if isinstance(failure, _Told):
+                    raise AdvisorFailed(str(failure)) from None
+                if isinstance(failure, TimeoutError):
+                    raise AdvisorFailed(f"it had no answer within {_LONGEST:g} seconds") from None
+                if isinstance(failure, EOFError | OSError):
+                    raise AdvisorFailed(
+                        "its process ended; its last words are in the log"
+                    ) from None
+                raise
+            finally:
+                loop = asyncio.get_running_loop()
+                self._idle = loop.call_later(_IDLE, self._dismiss)
+
+    async def _answered(self, message: bytes) -> Any:
+        process = self._process = self._process or await self._start()
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(message)
+        await process.stdin.drain()
+        head = await process.stdout.readexactly(HEAD.size)
+        kind, length = HEAD.unpack(head)
+        body = await process.stdout.readexactly(length)
+        answer = Kind(kind)
+        if answer in _ANSWERS:
+            return msgspec.json.decode(body, type=_ANSWERS[answer])
+        text = msgspec.json.decode(body, type=str)
+        raise EngineMissing(text) if answer is Kind.MISSING else _Told(text)
+
+    async def _start(self) -> Process:
+        if self._closed:
+            raise AdvisorFailed("the service is stopping")
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "trainshed.studies.advisor.process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | _ONE_THREAD,
+            start_new_session=True,
+        )
+
+    def _dismiss(self) -> None:
+        """The end of its input is the end of the process."""
+        if self._process is not None and self._process.stdin is not None:
+            process, self._process = self._process, None
+            assert process.stdin is not None
+            process.stdin.close()
+
+    async def _end(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+class _Told(Exception):
+    """The process itself said that it failed; it goes on."""

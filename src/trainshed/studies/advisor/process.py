@@ -1,0 +1,64 @@
+"""The advisor's process: reads calls from standard input, answers on standard output, ends with its parent.
+
+Whatever a library prints goes to standard error: the answers' descriptor is kept apart.
+"""
+
+import os
+import signal
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from trainshed.studies.advisor.messages import HEAD, Kind, StopCall, SuggestCall, frame
+from trainshed.studies.port import EngineMissing
+from trainshed.studies.registry import algorithm_for
+
+_suggest_calls = msgspec.json.Decoder(SuggestCall)
+_stop_calls = msgspec.json.Decoder(StopCall)
+
+
+def main() -> None:
+    """Serve until the parent closes its end."""
+    # A Ctrl-C at the terminal is the parent's to take.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    calls = sys.stdin.buffer
+    while (head := _read(calls, HEAD.size)) is not None:
+        kind, length = HEAD.unpack(head)
+        body = _read(calls, length)
+        if body is None:
+            return
+        answers.write(_answer(Kind(kind), body))
+        answers.flush()
+
+
+def _answer(kind: Kind, body: bytes) -> bytes:
+    try:
+        if kind is Kind.SUGGEST:
+            call = _suggest_calls.decode(body)
+            algorithm = algorithm_for(call.spec.algorithm, call.engine)
+            found = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
+            return frame(Kind.PROPOSALS, found)
+        from trainshed.studies.stopping.deciding import decide
+
+        asked = _stop_calls.decode(body)
+        return frame(Kind.VERDICT, decide(asked.spec, asked.trial, asked.others))
+    except EngineMissing as missing:
+        return frame(Kind.MISSING, str(missing))
+    except Exception as failure:
+        import traceback
+
+        traceback.print_exc()
+        return frame(Kind.FAILED, f"{type(failure).__name__}: {failure}")
+
+
+def _read(stream: BinaryIO, size: int) -> bytes | None:
+    """Exactly so many bytes; None at the end of the stream."""
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+if __name__ == "__main__":
+    main()

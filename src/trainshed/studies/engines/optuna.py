@@ -1,0 +1,156 @@
+"""Optuna's samplers as algorithms (extra `tuning-optuna`): the library's study is built anew from the stored trials at
+every call, so that nothing of it is stored.
+
+Pending trials are running ones there: TPE counts them as bad (its constant liar), the GP as points whose values it has
+to average over. Infeasible trials are failed ones, which it does not look at. Safety metrics are its constraints. Of conditional
+parameters TPE makes groups; its GP leaves those that not all trials have to TPE.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from trainshed.core.study.final import objectives
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec, Value
+from trainshed.core.study.trials import Measurement
+from trainshed.studies.engines.tree import (
+    is_log,
+    key,
+    pending,
+    places,
+    reproducible,
+    seed_of,
+    to_value,
+    walk,
+)
+from trainshed.studies.port import Algorithm, EngineName, Proposals, Seen
+
+STARTUP = 10
+"""Completed trials before a sampler begins to model; until then it draws at random (the library's default)."""
+
+
+class _Sampler(Protocol):
+    def __call__(self, optuna: Any, spec: StudySpec, seed: int) -> Any: ...
+
+
+def algorithm(engine: EngineName) -> Algorithm:
+    """OPTUNA_TPE or OPTUNA_GP, which needs torch besides. Raises ImportError if the library is not installed."""
+    optuna = import_module("optuna")
+    if engine is EngineName.OPTUNA_GP:
+        import_module("torch")
+        return OptunaAlgorithm(optuna, _gp)
+    return OptunaAlgorithm(optuna, _tpe)
+
+
+class OptunaAlgorithm:
+    """See `studies.port.Algorithm`."""
+
+    def __init__(self, optuna: Any, sampler: _Sampler) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._optuna = optuna
+        self._sampler = sampler
+
+    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+        def propose(known: Sequence[Seen], number: int) -> Seen:
+            study = self._study(spec, known, seed_of(seed, number))
+            asked = study.ask()
+
+            def draw(index: int, parameter: Parameter) -> Value:
+                return to_value(parameter, _draw(asked, key(index, parameter), parameter))
+
+            return pending(number, walk(spec, draw))
+
+        return Proposals(reproducible(trials, count, propose))
+
+    def _study(self, spec: StudySpec, trials: Sequence[Seen], seed: int) -> Any:
+        study = self._optuna.create_study(
+            directions=[metric.goal.value.lower() for metric in objectives(spec)],
+            sampler=self._sampler(self._optuna, spec, seed),
+        )
+        distributions = {
+            key(index, one): _distribution(self._optuna, one)
+            for index, one in enumerate(spec.parameters)
+        }
+        told = (self._told(spec, distributions, one) for one in trials)
+        study.add_trials([one for one in told if one is not None])
+        return study
+
+    def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: Seen) -> Any:
+        """None for what the library cannot be told, and for infeasible ones."""
+        found = places(spec, trial.parameters)
+        if found is None or (trial.final is None and trial.state.is_over):
+            return None
+        parameters = {key(index, spec.parameters[index]): place for index, place in found.items()}
+        states = self._optuna.trial.TrialState
+        how: dict[str, Any] = {"state": states.RUNNING}
+        if trial.final is not None:
+            values = [trial.final.value(metric.id) for metric in objectives(spec)]
+            limits = {
+                metric.id: _violation(metric, trial.final)
+                for metric in spec.metrics
+                if metric.safety is not None
+            }
+            if None in values or None in limits.values():
+                return None
+            how = {"state": states.COMPLETE, "values": values}
+            if limits:
+                how["constraints"] = limits
+        return self._optuna.trial.create_trial(
+            params=parameters,
+            distributions={name: distributions[name] for name in parameters},
+            **how,
+        )
+
+
+def _tpe(optuna: Any, spec: StudySpec, seed: int) -> Any:
+    conditional = any(parameter.parent >= 0 for parameter in spec.parameters)
+    groups = {"multivariate": True, "group": True} if conditional else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # groups are called experimental
+        return optuna.samplers.TPESampler(
+            seed=seed, constant_liar=True, n_startup_trials=STARTUP, **groups
+        )
+
+
+def _gp(optuna: Any, spec: StudySpec, seed: int) -> Any:
+    return optuna.samplers.GPSampler(
+        seed=seed,
+        n_startup_trials=STARTUP,
+        independent_sampler=_tpe(optuna, spec, seed),
+        warn_independent_sampling=False,
+    )
+
+
+def _distribution(optuna: Any, parameter: Parameter) -> Any:
+    kinds, log = optuna.distributions, is_log(parameter)
+    match parameter.type:
+        case ParameterType.DOUBLE:
+            return kinds.FloatDistribution(parameter.low, parameter.high, log=log)
+        case ParameterType.INTEGER:
+            return kinds.IntDistribution(int(parameter.low), int(parameter.high), log=log)
+        case ParameterType.DISCRETE:
+            return kinds.IntDistribution(0, len(parameter.values) - 1)
+        case ParameterType.CATEGORICAL:
+            return kinds.CategoricalDistribution(list(parameter.categories))
+
+
+def _draw(asked: Any, name: str, parameter: Parameter) -> float | int | str:
+    log = is_log(parameter)
+    match parameter.type:
+        case ParameterType.DOUBLE:
+            return asked.suggest_float(name, parameter.low, parameter.high, log=log)
+        case ParameterType.INTEGER:
+            return asked.suggest_int(name, int(parameter.low), int(parameter.high), log=log)
+        case ParameterType.DISCRETE:
+            return asked.suggest_int(name, 0, len(parameter.values) - 1)
+        case ParameterType.CATEGORICAL:
+            return asked.suggest_categorical(name, list(parameter.categories))
+
+
+def _violation(metric: Metric, final: Measurement) -> float | None:
+    """Above 0 is unsafe."""
+    value = final.value(metric.id)
+    if value is None or metric.safety is None:
+        return None
+    return metric.safety - value if metric.goal is Goal.MAXIMIZE else value - metric.safety

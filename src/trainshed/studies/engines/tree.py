@@ -1,0 +1,134 @@
+"""What a library must be told of a parameter tree: which nodes are active, and values as places on a plain scale.
+
+Libraries know no reverse logarithmic scale: there the mirrored value is searched, on their logarithmic one. They know
+no ascending list of values either, or treat it as categories: there the position is searched.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec, Value
+from trainshed.core.study.trials import Parameters, TrialState
+from trainshed.studies.port import Seen
+
+_SAME = 1e-10
+"""Discrete values this near are one (facts §7.2)."""
+
+Place = float | int | str
+"""What the library sees of a value: a number on its scale, the position in the list, or the category."""
+
+
+def key(index: int, parameter: Parameter) -> str:
+    """The library's name of a node; ids alone may stand at several."""
+    return f"{index}:{parameter.id}"
+
+
+def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> Parameters | None:
+    """The active nodes, a parent before its children, with the values that `choose` gives them; None as soon as it
+    gives none."""
+    chosen: dict[int, Value] = {}
+    for index, parameter in enumerate(spec.parameters):
+        if parameter.parent >= 0:
+            above = chosen.get(parameter.parent)
+            if above is None or not any(_same(above, one) for one in parameter.when):
+                continue
+        value = choose(index, parameter)
+        if value is None:
+            return None
+        chosen[index] = value
+    return tuple((spec.parameters[index].id, value) for index, value in chosen.items())
+
+
+def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
+    """The places of a stored trial's values by node, numbers outside the bounds moved to them; None if the library
+    cannot be told of it: an active parameter is missing, or its value is not listed."""
+    given: Mapping[str, Value] = dict(parameters)
+    found: dict[int, Place] = {}
+
+    def look(index: int, parameter: Parameter) -> Value | None:
+        value = given.get(parameter.id)
+        place = None if value is None else to_place(parameter, value)
+        if place is None:
+            return None
+        found[index] = place
+        return value
+
+    return None if walk(spec, look) is None else found
+
+
+def to_place(parameter: Parameter, value: Value) -> Place | None:
+    """None if it is no value of the parameter's type or not listed."""
+    if parameter.type is ParameterType.CATEGORICAL:
+        return value if value in parameter.categories else None
+    if isinstance(value, str):
+        return None
+    match parameter.type:
+        case ParameterType.DISCRETE:
+            near = (i for i, one in enumerate(parameter.values) if _same(one, value))
+            return next(near, None)
+        case ParameterType.INTEGER:
+            return int(_mirrored(parameter, round(_within(parameter, value))))
+        case ParameterType.DOUBLE:
+            return _mirrored(parameter, _within(parameter, value))
+
+
+def to_value(parameter: Parameter, place: Place) -> Value:
+    """The way back; always a legal value."""
+    if parameter.type is ParameterType.CATEGORICAL:
+        return str(place)
+    number = float(place)
+    match parameter.type:
+        case ParameterType.DISCRETE:
+            return parameter.values[min(max(round(number), 0), len(parameter.values) - 1)]
+        case ParameterType.INTEGER:
+            return int(_mirrored(parameter, round(_within(parameter, number))))
+        case ParameterType.DOUBLE:
+            return _within(parameter, _mirrored(parameter, number))
+
+
+def is_log(parameter: Parameter) -> bool:
+    """Whether the library is to search the places on its logarithmic scale."""
+    return parameter.scale is not Scale.LINEAR and parameter.type in (
+        ParameterType.DOUBLE,
+        ParameterType.INTEGER,
+    )
+
+
+def reproducible(
+    trials: Sequence[Seen], count: int, propose: Callable[[Sequence[Seen], int], Seen]
+) -> tuple[Parameters, ...]:
+    """`count` proposals, each with those before it pending, so that asking for two is asking for one twice. `propose`
+    is told the trials and the number that its proposal will have if it is stored next."""
+    known, proposed = list(trials), list[Parameters]()
+    for _ in range(count):
+        one = propose(known, (known[-1].number if known else 0) + 1)
+        known.append(one)
+        proposed.append(one.parameters)
+    return tuple(proposed)
+
+
+def pending(number: int, parameters: Parameters | None) -> Seen:
+    """A proposal as the trial that it becomes."""
+    return Seen(number, TrialState.REQUESTED, parameters or ())
+
+
+def seed_of(seed: int, number: int) -> int:
+    """A seed of 31 bits for the proposal of this number."""
+    return int(np.random.SeedSequence((abs(seed), number)).generate_state(1)[0]) >> 1
+
+
+def _same(one: Value, other: Value) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return abs(one - other) <= _SAME * max(1.0, abs(one))
+
+
+def _within(parameter: Parameter, value: float) -> float:
+    return min(max(value, parameter.low), parameter.high)
+
+
+def _mirrored(parameter: Parameter, value: float) -> float:
+    if parameter.scale is Scale.REVERSE_LOG:
+        return parameter.low + parameter.high - value
+    return value

@@ -1,0 +1,165 @@
+"""The GP bandit: the default algorithm, a pure function of the spec, the stored trials and the seed (docs/adr/0018).
+
+After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process with MAP
+hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration beside them, a trust
+region, a search over the mixed space. Beyond it, every second trial exploits: it goes where the mean is best.
+Nothing is kept between calls: who asks again with the same trials gets the same answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainshed.core.study.spec import StudySpec
+from trainshed.core.study.trials import Parameters, TrialState
+from trainshed.studies.gp.acquisition import Score
+from trainshed.studies.gp.belief import (
+    Belief,
+    Observed,
+    believe,
+    bound_score,
+    exploring_score,
+)
+from trainshed.studies.gp.search import Effort, Found, Search, rated
+from trainshed.studies.gp.shown import choose
+from trainshed.studies.gp.trust import TrustRegion, trust_radius
+from trainshed.studies.grid_search import Grid
+from trainshed.studies.port import Proposals, Seen
+from trainshed.studies.quasirandom import starting_point
+from trainshed.studies.routines import Array
+from trainshed.studies.space import Space
+
+_SMALL = 512
+"""A space with no more points than this is searched by rating them all."""
+
+_STARTS = 64
+"""Quasi-random points that are looked at for one that was not tried."""
+
+_SEEDS = 20
+"""Best points that the search begins beside."""
+
+_ALL_BUT_THE_SAME = 1e-5
+"""Distance, in units of the cube, within which a further trial teaches nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The constants of the method. `coefficient`: of the upper confidence bound (the paper's 1.8).
+    `exploit_every`: each so-many-th trial goes where `exploit_coefficient` says instead, or `exploit_beside` with pending
+    trials. `explore_share`: of the others beside pending trials, how many only explore. `explore_coefficient`: of the
+    bound that says where to (the paper's 0.5)."""
+
+    coefficient: float = 1.8
+    exploit_every: int = 2
+    exploit_coefficient: float = 0.0
+    exploit_beside: float = 0.3
+    explore_share: float = 0.5
+    explore_coefficient: float = 0.5
+
+
+class GaussianProcessBandit:
+    """See `studies.port.Algorithm`."""
+
+    def __init__(self, tuning: Tuning | None = None, effort: Effort | None = None) -> None:
+        self._tuning = tuning or Tuning()
+        self._effort = effort or Effort()
+
+    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+        study = _Study(spec, trials, abs(seed), self._tuning, self._effort)
+        latest = max((trial.number for trial in trials), default=0)
+        return Proposals(tuple(study.propose(latest + ahead) for ahead in range(1, count + 1)))
+
+
+class _Study:
+    """One call's view of a study. The models are fitted once: completed trials do not change while it lasts."""
+
+    def __init__(
+        self, spec: StudySpec, trials: Sequence[Seen], seed: int, tuning: Tuning, effort: Effort
+    ) -> None:
+        self._spec = spec
+        self._seed = seed
+        self._tuning = tuning
+        self._effort = effort
+        self._space = Space(spec.parameters)
+        self._shown = choose(spec, trials)
+        self._done = self._space.encode([trial.parameters for trial in self._shown.done])
+        self._tried = {trial.parameters for trial in trials}
+        self._running = {trial.parameters for trial in trials if not trial.state.is_over}
+        grid = Grid(spec.parameters)
+        is_small = all(node.size for node in self._space.nodes) and grid.size <= _SMALL
+        self._all = [grid.point(place) for place in range(grid.size)] if is_small else []
+        self._beliefs: tuple[Belief, ...] = ()
+
+    def propose(self, number: int) -> Parameters:
+        """The point for trial `number`, which is pending from now on."""
+        if np.isfinite(self._shown.values).any(axis=0).all():
+            point = self._modelled(number)
+        else:
+            point = self._start(number)
+        self._tried.add(point)
+        self._running.add(point)
+        self._shown = self._shown.with_pending(Seen(number, TrialState.REQUESTED, point))
+        return point
+
+    def _start(self, number: int) -> Parameters:
+        """While nothing is known: the quasi-random point of this number, or the next that was not tried yet."""
+        numbers = range(number, number + _STARTS)
+        codes = self._space.snap(
+            np.array([starting_point(self._space, at, self._seed) for at in numbers])
+        )
+        points = [*(self._space.decode(row) for row in codes), *self._all]
+        return next((point for point in points if point not in self._tried), points[0])
+
+    def _modelled(self, number: int) -> Parameters:
+        if not self._beliefs:
+            points = self._space.embed(self._done)
+            observed = Observed(self._shown.values, self._shown.rows, points)
+            self._beliefs = believe(self._spec, self._space, observed, self._seed)
+        codes = self._space.encode([trial.parameters for trial in self._shown.pending])
+        rng = np.random.default_rng((self._seed, number))
+        if number % self._tuning.exploit_every == 0:
+            found = self._search(self._exploiting(codes, rng), codes, rng)
+            point = self._fresh(found)
+            if point is not None and self._is_new(found.codes[:1], codes):
+                return point
+        found = self._search(self._score(codes, rng), codes, rng)
+        return self._fresh(found) or self._space.decode(found.codes[0])
+
+    def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
+        tuning = self._tuning
+        coefficient = tuning.exploit_beside if len(pending) else tuning.exploit_coefficient
+        return bound_score(self._beliefs, self._space.embed(pending), coefficient, rng)
+
+    def _score(self, pending: Array, rng: np.random.Generator) -> Score:
+        tuning = self._tuning
+        explores = len(pending) > 0 and rng.random() < tuning.explore_share
+        points = self._space.embed(pending)
+        if explores and len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None:
+            return exploring_score(
+                self._beliefs[0], points, tuning.coefficient, tuning.explore_coefficient
+            )
+        return bound_score(self._beliefs, points, tuning.coefficient, rng)
+
+    def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
+        space = self._space
+        if self._all:
+            return rated(space, score, space.encode(self._all))
+        seen = space.embed(np.vstack([self._done, pending]))[:, space.is_number]
+        trust = TrustRegion(seen, trust_radius(len(self._shown.values), space.width))
+        aim = self._beliefs[0]
+        best = np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]
+        seeds = space.genotypes(self._done[best] if aim.metric.safety is None else self._done[:0])
+        return Search(space, score, trust, self._effort).maximize(seeds, rng)
+
+    def _fresh(self, found: Found) -> Parameters | None:
+        """The best point that was not tried; where all were, one that is not pending; None if there is none."""
+        points = [self._space.decode(row) for row in found.codes]
+        fresh = next((point for point in points if point not in self._tried), None)
+        return fresh or next((point for point in points if point not in self._running), None)
+
+    def _is_new(self, codes: Array, pending: Array) -> bool:
+        """Whether a point is not all but the same as one that was tried or is pending."""
+        seen = self._space.embed(np.vstack([self._done, pending]))
+        apart = np.abs(seen - self._space.embed(codes)).max(axis=1)
+        return bool(apart.min() > _ALL_BUT_THE_SAME)

@@ -1,0 +1,151 @@
+"""What a study's trials say of its metrics: one fitted process per metric, and the scores that follow from them.
+
+Between the stored trials and the search: knows the spec and what is shown of the trials, not how points are found.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainshed.core.study.final import score as signed
+from trainshed.core.study.spec import Metric, Noise, StudySpec
+from trainshed.studies.gp.acquisition import Exploration, Score, UpperBound
+from trainshed.studies.gp.process import (
+    HIGH_NOISE,
+    LOW_NOISE,
+    Data,
+    Hyperparameters,
+    Posterior,
+    fit,
+)
+from trainshed.studies.gp.several import FrontGain, SafeScore, Safety, directions, scalarized
+from trainshed.studies.gp.warping import margins, warp
+from trainshed.studies.routines import Array, Positions
+from trainshed.studies.space import Space
+
+_FITTED = 160
+"""Rows that the hyperparameters are fitted to; more say little more about them."""
+
+_RESTARTS = 3
+_ITERATIONS = 40
+"""Of the hyperparameter fit."""
+
+_SAFE_UNLESS_SAID = 0.5
+"""Share of safe trials that is wanted where the spec names none."""
+
+_LEAST_SAFE = 0.01
+"""Who wants no trial to be safe still gets the safer one of two equals."""
+
+_INFEASIBLE = -0.75
+"""Labels below this are those of infeasible trials, see `warping`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What is known of one metric."""
+
+    metric: Metric
+    data: Data
+    hyper: Hyperparameters
+    known: Posterior
+
+    def bound(self, pending: Array, coefficient: float) -> UpperBound:
+        """`pending`: embedded, shape (k, q)."""
+        if len(pending) == 0:
+            return UpperBound(self.known, self.known, coefficient)
+        return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """`values` of all completed trials by metric, more is better, shape (n, metrics); `rows`: those that the model is
+    shown; `points`: their embeddings."""
+
+    values: Array
+    rows: Positions
+    points: Array
+
+
+def believe(spec: StudySpec, space: Space, observed: Observed, seed: int) -> tuple[Belief, ...]:
+    """One per metric, in the spec's order. Each metric has been measured at least once."""
+    return tuple(_belief(spec, space, observed, at, seed) for at in range(len(spec.metrics)))
+
+
+def _belief(spec: StudySpec, space: Space, observed: Observed, at: int, seed: int) -> Belief:
+    metric = spec.metrics[at]
+    values = observed.values[:, at]
+    if metric.safety is None:
+        points, labels = observed.points, warp(values)[observed.rows]
+    else:
+        known = np.isfinite(values[observed.rows])
+        points = observed.points[known]
+        labels = margins(values[observed.rows][known], signed(metric, metric.safety))
+    data = Data(points, labels, space.groups, space.width)
+    priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
+    rng = np.random.default_rng((seed, len(values), at))
+    hyper = fit(data.only(_representative(labels)), priors, _RESTARTS, _ITERATIONS, rng)
+    return Belief(metric, data, hyper, Posterior(data, hyper))
+
+
+def _representative(labels: Array) -> Positions:
+    """Rows to fit hyperparameters to: all, or the best and an even spread of the others."""
+    if len(labels) <= _FITTED:
+        return np.arange(len(labels), dtype=np.int64)
+    order = np.argsort(-labels, kind="stable")
+    half = _FITTED // 2
+    spread = np.linspace(half, len(labels) - 1, _FITTED - half).astype(np.int64)
+    return np.sort(np.concatenate([order[:half], order[spread]])).astype(np.int64)
+
+
+def bound_score(
+    beliefs: Sequence[Belief], pending: Array, coefficient: float, rng: np.random.Generator
+) -> Score:
+    """What is to be maximized by whoever trusts the upper bounds: of one objective its bound, of several what the
+    bounds add to the front; weighed by safety where the spec asks for it."""
+    aims = [belief for belief in beliefs if belief.metric.safety is None]
+    safeties = [
+        Safety(belief.known, _wanted(belief.metric))
+        for belief in beliefs
+        if belief.metric.safety is not None
+    ]
+    bounds = [aim.bound(pending, coefficient) for aim in aims]
+    if len(aims) > 1:
+        score: Score = _front_gain(aims, bounds, pending, rng)
+        floor = 0.0
+    elif aims:
+        score, floor = bounds[0], float(aims[0].data.labels.min()) - 0.5
+    else:
+        score, floor = beliefs[0].bound(pending, coefficient), -1.0
+    return SafeScore(score, safeties, floor) if safeties else score
+
+
+def _wanted(metric: Metric) -> float:
+    fraction = metric.safe_fraction
+    return _SAFE_UNLESS_SAID if fraction is None else max(fraction, _LEAST_SAFE)
+
+
+def exploring_score(
+    belief: Belief, pending: Array, coefficient: float, explored: float
+) -> Exploration:
+    """Pure exploration beside pending trials. The threshold is the mean where the upper bound of all that was tried is
+    highest; a point may be good if its bound with coefficient `explored` reaches it."""
+    bound = belief.bound(pending, explored)
+    points = np.vstack([belief.data.points, pending])
+    mean, deviation = belief.known.predict(points)
+    threshold = float(mean[int((mean + coefficient * deviation).argmax())])
+    return Exploration(bound.known, bound.expected, threshold, explored)
+
+
+def _front_gain(
+    aims: Sequence[Belief], bounds: Sequence[UpperBound], pending: Array, rng: np.random.Generator
+) -> FrontGain:
+    along = directions(len(aims), rng)
+    labels = np.column_stack([aim.data.labels for aim in aims])
+    feasible = labels[(labels > _INFEASIBLE).all(axis=1)]
+    reference = (feasible if len(feasible) else labels).min(axis=0) - 0.1
+    if len(pending):
+        expected = np.column_stack([aim.known.predict(pending)[0] for aim in aims])
+        labels = np.vstack([labels, expected])
+    reached = scalarized(labels, along, reference).max(axis=0)
+    return FrontGain(tuple(bounds), along, reference, reached)

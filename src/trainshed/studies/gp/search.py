@@ -1,0 +1,224 @@
+"""Finds the point with the best score: a swarm of fireflies over the mixed space, then gradients and single steps.
+
+The swarm follows the idea of the firefly algorithm (Yang 2009) as the Vizier paper uses it: flies are drawn to
+brighter ones near them, pushed from darker ones, shaken at random; who stays without success is shaken less and at last
+replaced. Pure: all randomness comes from the given generator.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainshed.studies.gp.acquisition import Score
+from trainshed.studies.gp.trust import TrustRegion
+from trainshed.studies.routines import Array, minimize_bounded
+from trainshed.studies.space import Node, Space
+
+_OUTSIDE = -1e6
+"""Far below every score: points outside of the trust region are compared by how far outside they are."""
+
+_ATTRACTION = 1.5
+_REPULSION = 0.02
+_SIGHT = 30.0
+"""How fast attraction falls with the squared distance, per node."""
+
+_SHAKE = 0.2
+_CALMER = 0.85
+_TIRED = 1e-3
+"""Random moves start with this size, shrink by this factor at each failure, and below this a fly is replaced."""
+
+_STEPPED = 64
+"""Categories that a single step tries; the swarm sees all."""
+
+_APART = 0.02
+"""Refined points differ by at least this in some node, else both would come to the same place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """`crowd`: points rated before the swarm. `flies` in the swarm, moved `rounds` times. `climbs`: how many of the best
+    are then refined, `steps` iterations each."""
+
+    crowd: int = 512
+    flies: int = 40
+    rounds: int = 30
+    climbs: int = 4
+    steps: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Points, best first: snapped codes, shape (m, p), and their scores."""
+
+    codes: Array
+    scores: Array
+
+
+def rated(space: Space, score: Score, codes: Array) -> Found:
+    """All of the given points, best first; for a space that is small enough to rate every one."""
+    scores = score.values(space.embed(codes))
+    order = np.argsort(-scores, kind="stable")
+    return Found(codes[order], scores[order])
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One landscape and what is spent on it."""
+
+    space: Space
+    score: Score
+    trust: TrustRegion
+    effort: Effort
+
+    def maximize(self, seeds: Array, rng: np.random.Generator) -> Found:
+        """`seeds`: genotypes near which good points may be, best first (shape (s, p), s may be 0)."""
+        crowd = self._crowd(seeds, rng)
+        flies, light = self._swarm(crowd, self._rate(crowd), rng)
+        order = np.argsort(-light, kind="stable")
+        flies, light = flies[order], light[order]
+        climbed = [
+            self._climb(flies[at], float(light[at])) for at in _apart(flies, self.effort.climbs)
+        ]
+        flies = np.vstack([*[point for point, _ in climbed], flies])
+        light = np.concatenate([[value for _, value in climbed], light])
+        order = np.argsort(-light, kind="stable")
+        return Found(self.space.snap(flies[order]), light[order])
+
+    def _rate(self, genotypes: Array) -> Array:
+        points = self.space.embed(self.space.snap(genotypes))
+        excess = self.trust.excess(points[:, self.space.is_number])
+        return np.where(excess > 0.0, _OUTSIDE - excess, self.score.values(points))
+
+    def _crowd(self, seeds: Array, rng: np.random.Generator) -> Array:
+        """Random points, the seeds, and points beside the seeds at several distances."""
+        space, size = self.space, self.effort.crowd
+        anywhere = space.place(rng.random((size, space.width)))
+        if len(seeds) == 0:
+            return anywhere
+        drawn = rng.geometric(min(1.0, 3.0 / len(seeds)), size=size) - 1
+        parents = seeds[np.minimum(drawn, len(seeds) - 1)]
+        reach = 10.0 ** rng.uniform(-3.0, -0.5, size=(size, 1))
+        moved = np.clip(parents + reach * rng.normal(size=parents.shape), 0.0, 1.0)
+        children = np.where(rng.random(parents.shape) < 0.7, moved, parents)
+        swapped = rng.random(parents.shape) < 0.75 / space.width
+        listed = space.is_listed
+        children[:, listed] = np.where(swapped, anywhere, parents)[:, listed]
+        return np.vstack([seeds, children, anywhere])
+
+    def _swarm(self, crowd: Array, scores: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """The best of the crowd and some of the rest, after their moves, and the best as they were."""
+        order = np.argsort(-scores, kind="stable")
+        half = self.effort.flies // 2
+        chosen = np.concatenate([order[:half], order[half :: max(1, len(order) // half)]])
+        flies, light = crowd[chosen], scores[chosen]
+        shake = np.full(len(flies), _SHAKE)
+        for _ in range(self.effort.rounds):
+            moved = self._moved(flies, light, shake, rng)
+            bright = self._rate(moved)
+            better = bright > light
+            flies[better], light[better] = moved[better], bright[better]
+            shake = np.where(better, shake, shake * _CALMER)
+            tired = shake < _TIRED
+            tired[int(light.argmax())] = False
+            if tired.any():
+                fresh = self.space.place(rng.random((int(tired.sum()), self.space.width)))
+                flies[tired], light[tired], shake[tired] = fresh, self._rate(fresh), _SHAKE
+        best = order[:4]
+        return np.vstack([flies, crowd[best]]), np.concatenate([light, scores[best]])
+
+    def _moved(self, flies: Array, light: Array, shake: Array, rng: np.random.Generator) -> Array:
+        """Where each fly goes to look: numbers are drawn and pushed, categories taken over or drawn anew."""
+        count, width = flies.shape
+        listed = self.space.is_listed
+        difference = flies[None, :, :] - flies[:, None, :]
+        difference[:, :, listed] = 0.0
+        near = np.exp(-_SIGHT / width * np.einsum("ijk,ijk->ij", difference, difference))
+        pull = np.where(light[None, :] > light[:, None], _ATTRACTION, -_REPULSION)
+        pull *= near * rng.random((count, count))
+        np.fill_diagonal(pull, 0.0)
+        pull /= np.maximum(np.abs(pull).sum(axis=1, keepdims=True), 1e-12)
+        drift = 1.2 * rng.random((count, 1)) * np.einsum("ij,ijk->ik", pull, difference)
+        moved = np.abs(flies + drift + shake[:, None] * rng.laplace(size=flies.shape))
+        moved = np.clip(1.0 - np.abs(1.0 - moved), 0.0, 1.0)
+        if listed.any():
+            donors = flies[rng.integers(0, max(1, count // 2), size=count)]
+            fresh = self.space.place(rng.random((count, width)))
+            dice = rng.random((count, width))
+            mixed = np.where(dice < 0.15, donors, np.where(dice < 0.25, fresh, flies))
+            moved[:, listed] = mixed[:, listed]
+        return moved
+
+    def _climb(self, genotype: Array, value: float) -> tuple[Array, float]:
+        """The local maximum near a point: along gradients in smooth nodes, by single steps in the others."""
+        for _ in range(4):
+            before = value
+            genotype, value = self._follow(genotype, value)
+            if self.space.is_smooth.all():
+                break
+            genotype, value = self._step(genotype, value)
+            if value <= before + 1e-12:
+                break
+        return genotype, value
+
+    def _follow(self, genotype: Array, value: float) -> tuple[Array, float]:
+        space = self.space
+        codes = space.snap(genotype[None, :])[0]
+        free = np.flatnonzero(space.is_smooth & ~np.isnan(codes))
+        if len(free) == 0 or value < _OUTSIDE / 2:
+            return genotype, value
+        point = space.embed(codes[None, :])[0]
+        columns = np.searchsorted(space.groups, free)
+        low, high = np.zeros(len(point)), np.ones(len(point))
+        low[space.is_number], high[space.is_number] = self.trust.box(point[space.is_number])
+
+        def loss(at: Array) -> tuple[float, Array]:
+            point[columns] = at
+            reached, uphill = self.score.value_and_gradient(point)
+            return -reached, -uphill[columns]
+
+        best, _ = minimize_bounded(
+            loss, codes[free], low[columns], high[columns], iterations=self.effort.steps
+        )
+        moved = genotype.copy()
+        moved[free] = best
+        reached = float(self._rate(moved[None, :])[0])
+        return (moved, reached) if reached > value else (genotype, value)
+
+    def _step(self, genotype: Array, value: float) -> tuple[Array, float]:
+        """The best of all points that differ in one listed or whole-numbered node by one step or one category."""
+        neighbours: list[Array] = []
+        for index, node in enumerate(self.space.nodes):
+            for code in _beside(node, float(genotype[index])):
+                other = genotype.copy()
+                other[index] = code
+                neighbours.append(other)
+        if not neighbours:
+            return genotype, value
+        scores = self._rate(np.array(neighbours))
+        best = int(scores.argmax())
+        return (
+            (neighbours[best], float(scores[best])) if scores[best] > value else (genotype, value)
+        )
+
+
+def _apart(genotypes: Array, count: int) -> list[int]:
+    """Up to `count` rows from the first on that are not nearly the same."""
+    chosen: list[int] = []
+    for at in range(len(genotypes)):
+        if all(np.abs(genotypes[at] - genotypes[other]).max() > _APART for other in chosen):
+            chosen.append(at)
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def _beside(node: Node, code: float) -> list[float]:
+    """Codes to step to: other categories; listed and whole numbers one, two, four… values away, both ways."""
+    if node.size <= 1:
+        return []
+    if node.is_categorical:
+        return [float(other) for other in range(min(node.size, _STEPPED)) if other != int(code)]
+    here = node.position(node.value(code)) or 0
+    reach = [2**power * sign for power in range(node.size.bit_length()) for sign in (-1, 1)]
+    places = sorted({min(max(here + step, 0), node.size - 1) for step in reach} - {here})
+    return [node.code(node.listed_value(place)) for place in places]

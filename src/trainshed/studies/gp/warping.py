@@ -1,0 +1,67 @@
+"""Output warping: objective values to labels that a Gaussian process can model (arXiv 2408.11527, output warping).
+
+Three steps: the worse half is replaced by normal quantiles of its ranks, so that no outlier sets the scale; a mild
+logarithm stretches what is near the best; trials without a value get one somewhat worse than the worst.
+"""
+
+import numpy as np
+
+from trainshed.studies.routines import Array, normal_quantile
+
+_LOG_OFFSET = 1.5
+"""The paper's: how much the logarithm stretches; 1 would not stretch at all."""
+
+
+def warp(values: Array) -> Array:
+    """Labels of values that are to be maximized, about within [-0.5, 0.5]; NaN stands for an infeasible trial.
+
+    Monotone in the values. All alike: 0. All infeasible: -1.
+    """
+    known = np.isfinite(values)
+    labels = np.full(values.shape, -1.0)
+    if not known.any():
+        return labels
+    labels[known] = _log_warped(_half_ranked(_tamed(values[known])))
+    spread = float(np.ptp(labels[known]))
+    labels[~known] = labels[known].min() - (0.5 * spread + 0.5)
+    return labels
+
+
+def margins(values: Array, threshold: float) -> Array:
+    """Labels of a safety metric, all of them known: positive from the threshold on, of the size that `warp` gives."""
+    away = _tamed(values / 2.0 - threshold / 2.0)
+    width = float(np.sqrt(np.mean(away**2)))
+    return np.clip(away / (4.0 * width), -1.0, 1.0) if width > 0.0 else np.zeros(values.shape)
+
+
+def _tamed(values: Array) -> Array:
+    """The values, all together made smaller by a power of two if their squares would overflow, larger if they would
+    vanish."""
+    peak = float(np.abs(values).max())
+    return np.ldexp(values, -int(np.frexp(peak)[1])) if not 1e-100 < peak < 1e100 else values
+
+
+def _half_ranked(values: Array) -> Array:
+    """The values below the median moved to where a normal distribution, as wide as the better half, has them."""
+    distinct = np.unique(values)
+    median = float(np.median(values))
+    better = distinct[distinct >= median]
+    width = float(np.sqrt(np.mean((better - median) ** 2)))
+    if width == 0.0:
+        width = float(np.sqrt(np.mean((distinct - median) ** 2)))
+    if width == 0.0:
+        return np.zeros(values.shape)
+    worse = len(distinct) - len(better)
+    places = np.arange(worse, dtype=np.float64)
+    shares = 0.5 * (places + 0.5) / (worse + 0.5 * float(better[0] == median))
+    warped = np.concatenate([median + width * normal_quantile(shares), better])
+    return warped[np.searchsorted(distinct, values)]
+
+
+def _log_warped(values: Array) -> Array:
+    """Best to 0.5, worst to -0.5."""
+    best, worst = float(values.max()), float(values.min())
+    if best == worst:
+        return np.zeros(values.shape)
+    share = (best - values) / (best - worst)
+    return 0.5 - np.log1p(share * (_LOG_OFFSET - 1.0)) / np.log(_LOG_OFFSET)

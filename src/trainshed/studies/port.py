@@ -1,0 +1,97 @@
+"""The algorithm port: what a study's stored trials lead to. Every function behind it is pure.
+
+The same spec, trials and seed give the same answer on every machine of one kind and after every restart; nothing
+of an algorithm's own is stored. Conformance suite: tests/contract/studies.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.study.spec import StudySpec
+from trainshed.core.study.trials import Measurement, Parameters, TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an algorithm is shown of a trial. `final`: its final measurement, or None while it is pending, or for good
+    if it is infeasible."""
+
+    number: int
+    state: TrialState
+    parameters: Parameters
+    final: Measurement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """`exhausted`: there is nothing left to try (grid search came to its end); then there may be fewer than asked for."""
+
+    parameters: tuple[Parameters, ...]
+    exhausted: bool = False
+
+
+class Algorithm(Protocol):
+    """Blocks for as long as it computes; called in a process of its own. Raises nothing for a valid spec."""
+
+    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+        """`count` further points to try, in the order of their promise, beside those that are pending already.
+
+        `trials`: ascending by number, pending ones (REQUESTED, ACTIVE, STOPPING) among them. The answer depends on
+        them, `spec` and `seed` alone: who asks for 2 gets what who asks for 1 and stores it, and asks for 1 again, gets.
+        """
+        ...
+
+
+class EngineName(enum.StrEnum):
+    """Which engine serves studies whose algorithm is the default one (setting `tuning_engine`)."""
+
+    GP_BANDIT = "gp-bandit"
+    OPTUNA_TPE = "optuna-tpe"
+    OPTUNA_GP = "optuna-gp"
+    VIZIER = "google-vizier"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A trial's learning curve, ascending by step. `is_over`: nothing more will be measured."""
+
+    number: int
+    measurements: tuple[Measurement, ...]
+    is_over: bool
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingVerdict:
+    """`why`: in words, for the timeline: what the rule saw, or why it is too early to say."""
+
+    should_stop: bool
+    why: str
+
+
+class AdvisorFailed(Exception):
+    """The computation could not be done (its process died, or took too long). It may be asked again; the message says
+    what happened."""
+
+
+class EngineMissing(Exception):
+    """The library of an engine is not installed. The message says what to install."""
+
+
+class Advisor(Protocol):
+    """Algorithms and stopping rules, asked from an event loop that goes on meanwhile. Raises AdvisorFailed,
+    EngineMissing."""
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        """As `Algorithm.suggest`, of the algorithm that the study asks for."""
+        ...
+
+    async def should_stop(
+        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+    ) -> StoppingVerdict:
+        """Whether the study's own rule, if it has one, wants the trial stopped early."""
+        ...

@@ -1,0 +1,1 @@
+"""When a trial is to be stopped early: the three public rules as pure functions of learning curves (SPEC §6)."""

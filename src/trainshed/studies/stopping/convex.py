@@ -1,0 +1,186 @@
+"""Convex automated stopping: what even an optimistic extrapolation leaves behind the best is stopped (API description).
+
+A learning curve is taken to rise ever more slowly (more is better here). Then the line through its recent half, held
+until the trial's last step, lies above all that can come: an overestimate. Where that falls short of the best trial,
+the trial is stopped. The value that it would likely have reached is the level plus that part of the overestimated
+gain which the trials that are over have made from the same place. "The same place" is steps times learning rate, if
+the study names its learning rate: a trial with half of the rate counts as half as far at the same step. The
+public text says that the rate is used, not how; this is this service's choice (docs/choices.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from trainshed.core.study.final import score
+from trainshed.core.study.spec import ConvexStopping, StudySpec
+from trainshed.core.study.trials import Measurement
+from trainshed.studies.port import Curve, StoppingVerdict
+from trainshed.studies.stopping.curves import (
+    NO_SINGLE_OBJECTIVE,
+    NOTHING_MEASURED,
+    NS,
+    Axes,
+    Line,
+    axes,
+    best_final,
+    go_on,
+    stop,
+    too_early,
+)
+
+TAIL = 5
+"""At least so many of the latest measurements make the line; three are the least that show how noisy it is."""
+CONFIDENCE = 0.975
+"""One-sided, of the overestimate: noise alone stops few trials."""
+UNKNOWN_PART = 0.5
+"""Of the overestimated gain, while no finished trial can be compared: midway between none and all."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """The line through the recent half of a curve. `slope` is at least 0: the model is monotone."""
+
+    x: float
+    level: float
+    slope: float
+    centre: float
+    spread: float
+    residual: float
+    count: int
+
+    def at(self, x: float) -> float:
+        return self.level + self.slope * (x - self.x)
+
+    def optimistic(self, x: float) -> float:
+        """The upper end of the prediction at `x`."""
+        error = self.residual * (1 / self.count + (x - self.centre) ** 2 / self.spread) ** 0.5
+        return self.at(x) + float(stdtrit(self.count - 2, CONFIDENCE)) * error
+
+
+def should_stop(
+    rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+) -> StoppingVerdict:
+    """The verdict at the trial's last measurement. The best trial so far is never stopped."""
+    plane = axes(spec, rule.use_elapsed)
+    if plane is None:
+        return NO_SINGLE_OBJECTIVE
+    own, finished = plane.line(trial), plane.finished(others)
+    if own is None:
+        return NOTHING_MEASURED
+    if lacking := _lacking(rule, plane, own, finished):
+        return too_early(lacking)
+    best, goal = best_final(finished), _last_step(rule, finished)
+    if max(own.ys) >= best:
+        return go_on(f"No finished trial is better than {plane.value(max(own.ys))}.")
+    if own.end >= goal:
+        return go_on(f"The trial is at its end {plane.where(goal)}.")
+    if (line := tangent(own)) is None:
+        return go_on("The curve is flat; nothing can be said of it.")
+    seen = (
+        f"{plane.where(own.end)} an optimistic end is {plane.value(line.optimistic(goal))} {plane.where(goal)}, "
+        f"the best of {len(finished)} trials {plane.value(best)}."
+    )
+    if line.optimistic(goal) < best:
+        return stop(f"Cannot catch up: {seen}")
+    return go_on(f"May still catch up: {seen}")
+
+
+def predicted_final(
+    rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+) -> Measurement | None:
+    """What a trial that was stopped would likely have measured at its last step: the public rule adds this as its last
+    measurement. None if its curve does not allow it. Never better than the best of `others` if the rule stopped it."""
+    plane = axes(spec, rule.use_elapsed)
+    own = plane and plane.line(trial)
+    if plane is None or own is None:
+        return None
+    finished = plane.finished(others)
+    goal, line = _last_step(rule, [*finished, own]), tangent(own)
+    if line is None or own.end >= goal:
+        return None
+    value = line.level + _part(own, goal, finished) * line.slope * (goal - line.x)
+    metric = ((plane.metric.id, score(plane.metric, value)),)
+    if rule.use_elapsed:
+        return Measurement(metric, trial.measurements[-1].step, int(goal))
+    return Measurement(metric, int(goal), trial.measurements[-1].elapsed)
+
+
+def updated_finals(
+    rule: ConvexStopping, spec: StudySpec, stopped: Sequence[Curve], others: Sequence[Curve]
+) -> tuple[tuple[int, Measurement], ...]:
+    """The final measurements, by trial number, of trials that this rule stopped earlier, predicted anew from the trials
+    that ran to their end (`others`); nothing unless the study asks for it (`update_all_stopped`)."""
+    if not rule.update_all_stopped:
+        return ()
+    predicted = ((one.number, predicted_final(rule, spec, one, others)) for one in stopped)
+    return tuple((number, found) for number, found in predicted if found is not None)
+
+
+def tangent(own: Line) -> Tangent | None:
+    """None for a flat curve, and for one of less than three places."""
+    xs, ys = np.array(own.xs, float), np.array(own.ys, float)
+    count = max(TAIL, (len(xs) + 1) // 2)
+    xs, ys = xs[-count:], ys[-count:]
+    centre = float(xs.mean())
+    spread = float(((xs - centre) ** 2).sum())
+    if len(xs) < 3 or spread == 0 or max(own.ys) == min(own.ys):
+        return None
+    slope = float(((xs - centre) * (ys - ys.mean())).sum()) / spread
+    away: Floats = ys - ys.mean() - slope * (xs - centre)
+    residual = float((away**2).sum() / (len(xs) - 2)) ** 0.5
+    rising = max(slope, 0.0)
+    level = float(ys.mean()) + rising * (own.end - centre)
+    return Tangent(own.end, level, rising, centre, spread, residual, len(xs))
+
+
+def _lacking(rule: ConvexStopping, plane: Axes, own: Line, finished: Sequence[Line]) -> str:
+    """Why it is too early; "" if it is not. The conditions are those of the API description."""
+    if len(finished) < rule.min_measurements + 1:
+        return f"{len(finished)} trials are over, {rule.min_measurements + 1} are needed."
+    needed = max(rule.min_measurements, 3)
+    if len(own.xs) < needed:
+        return f"the trial has {len(own.xs)} measurements, {needed} are needed."
+    first = rule.min_steps * (NS if rule.use_elapsed else 1) or _last_step(rule, finished) / 10
+    if own.end <= first:
+        return f"the trial stands {plane.where(own.end)}; the rule begins {plane.where(first)}."
+    return ""
+
+
+def _last_step(rule: ConvexStopping, finished: Sequence[Line]) -> float:
+    """To which curves are extrapolated: steps or ns."""
+    given = rule.max_steps * (NS if rule.use_elapsed else 1)
+    return given or max(line.end for line in finished)
+
+
+def _part(own: Line, goal: float, finished: Sequence[Line]) -> float:
+    """Which part of the overestimated gain from `own.end` to `goal` the finished trials have made, 0..1, the median."""
+    parts: list[float] = []
+    for line in finished:
+        pace = _pace(own, line)
+        until = own.end * pace
+        before = [point for point in zip(line.xs, line.ys, strict=True) if point[0] <= until]
+        reached = min(goal * pace, line.end)
+        if len(before) < 3 or reached <= before[-1][0]:
+            continue
+        xs, ys = zip(*before, strict=True)
+        guess = tangent(Line(line.number, xs, ys, ys[-1], None))
+        if guess is None or guess.slope == 0:
+            continue
+        gained = float(np.interp(reached, line.xs, line.ys)) - guess.level
+        parts.append(min(1.0, max(0.0, gained / (guess.slope * (reached - guess.x)))))
+    return median(parts) if parts else UNKNOWN_PART
+
+
+def _pace(own: Line, line: Line) -> float:
+    """At which multiple of `own`'s steps the other trial is as far, by the learning rates."""
+    if not own.learning_rate or not line.learning_rate:
+        return 1.0
+    ratio = own.learning_rate / line.learning_rate
+    return ratio if ratio > 0 else 1.0

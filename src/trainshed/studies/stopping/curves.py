@@ -1,0 +1,93 @@
+"""A learning curve as numbers: how far a trial had come at each measurement, and how good it was then.
+
+What the three rules share. Pure, and without numpy.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainshed.core.study.final import objectives, score
+from trainshed.core.study.spec import Goal, Metric, Selection, StudySpec
+from trainshed.studies.port import Curve, StoppingVerdict
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`xs`: steps or ns, ascending. `ys`: the objective there, more is better. `final`: the one that counts in the end.
+    Never empty."""
+
+    number: int
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    final: float
+    learning_rate: float | None
+
+    @property
+    def end(self) -> float:
+        return self.xs[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What stands on the two axes, and how it is put into words."""
+
+    metric: Metric
+    use_elapsed: bool
+    selection: Selection
+
+    def line(self, curve: Curve) -> Line | None:
+        """None if the objective was not measured."""
+        points = [
+            (one.elapsed if self.use_elapsed else one.step, score(self.metric, value))
+            for one in curve.measurements
+            if (value := one.value(self.metric.id)) is not None
+        ]
+        if not points:
+            return None
+        last = points[-1][1]
+        points.sort(key=lambda point: point[0])
+        ys = tuple(y for _, y in points)
+        final = last if self.selection is Selection.LAST else max(ys)
+        return Line(curve.number, tuple(x for x, _ in points), ys, final, curve.learning_rate)
+
+    def finished(self, curves: Iterable[Curve]) -> list[Line]:
+        """The lines of those that are over."""
+        return [line for one in curves if one.is_over and (line := self.line(one)) is not None]
+
+    def where(self, x: float) -> str:
+        return f"after {x / NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"
+
+    def value(self, y: float) -> str:
+        return f"{y if self.metric.goal is Goal.MAXIMIZE else -y:.6g}"
+
+
+def axes(spec: StudySpec, use_elapsed: bool) -> Axes | None:
+    """None if the study has not exactly one objective: none of the rules says what to do then."""
+    aims = objectives(spec)
+    return Axes(aims[0], use_elapsed, spec.selection) if len(aims) == 1 else None
+
+
+def best_final(lines: Sequence[Line]) -> float:
+    """Of at least one line."""
+    return max(line.final for line in lines)
+
+
+def go_on(why: str) -> StoppingVerdict:
+    return StoppingVerdict(False, why)
+
+
+def too_early(why: str) -> StoppingVerdict:
+    """The rule cannot say yet; it may later."""
+    return StoppingVerdict(False, f"Too early: {why}")
+
+
+def stop(why: str) -> StoppingVerdict:
+    return StoppingVerdict(True, why)
+
+
+NO_SINGLE_OBJECTIVE = go_on(
+    "The study has not exactly one objective; no trial of it is stopped early."
+)
+NOTHING_MEASURED = too_early("the trial has not measured the objective yet.")

@@ -1,0 +1,35 @@
+"""Whether a trial is to be stopped early: the rule that the study names, asked."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from trainshed.core.study.spec import ConvexStopping, DecayCurveStopping, MedianStopping, StudySpec
+from trainshed.studies.port import Curve, StoppingVerdict
+from trainshed.studies.stopping import median
+from trainshed.studies.stopping.curves import go_on
+
+
+def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVerdict:
+    """The verdict on a pending trial. `others`: the study's other trials in any order; only those that are over count.
+
+    Pure; the same curves give the same verdict. Up to about 0.1 s for a hundred curves of a hundred points. Loads numpy
+    for the rules that calculate, so that a service without such studies does not wait for it.
+    """
+    if trial.is_over:
+        return go_on("The trial is over.")
+    rule = spec.stopping
+    match rule:
+        case None:
+            return go_on("The study names no rule for early stopping.")
+        case MedianStopping():
+            return median.should_stop(rule, spec, trial, others)
+        case DecayCurveStopping():
+            from trainshed.studies.stopping import decay_curve
+
+            return decay_curve.should_stop(rule, spec, trial, others)
+        case ConvexStopping():
+            from trainshed.studies.stopping import convex
+
+            return convex.should_stop(rule, spec, trial, others)
+        case _:
+            assert_never(rule)

@@ -1,0 +1,127 @@
+"""The house of `house`, reached over gRPC: the same calls, sent through a real server and channel.
+
+`call` takes what the REST tests say (verb, path, JSON), so that they hold for both transports. What is not an RPC of
+the public APIs goes over REST.
+"""
+
+import importlib
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from tests.contract.api.house import Answer, House
+from trainshed.api.grpc.server import GrpcServer
+from trainshed.api.grpc.statuses import DETAILS
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool, routes
+from trainshed.wire.binding import bind
+from trainshed.wire.status import StatusCode, Violation, WireError, error_body
+
+grpc: Any = importlib.import_module("grpc")
+
+
+class GrpcHouse(House):
+    """A house with a gRPC server at `address`; `channel` is one to it without TLS."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._socket = directory / "s"
+        self.address = f"unix:{self._socket}"
+        self.server = GrpcServer(self.services, self.tokens.authenticate)
+        self.channel: Any = grpc.aio.insecure_channel(self.address)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator["GrpcHouse"]:
+        self.server.listen(str(self._socket))
+        await self.server.start()
+        try:
+            yield self
+        finally:
+            await self.channel.close()
+            await self.server.stop(0)
+            self.close()
+
+    async def send(
+        self, path: str, request: bytes, *, token: str | None = "", **more: Any
+    ) -> bytes:
+        """One unary call. Raises grpc.aio.AioRpcError."""
+        metadata = () if token is None else (("authorization", f"Bearer {token or self.token}"),)
+        return await self.channel.unary_unary(path)(request, metadata=metadata, **more)
+
+    async def ask(
+        self, method: str, request: dict[str, Any], *, token: str | None = "", beta: bool = False
+    ) -> Any:
+        """The response message of a method (full name), for a request in JSON."""
+        service, _, name = method.rpartition(".")
+        rpc = next(
+            rpc
+            for api in pool.APIS
+            for rpc in routes.rpcs(api).values()
+            if (rpc.service, rpc.method) == (service, name)
+        )
+        path = rpc.path.replace(".v1.", ".v1beta1.") if beta else rpc.path
+        message = wire_json.from_public(rpc.request, request)
+        answer = await self.send(path, message.SerializeToString(), token=token)
+        return pool.message_class(rpc.response).FromString(answer)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = "",
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Answer:
+        raw, _, query = path.partition("?")
+        matched = routes.match(method, raw.replace("/v1beta1/", "/v1/", 1))
+        if matched is None:
+            return await super().call(method, path, body, token=token, headers=headers)
+        route, variables = matched
+        if isinstance(body, bytes):
+            data = body
+        else:
+            data = b"" if body is None else wire_json.encode_text(body)
+        try:
+            bound = bind(route, variables, parse_qsl(query, keep_blank_values=True), data)
+        except WireError as wrong:
+            pytest.skip(f"only JSON can say this, no message: {wrong}")
+        rpc_path = route.rpc.path
+        if raw.startswith("/v1beta1/"):
+            rpc_path = rpc_path.replace(".aiplatform.v1.", ".aiplatform.v1beta1.")
+        try:
+            answer = await self.send(rpc_path, bound.message.SerializeToString(), token=token)
+        except grpc.aio.AioRpcError as error:
+            return _refused(error)
+        response = pool.message_class(route.rpc.response).FromString(answer)
+        return Answer(200, {}, wire_json.render(response))
+
+
+def status_of(error: Any) -> Any:
+    """The google.rpc.Status of a failed call."""
+    trailers = dict(error.trailing_metadata())
+    status: Any = pool.message_class("google.rpc.Status")()
+    status.ParseFromString(trailers[DETAILS])
+    assert status.code == error.code().value[0]
+    assert status.message == error.details()
+    return status
+
+
+def violations_of(status: Any) -> tuple[Violation, ...]:
+    """What its BadRequest says."""
+    for detail in status.details:
+        bad: Any = pool.message_class("google.rpc.BadRequest")()
+        if detail.Unpack(bad):
+            return tuple(Violation(v.field, v.description) for v in bad.field_violations)
+    return ()
+
+
+def _refused(error: Any) -> Answer:
+    status = status_of(error)
+    code = StatusCode.of(status.code)
+    body = error_body(code, status.message, violations_of(status))
+    return Answer(code.http, {}, body)

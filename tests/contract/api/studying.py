@@ -1,0 +1,130 @@
+"""The controller's side of studies for the API's tests: it ends operations through the store's door, or lets them wait."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.contract.api.grpc_house import GrpcHouse
+from tests.contract.api.house import House
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
+from trainshed.core.study.changes import assigned
+from trainshed.core.study.trials import Parameters, StudyUid, Trial, TrialState
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.port import Store
+from trainshed.store.studies import StoredTrial, Studies
+
+SPEC: dict[str, Any] = {
+    "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+    "parameters": [
+        {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.001, "maxValue": 1}},
+        {"parameterId": "layers", "integerValueSpec": {"minValue": "1", "maxValue": "9"}},
+        {"parameterId": "model", "categoricalValueSpec": {"values": ["linear", "deep"]}},
+    ],
+}
+
+OWN: dict[str, Any] = {
+    "parameters": [
+        {"parameterId": "rate", "value": 0.5},
+        {"parameterId": "layers", "value": 2},
+        {"parameterId": "model", "value": "deep"},
+    ]
+}
+"""A trial of a client's own."""
+
+
+class Adviser:
+    """Proposes one point after the other. While `asleep` every operation waits. `stops`: its answer to whether a trial
+    should stop."""
+
+    def __init__(self, house: House) -> None:
+        self.asleep = False
+        self.stops = False
+        self._house = house
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._points = _points()
+
+    def wake(self, study: StudyUid) -> None:
+        if not self.asleep:
+            task = asyncio.get_running_loop().create_task(self.work_off(study))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def work_off(self, study: StudyUid) -> None:
+        """End all operations of the study that wait."""
+        for operation in await self._studies.running_operations(study):
+            done = replace(
+                operation, state=OperationState.SUCCEEDED, updated=self._house.clock + 1_000
+            )
+            if operation.kind is OperationKind.SUGGEST:
+                await self._suggest(done)
+            else:
+                await self._studies.finish_operation(replace(done, should_stop=self.stops))
+        self._house.notices.publish(JobUid(study))
+
+    @property
+    def _studies(self) -> Studies:
+        store: Store = self._house.store
+        return store.studies
+
+    async def _suggest(self, done: Operation) -> None:
+        own: list[int] = []
+        requested: list[StoredTrial] = []
+        for trial in await self._studies.history((done.study,)):
+            if trial.state is TrialState.ACTIVE and trial.client == done.client:
+                own.append(trial.number)
+            elif trial.state is TrialState.REQUESTED:
+                stored = await self._studies.trial(done.study, trial.number)
+                changed = assigned(stored.trial, done.client, done.updated)
+                requested.append(StoredTrial(changed, stored.generation))
+        own = own[: done.count]
+        requested = requested[: done.count - len(own)]
+        suggested = [
+            Trial(
+                done.study,
+                0,
+                TrialState.ACTIVE,
+                next(self._points),
+                created=done.updated,
+                started=done.updated,
+                client=done.client,
+            )
+            for _ in range(done.count - len(own) - len(requested))
+        ]
+        await self._studies.finish_operation(
+            replace(done, trials=tuple(own)), assigned=requested, suggested=suggested
+        )
+
+
+def advised(house: House, **settings: Any) -> Adviser:
+    """Give the house an adviser, and other settings of the API."""
+    adviser = Adviser(house)
+    # In place, because the application that is served holds these services already.
+    changed = replace(house.services.settings, **settings)
+    object.__setattr__(house.services, "suggest", adviser.wake)
+    object.__setattr__(house.services, "settings", changed)
+    return adviser
+
+
+@asynccontextmanager
+async def house_over(transport: str, directory: Path) -> AsyncGenerator[House]:
+    """A fresh house whose `call` goes over REST or gRPC."""
+    if transport == "gRPC":
+        async with GrpcHouse(directory).open() as opened:
+            yield opened
+    else:
+        built = House(directory)
+        yield built
+        built.close()
+
+
+def _points() -> Iterator[Parameters]:
+    for number in range(1, 1_000):
+        yield (
+            ("rate", number / 1_000),
+            ("layers", 1 + number % 9),
+            ("model", ("linear", "deep")[number % 2]),
+        )

@@ -1,0 +1,322 @@
+"""The gRPC transport: credentials, what is not served, faults, limits, both versions, reflection, health, IAM."""
+
+import asyncio
+import importlib
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import custom_job, ml_job, package, pool
+from trainshed.api import call as api_call
+from trainshed.api.call import Call
+from trainshed.api.rest import RestTransport
+from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool as wire_pool
+
+pytestmark = pytest.mark.anyio
+
+grpc: Any = importlib.import_module("grpc")
+
+PARENT = "projects/p1/locations/us-central1"
+JOBS = "google.cloud.aiplatform.v1.JobService"
+OPERATIONS = "google.longrunning.Operations"
+LIST = f"/{JOBS}/ListCustomJobs"
+CREATE = f"/{JOBS}/CreateCustomJob"
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
+    async with GrpcHouse(tmp_path).open() as opened:
+        yield opened
+
+
+def creation(job: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"parent": PARENT, "customJob": job or custom_job()}
+
+
+async def refused(house: GrpcHouse, path: str, request: bytes = b"", **more: Any) -> Any:
+    """The google.rpc.Status that a call fails with."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await house.send(path, request, **more)
+    return status_of(failure.value)
+
+
+def code(name: str) -> int:
+    return getattr(grpc.StatusCode, name).value[0]
+
+
+@pytest.mark.parametrize("token", [None, "wrong"])
+@pytest.mark.parametrize("path", [LIST, "/google.cloud.ml.v1.JobService/ListJobs"])
+async def test_every_method_needs_a_token(house: GrpcHouse, path: str, token: str | None) -> None:
+    status = await refused(house, path, token=token)
+    assert status.code == code("UNAUTHENTICATED")
+    assert "Authorization: Bearer TOKEN" in status.message
+
+
+async def test_a_known_method_that_is_not_served_says_what_is(house: GrpcHouse) -> None:
+    status = await refused(house, f"/{JOBS}/ListNasJobs")
+    assert status.code == code("UNIMPLEMENTED")
+    assert "ListNasJobs is not served here yet" in status.message
+    assert "CreateCustomJob" in status.message
+
+
+async def test_an_unknown_method_is_told_which_services_there_are(house: GrpcHouse) -> None:
+    status = await refused(house, "/google.cloud.aiplatform.v1.EndpointService/GetEndpoint")
+    assert status.code == code("UNIMPLEMENTED")
+    assert JOBS in status.message
+
+
+async def test_bytes_that_are_no_message_are_refused(house: GrpcHouse) -> None:
+    status = await refused(house, LIST, b"\xff\xff\xff")
+    assert status.code == code("INVALID_ARGUMENT")
+    assert "google.cloud.aiplatform.v1.ListCustomJobsRequest" in status.message
+
+
+async def test_a_permission_that_lacks_has_a_reason(
+    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(*_: object) -> None:
+        raise PermissionDenied("you may not")
+
+    monkeypatch.setattr(api_call, "authorize", deny)
+    status = await refused(house, LIST)
+    assert (status.code, status.message) == (code("PERMISSION_DENIED"), "you may not")
+    info: Any = wire_pool.message_class("google.rpc.ErrorInfo")()
+    assert status.details[0].Unpack(info)
+    assert info.reason == "IAM_PERMISSION_DENIED"
+
+
+async def test_what_only_the_service_writes_is_not_taken_from_a_request(house: GrpcHouse) -> None:
+    """Facts §1.2: output-only fields; Node sends them (CLIENTS §3.4)."""
+    job = custom_job() | {
+        "name": "mine",
+        "state": "JOB_STATE_SUCCEEDED",
+        "error": {"code": 5, "message": "mine"},
+        "webAccessUris": {"a": "b"},
+    }
+    answer = await house.ask(f"{JOBS}.CreateCustomJob", creation(job))
+    assert answer.name == f"{PARENT}/customJobs/1000"
+    view = wire_json.to_public(answer)
+    assert view["state"] == "JOB_STATE_QUEUED"
+    assert not view.keys() & {"error", "webAccessUris"}
+
+
+async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> None:
+    """SPEC §1.4. Over the wire an enum is a number, and any number gets through."""
+    request: Any = wire_json.from_public(
+        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
+    )
+    machine = request.custom_job.job_spec.worker_pool_specs[0].machine_spec
+    machine.accelerator_type = 999
+    machine.accelerator_count = 1
+    status = await refused(house, CREATE, request.SerializeToString())
+    assert status.code == code("INVALID_ARGUMENT")
+    (violation,) = violations_of(status)
+    assert violation.field.startswith("job_spec.worker_pool_specs[0].machine_spec")
+
+
+async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
+    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(name: str) -> bool:
+        raise RuntimeError(f"the secret inside of {name}")
+
+    monkeypatch.setattr(house.buckets, "bucket_location", broken)
+    request = wire_json.from_public(
+        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
+    ).SerializeToString()
+    with caplog.at_level(logging.ERROR, "trainshed.api"):
+        status = await refused(house, CREATE, request)
+    assert status.code == code("INTERNAL")
+    assert "secret" not in status.message
+    assert "the secret inside of bucket" in caplog.text
+
+
+async def test_a_refusal_too_long_for_a_trailer_still_arrives(house: GrpcHouse) -> None:
+    """SPEC §1.4. A client drops trailers above 8 KiB, and would tell of those instead of what is wrong."""
+    uris = [f"gs://missing-bucket-{n}/{'x' * 100}.tar.gz" for n in range(90)]
+    job = custom_job(pool(), package(packageUris=uris))
+    request = wire_json.from_public(
+        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation(job)
+    ).SerializeToString()
+    status = await refused(house, CREATE, request)
+    assert status.code == code("INVALID_ARGUMENT")
+    assert status.message.startswith("List of found errors:\t1.Field: ")
+    assert "over REST" in status.message
+    listed = violations_of(status)
+    assert listed[0].field.endswith("package_uris[0]")
+    assert len(listed) > 30
+    assert listed[-1].description.startswith(f"... and {90 - (len(listed) - 1)} more")
+
+
+async def test_a_call_that_is_given_up_is_carried_out_whole(
+    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is stored and never woken would wait for the next start of the service."""
+    reached, go_on, woken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    create = house.store.intake.create_job
+
+    async def slow(*arguments: Any, **named: Any) -> Any:
+        reached.set()
+        await go_on.wait()
+        return await create(*arguments, **named)
+
+    def wake(uid: Any) -> None:
+        house.woken.append(uid)
+        woken.set()
+
+    monkeypatch.setattr(type(house.store.intake), "create_job", staticmethod(slow))
+    object.__setattr__(house.services, "wake", wake)
+    request = wire_json.from_public(
+        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
+    ).SerializeToString()
+    metadata = (("authorization", f"Bearer {house.token}"),)
+    call = house.channel.unary_unary(CREATE)(request, metadata=metadata)
+    await asyncio.wait_for(reached.wait(), 10)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    go_on.set()
+    await asyncio.wait_for(woken.wait(), 10)
+    listed = await house.ask(f"{JOBS}.ListCustomJobs", {"parent": PARENT})
+    assert [job.name for job in listed.custom_jobs] == [f"{PARENT}/customJobs/1000"]
+
+
+async def test_a_message_that_is_too_large_is_refused(house: GrpcHouse) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await house.send(CREATE, b"x" * (10 * 1024 * 1024 + 1))
+    assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_operations_have_the_types_of_the_version_they_were_made_through(
+    house: GrpcHouse,
+) -> None:
+    """A client of v1beta1 does not read the metadata of v1, and asks the same service about both."""
+    types: list[str] = []
+    for beta in (True, False):
+        name = (await house.ask(f"{JOBS}.CreateCustomJob", creation(), beta=beta)).name
+        await house.happen(name, *_cancelled())
+        made = await house.ask(f"{JOBS}.DeleteCustomJob", {"name": name}, beta=beta)
+        found = await house.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})
+        assert found == made
+        types.append(made.metadata.type_url)
+    versions = [url.split(".aiplatform.")[1] for url in types]
+    assert versions == ["v1beta1.DeleteOperationMetadata", "v1.DeleteOperationMetadata"]
+    page = await house.ask(f"{OPERATIONS}.ListOperations", {"name": PARENT})
+    assert sorted(each.metadata.type_url for each in page.operations) == sorted(types)
+
+
+def _cancelled() -> tuple[Any, ...]:
+    from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+
+    return (CancelRequested(CancelCause.USER, 0),)
+
+
+async def test_ml_v1_is_served_too(house: GrpcHouse) -> None:
+    service = "google.cloud.ml.v1.JobService"
+    await house.ask(f"{service}.CreateJob", {"parent": "projects/p1", "job": ml_job(job_id="a")})
+    found = await house.ask(f"{service}.GetJob", {"name": "projects/p1/jobs/a"})
+    assert wire_json.to_public(found)["state"] == "QUEUED"
+
+
+# --- reflection and health
+
+
+async def test_reflection_lists_the_services_and_their_messages(house: GrpcHouse) -> None:
+    messages: Any = importlib.import_module("grpc_reflection.v1alpha.reflection_pb2")
+    stubs: Any = importlib.import_module("grpc_reflection.v1alpha.reflection_pb2_grpc")
+    ask = messages.ServerReflectionRequest
+    symbols = (JOBS, "google.cloud.aiplatform.v1.CustomJob", "grpc.health.v1.Health")
+    asked = [
+        ask(list_services=""),
+        *(ask(file_containing_symbol=symbol) for symbol in symbols),
+        ask(file_by_filename="google/protobuf/any.proto"),
+        ask(file_containing_symbol="no.such.Service"),
+    ]
+    stream = stubs.ServerReflectionStub(house.channel).ServerReflectionInfo(iter(asked))
+    first, *files, unknown = [answer async for answer in stream]
+    names = {service.name for service in first.list_services_response.service}
+    assert {JOBS, OPERATIONS, "google.iam.v1.IAMPolicy", "grpc.health.v1.Health"} <= names
+    assert all(answer.file_descriptor_response.file_descriptor_proto for answer in files)
+    assert unknown.error_response.error_code == code("NOT_FOUND")
+
+
+async def test_health_needs_no_token(house: GrpcHouse) -> None:
+    messages: Any = importlib.import_module("grpc_health.v1.health_pb2")
+    stubs: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
+    stub = stubs.HealthStub(house.channel)
+    for service in ("", JOBS):
+        answer = await stub.Check(messages.HealthCheckRequest(service=service))
+        assert answer.status == messages.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await stub.Check(messages.HealthCheckRequest(service="no.such.Service"))
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+# --- TestIamPermissions
+
+ASKED = ["aiplatform.customJobs.get", "storage.objects.get", "ml.jobs.cancel"]
+
+
+@pytest.mark.parametrize("kind", [House, GrpcHouse])
+@pytest.mark.parametrize(
+    "resource",
+    ["projects/p1/locations/us-central1/customJobs/1", "projects/p1/jobs/anything"],
+)
+async def test_permissions_that_the_caller_holds(
+    house: GrpcHouse, kind: type[House], resource: str
+) -> None:
+    path = f"/v1/{resource}:testIamPermissions"
+    answer = await kind.call(house, "POST", path, {"permissions": [*ASKED, ASKED[0]]})
+    assert answer.json == {"permissions": ["aiplatform.customJobs.get", "ml.jobs.cancel"]}
+    assert (await kind.call(house, "POST", path, {})).json == {}
+
+
+async def test_questions_that_are_none_name_every_fault(house: GrpcHouse) -> None:
+    """SPEC §1.4."""
+    request = {"resource": "projects/p1/jobs", "permissions": ["ml.jobs.get", "ml.*", "get"]}
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await house.ask("google.iam.v1.IAMPolicy.TestIamPermissions", request)
+    listed = violations_of(status_of(failure.value))
+    assert [v.field for v in listed] == ["resource", "permissions[1]", "permissions[2]"]
+
+
+async def test_there_are_no_policies(house: GrpcHouse) -> None:
+    for method in ("GetIamPolicy", "SetIamPolicy"):
+        status = await refused(house, f"/google.iam.v1.IAMPolicy/{method}")
+        assert status.code == code("UNIMPLEMENTED")
+        assert "of IAMPolicy there is TestIamPermissions" in status.message
+
+
+# --- what both transports hand to a handler
+
+
+async def test_a_handler_sees_the_json_of_a_value_as_it_was_sent(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLIENTS §3.3: 100.0 beside 100, and integers that no double holds."""
+    seen: list[Call] = []
+    method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
+
+    async def create(call: Call, request: Any) -> Any:
+        seen.append(call)
+        raise InvalidRequest((Violation("here", "is enough"),))
+
+    def allow(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(api_call, "authorize", allow)
+    rest = RestTransport({method: create}, {}, house.services, house.tokens.authenticate)
+    monkeypatch.setitem(getattr(house.app, "_surfaces"), "v1", rest)  # noqa: B009  a seam for this test
+    body = (
+        b'{"displayName": "x", "trainingTaskInputs": {"a": 1.0, "b": 1, "c": 12345678901234567890}}'
+    )
+    await House.call(house, "POST", f"{LOCATION}/trainingPipelines", body)
+    expected = '{"a":1.0,"b":1,"c":12345678901234567890}'
+    assert seen[0].value_texts == {"training_pipeline.training_task_inputs": expected}

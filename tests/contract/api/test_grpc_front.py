@@ -1,0 +1,233 @@
+"""The front of gRPC: connections wait while it loads, TLS by the service's own authority, bytes both ways."""
+
+import asyncio
+import contextlib
+import importlib
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import House
+from trainshed.buckets.sockets import listen_tcp
+from trainshed.serve import certificates
+from trainshed.serve.grpc_front import GrpcDoors, GrpcFront
+from trainshed.serve.relay import Relay
+
+pytestmark = pytest.mark.anyio
+
+grpc: Any = importlib.import_module("grpc")
+
+LIST = "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"
+REQUEST = b"\n\x21projects/p1/locations/us-central1"
+MEGABYTES = 8
+
+
+def listener() -> socket.socket:
+    opened = listen_tcp("127.0.0.1", 0)
+    opened.setblocking(False)
+    return opened
+
+
+def sockets(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.suffix == ".sock")
+
+
+class Fronted:
+    def __init__(self, house: House, doors: GrpcDoors, front: GrpcFront) -> None:
+        self.house, self.doors, self.front = house, doors, front
+        self.plain = f"127.0.0.1:{doors.plain.getsockname()[1]}"
+        self.secure = f"localhost:{doors.secure.getsockname()[1]}"
+
+    async def call(self, channel: Any) -> bytes:
+        metadata = (("authorization", f"Bearer {self.house.token}"),)
+        async with channel:
+            return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+
+
+@pytest.fixture
+async def fronted(house: House, tmp_path: Path) -> AsyncGenerator[Fronted]:
+    certified: Future[certificates.Certificates] = Future()
+    certified.set_result(certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
+    doors = GrpcDoors(listener(), listener(), certified)
+    front = GrpcFront(doors, tmp_path, house.services, house.tokens.authenticate)
+    await front.start()
+    yield Fronted(house, doors, front)
+    await front.close(1)
+
+
+async def test_connections_that_come_while_it_loads_are_all_served(fronted: Fronted) -> None:
+    channels = [grpc.aio.insecure_channel(fronted.plain) for _ in range(20)]
+    answers = await asyncio.gather(*(fronted.call(channel) for channel in channels))
+    assert answers == [b""] * 20
+
+
+async def test_tls_is_trusted_by_the_ca_and_by_nothing_else(fronted: Fronted) -> None:
+    """Issue 4, item 1: the ready file's `ca` is what a client needs."""
+    files = fronted.doors.certified.result()
+    for roots in (files.ca, files.roots):
+        trusting = grpc.ssl_channel_credentials(roots.read_bytes())
+        assert await fronted.call(grpc.aio.secure_channel(fronted.secure, trusting)) == b""
+    strange = grpc.ssl_channel_credentials()
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await fronted.call(grpc.aio.secure_channel(fronted.secure, strange))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.value.details()
+
+
+async def test_closing_ends_connections_and_leaves_no_sockets(
+    fronted: Fronted, tmp_path: Path
+) -> None:
+    channel = grpc.aio.insecure_channel(fronted.plain)
+    metadata = (("authorization", f"Bearer {fronted.house.token}"),)
+    await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+    assert sockets(tmp_path) == ["grpc-tls.sock", "grpc.sock"]
+    await asyncio.wait_for(fronted.front.close(1), 10)
+    assert sockets(tmp_path) == []
+    with pytest.raises(grpc.aio.AioRpcError) as gone:
+        await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=5)
+    assert gone.value.code() is grpc.StatusCode.UNAVAILABLE
+    await channel.close()
+
+
+# --- the relay alone
+
+
+class Relayed:
+    """A relay to a server of the test's; `open` gives the client's end."""
+
+    def __init__(self, relay: Relay, address: tuple[str, int]) -> None:
+        self.relay, self._address = relay, address
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self._address)
+
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+
+
+async def relayed(path: Path, handle: Handle, ready: asyncio.Event | None = None) -> Relayed:
+    await asyncio.start_unix_server(handle, path)
+
+    async def target() -> Path:
+        if ready is not None:
+            await ready.wait()
+        return path
+
+    door = listener()
+    relay = Relay(door, target)
+    await relay.start()
+    return Relayed(relay, door.getsockname())
+
+
+async def test_an_end_of_the_stream_goes_on_and_the_answer_still_comes_back(tmp_path: Path) -> None:
+    """Half-close: the server answers only when it has seen the client's end."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read()
+        writer.write(data[::-1])
+        writer.close()
+
+    running = await relayed(tmp_path / "s", answer)
+    reader, writer = await running.open()
+    writer.write(b"abc")
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 10) == b"cba"
+    writer.close()
+    running.relay.refuse()
+
+
+async def test_what_is_sent_before_there_is_an_other_end_arrives(tmp_path: Path) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read())
+        writer.close()
+
+    ready = asyncio.Event()
+    running = await relayed(tmp_path / "s", echo, ready)
+    ends = [await running.open() for _ in range(3)]
+    early = bytes(MEGABYTES << 20)
+    for _, writer in ends:
+        writer.write(early)
+        writer.write_eof()
+    ready.set()
+    for reader, writer in ends:
+        assert await asyncio.wait_for(reader.read(), 20) == early
+        writer.close()
+    running.relay.refuse()
+
+
+async def test_a_slow_reader_holds_the_writer_up(tmp_path: Path) -> None:
+    """Back-pressure: what nobody reads is not piled up in the service."""
+    written = 0
+    stuck = asyncio.Event()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        try:
+            while written < 1 << 30:
+                writer.write(bytes(1 << 16))
+                await asyncio.wait_for(writer.drain(), 1)
+                written += 1 << 16
+        except TimeoutError:
+            stuck.set()
+
+    running = await relayed(tmp_path / "s", pour)
+    _, writer = await running.open()
+    await asyncio.wait_for(stuck.wait(), 30)
+    assert written < 64 << 20
+    writer.close()
+    running.relay.refuse()
+    running.relay.abort()
+
+
+async def test_a_client_that_goes_away_is_told_to_the_server_and_the_reverse(
+    tmp_path: Path,
+) -> None:
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def read_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(1) == b"x":
+            writer.transport.abort()
+            return
+        try:
+            seen.put_nowait(await reader.read())
+        except ConnectionError:
+            seen.put_nowait(b"reset")
+        writer.close()
+
+    running = await relayed(tmp_path / "s", read_once)
+    _, leaving = await running.open()
+    leaving.write(b"a")
+    await leaving.drain()
+    leaving.transport.abort()
+    assert await asyncio.wait_for(seen.get(), 10) in (b"", b"reset")
+    reader, left = await running.open()
+    left.write(b"x")
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    left.close()
+    running.relay.refuse()
+
+
+async def test_a_target_that_fails_closes_the_connection_and_is_tried_again() -> None:
+    tries = 0
+
+    async def failing() -> Path:
+        nonlocal tries
+        tries += 1
+        raise OSError("not today")
+
+    door = listener()
+    relay = Relay(door, failing)
+    await relay.start()
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(*door.getsockname())
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+    assert tries == 2
+    relay.refuse()

@@ -1,0 +1,232 @@
+"""`ml` v1 jobs with hyperparameters over REST against a real store; the test plays the controller (SPEC §6, facts §1.1,
+§7.1)."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import SECOND, START, House
+from tests.unit.specs_requests import ml_job
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobName, JobUid
+from trainshed.core.study.trials import Measurement, Trial, TrialState
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.trial_jobs import trial_spec
+from trainshed.store.port import NewWork
+
+pytestmark = pytest.mark.anyio
+JOBS = "/v1/projects/p1/jobs"
+HYPERPARAMETERS: dict[str, Any] = {
+    "goal": "MINIMIZE",
+    "hyperparameterMetricTag": "loss",
+    "maxTrials": 10,
+    "maxParallelTrials": 2,
+    "params": [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}],
+}
+
+
+async def created(house: House, job_id: str = "census", **changes: Any) -> dict[str, Any]:
+    answer = await asked(house, job_id, **changes)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def asked(house: House, job_id: str = "census", **changes: Any) -> Any:
+    body = ml_job(job_id=job_id, hyperparameters=HYPERPARAMETERS | changes)
+    return await house.call("POST", JOBS, body)
+
+
+async def record(house: House, job_id: str = "census") -> TuningJob:
+    work, _ = await house.store.reader.job(JobName.parse(f"projects/p1/jobs/{job_id}"))
+    assert isinstance(work, TuningJob)
+    return work
+
+
+def fields(answer: Any) -> set[str]:
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
+    (details,) = answer.error["details"]
+    return {violation["field"] for violation in details["fieldViolations"]}
+
+
+async def over(house: House, job_id: str = "census", **changes: Any) -> None:
+    await house.become(
+        f"projects/p1/jobs/{job_id}",
+        state=JobState.SUCCEEDED,
+        started=START,
+        ended=START + SECOND,
+        **changes,
+    )
+
+
+def trial_job(job: TuningJob, number: int, state: JobState, minutes: int) -> Job:
+    parameters = (("rate", number / 10),)
+    ended = START + minutes * 60 * SECOND
+    return Job(
+        uid=JobUid(job.uid + number),
+        name=job.name.of_trial(number),
+        display_name=f"census-trial-{number}",
+        spec=trial_spec(job.spec.trial, number, parameters),
+        public_json="{}",
+        created=START,
+        updated=ended,
+        state=state,
+        started=START,
+        ended=ended if state.is_final else 0,
+        parent=Parent(job.uid, job.name, number),
+    )
+
+
+def trial(job: TuningJob, number: int, state: TrialState, value: float | None) -> Trial:
+    final = Measurement((("loss", value),), 10 * number) if value is not None else None
+    return Trial(
+        study=job.study,
+        number=number,
+        state=state,
+        parameters=(("rate", number / 10), ("units", 64), ("opt", "adam")),
+        created=START,
+        started=START + SECOND,
+        ended=START + 2 * SECOND if state.is_over else 0,
+        final=final,
+        job=JobUid(job.uid + number),
+        stopped_early=number == 3,
+    )
+
+
+async def tried(house: House) -> TuningJob:
+    """Trials 1 to 3 have 0.75, 0.25 and 0.5; 4 failed, 5 was cancelled, 6 runs."""
+    job = await record(house)
+    ended = {
+        1: (JobState.SUCCEEDED, TrialState.SUCCEEDED, 0.75),
+        2: (JobState.SUCCEEDED, TrialState.SUCCEEDED, 0.25),
+        3: (JobState.CANCELLED, TrialState.SUCCEEDED, 0.5),
+        4: (JobState.FAILED, TrialState.INFEASIBLE, None),
+        5: (JobState.CANCELLED, TrialState.INFEASIBLE, None),
+        6: (JobState.PREPARING, TrialState.ACTIVE, None),
+    }
+    await house.become(
+        str(job.name),
+        {
+            "trials": tuple(trial(job, n, state, value) for n, (_, state, value) in ended.items()),
+            "made": tuple(
+                NewWork(trial_job(job, n, state, 60)) for n, (state, _, _) in ended.items()
+            ),
+        },
+        state=JobState.RUNNING,
+        next_trial=7,
+        succeeded=3,
+    )
+    return job
+
+
+async def test_a_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
+    view = await created(house)
+    assert (view["jobId"], view["state"]) == ("census", "QUEUED")
+    assert view["trainingOutput"] == {
+        "isHyperparameterTuningJob": True,
+        "hyperparameterMetricTag": "loss",
+    }
+    assert view["trainingInput"]["hyperparameters"]["maxTrials"] == 10
+    assert (await house.call("GET", f"{JOBS}/census")).json == view
+    assert (await record(house)).spec.parallel_trials == 2
+    again = await asked(house)
+    assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
+
+
+async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: House) -> None:
+    """Facts §1.1: scripts read the first trial as the best; values of parameters are texts."""
+    await created(house)
+    await tried(house)
+    output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
+    assert output["completedTrialCount"] == "3"
+    assert [each["trialId"] for each in output["trials"]] == ["2", "3", "1", "4", "5", "6"]
+    assert output["trials"][0] == {
+        "trialId": "2",
+        "hyperparameters": {"rate": "0.2", "units": "64", "opt": "adam"},
+        "finalMetric": {"trainingStep": "20", "objectiveValue": 0.25},
+        "state": "SUCCEEDED",
+        "startTime": "2025-10-09T08:53:21Z",
+        "endTime": "2025-10-09T08:53:22Z",
+    }
+    assert [each["state"] for each in output["trials"]] == [
+        "SUCCEEDED",
+        "SUCCEEDED",
+        "SUCCEEDED",
+        "FAILED",
+        "CANCELLED",
+        "PREPARING",
+    ]
+    assert [each["trialId"] for each in output["trials"] if each.get("isTrialStoppedEarly")] == [
+        "3"
+    ]
+    assert "finalMetric" not in output["trials"][3]
+
+
+async def test_units_are_those_of_all_trials_that_are_over(house: House) -> None:
+    await created(house)
+    job = await tried(house)
+    alone = (await house.call("GET", f"{JOBS}/{job.name.of_trial(1).job_id}")).json
+    one = alone["trainingOutput"]["consumedMLUnits"]
+    output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
+    assert one > 0
+    assert output["consumedMLUnits"] == pytest.approx(5 * one, abs=0.01)
+
+
+async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House) -> None:
+    await created(house)
+    await tried(house)
+    listed = (await house.call("GET", JOBS)).json["jobs"]
+    assert [job["jobId"] for job in listed] == ["census"]
+    assert len(listed[0]["trainingOutput"]["trials"]) == 6
+    assert (await house.call("GET", f"{JOBS}/census.6")).json["state"] == "PREPARING"
+    assert (await house.call("POST", f"{JOBS}/census.6:cancel")).json == {}
+    assert house.woken[-1] == (await record(house)).uid + 6
+
+
+async def test_labels_and_filters_of_a_tuning_job(house: House) -> None:
+    await created(house)
+    changed = await house.call("PATCH", f"{JOBS}/census?updateMask=labels", {"labels": {"a": "b"}})
+    assert changed.json["labels"] == {"a": "b"}
+    assert changed.json["trainingOutput"]["isHyperparameterTuningJob"] is True
+    for query, count in (("labels.a=b", 1), ("state:QUEUED", 1), ("jobId:x*", 0)):
+        found = (await house.call("GET", f"{JOBS}?filter={query}")).json
+        assert len(found.get("jobs", [])) == count
+
+
+async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
+    """Facts §7.1: resumePreviousJobId."""
+    await created(house)
+    await over(house, next_trial=11)
+    await created(house, "more", resumePreviousJobId="census")
+    first, more = await record(house), await record(house, "more")
+    assert more.spec.resumed == (first.study,)
+    assert (more.spec.first_trial, more.next_trial) == (11, 11)
+    await over(house, "more", next_trial=21)
+    await created(house, "most", resumePreviousJobId="more")
+    assert (await record(house, "most")).spec.resumed == (first.study, more.study)
+
+
+async def test_what_a_job_cannot_go_on_from(house: House) -> None:
+    """Facts §7.1; with all else that is wrong (SPEC §1.4)."""
+    field = "hyperparameters.resume_previous_job_id"
+    assert (await house.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
+    await created(house)
+    for previous in ("none", "plain", "census"):
+        answer = await asked(house, "more", resumePreviousJobId=previous, maxParallelTrials=11)
+        assert fields(answer) == {field, "hyperparameters.max_parallel_trials"}
+    await over(house)
+    other = [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.2, "maxValue": 1}]
+    for changes in ({"params": other}, {"goal": "MAXIMIZE"}, {"hyperparameterMetricTag": "x"}):
+        answer = await asked(house, "more", resumePreviousJobId="census", **changes)
+        assert fields(answer) == {field}
+    assert (await asked(house, "more", resumePreviousJobId="census")).status == 200
+
+
+async def test_explain_is_of_one_trial(house: House) -> None:
+    """SPEC §1.7: the pre-flight asks for what one trial takes."""
+    body = ml_job(job_id="census", hyperparameters=HYPERPARAMETERS)
+    answer = await house.call(
+        "POST", "/trainshed/v1/jobs:explain", {"api": "ml", "project": "p1", "job": body}
+    )
+    assert answer.status == 200, answer.body
+    assert (await house.call("GET", JOBS)).json == {}

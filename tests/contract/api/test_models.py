@@ -1,0 +1,227 @@
+"""`aiplatform` v1 models over REST against a real store: what training pipelines and the SDK need (CLIENTS §1)."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.unit.test_specs_pipeline import MODEL
+
+pytestmark = pytest.mark.anyio
+MODELS = f"{LOCATION}/models"
+PLACE = "projects/p1/locations/us-central1"
+
+
+async def uploaded(house: House, model: Any = None, **request: Any) -> dict[str, Any]:
+    answer = await house.call("POST", f"{MODELS}:upload", {"model": model or MODEL, **request})
+    assert answer.status == 200, answer.body
+    assert answer.json["done"] is True
+    return answer.json["response"]
+
+
+async def shown(house: House, name: str) -> dict[str, Any]:
+    answer = await house.call("GET", f"{MODELS}/{name}")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def aliases(house: House, model: str = "m1") -> dict[str, set[str]]:
+    found = (await house.call("GET", f"{MODELS}/{model}:listVersions")).json["models"]
+    return {each["versionId"]: set(each.get("versionAliases", ())) for each in found}
+
+
+def fields(answer: Any) -> set[str]:
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
+    (details,) = answer.error["details"]
+    return {violation["field"] for violation in details["fieldViolations"]}
+
+
+async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(house: House) -> None:
+    model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
+    answer = await house.call(
+        "POST", f"{MODELS}:upload", {"model": model | {"labels": {"a": "b"}}, "modelId": "m1"}
+    )
+    done = answer.json
+    assert done["response"] == {
+        "@type": "type.googleapis.com/google.cloud.aiplatform.v1.UploadModelResponse",
+        "model": f"{PLACE}/models/m1",
+        "modelVersionId": "1",
+    }
+    assert done["metadata"]["@type"].endswith("UploadModelOperationMetadata")
+    assert (await house.call("GET", f"/ui/{done['name']}")).json == done
+    view = await shown(house, "m1")
+    assert {key: view[key] for key in MODEL} == MODEL
+    assert (view["name"], view["versionId"]) == (f"{PLACE}/models/m1", "1")
+    assert view["artifactUri"] == "gs://bucket/m"
+    assert view["labels"] == {"a": "b"}
+    assert set(view["versionAliases"]) == {"gold", "default"}
+    assert view["createTime"] == view["versionCreateTime"] == "2025-10-09T08:53:20Z"
+    for version in ("m1%401", "m1@gold", "m1@default"):
+        assert await shown(house, version) == view
+
+
+async def test_a_version_of_a_model(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    response = await uploaded(
+        house, MODEL | {"versionAliases": ["new"]}, parentModel=f"{PLACE}/models/m1"
+    )
+    assert response["modelVersionId"] == "2"
+    assert (await shown(house, "m1"))["versionId"] == "1"
+    assert (await shown(house, "m1@new"))["versionId"] == "2"
+    listed = (await house.call("GET", f"{MODELS}/m1:listVersions")).json["models"]
+    assert [each["name"] for each in listed] == [f"{PLACE}/models/m1@{n}" for n in (2, 1)]
+    again = await house.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
+    assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
+
+
+async def test_a_default_that_is_uploaded_takes_the_alias(house: House) -> None:
+    """The SDK's is_default_version=True."""
+    await uploaded(house, modelId="m1")
+    model = MODEL | {"versionAliases": ["default"]}
+    await uploaded(house, model, parentModel=f"{PLACE}/models/m1")
+    assert (await shown(house, "m1"))["versionId"] == "2"
+    assert await aliases(house) == {"2": {"default"}, "1": set()}
+
+
+async def test_every_violation_of_an_upload_is_named_at_once(house: House) -> None:
+    """SPEC §1.4."""
+    model = {
+        "displayName": "",
+        "containerSpec": {"command": ["x"]},
+        "artifactUri": "gs://nowhere/m",
+        "versionAliases": ["ok-1", "1"],
+        "labels": {"A": "b"},
+    }
+    request = {"model": model, "modelId": "1m", "parentModel": f"{PLACE}/models/none"}
+    answer = await house.call("POST", f"{MODELS}:upload", request)
+    assert fields(answer) == {
+        "model.display_name",
+        "model.container_spec.image_uri",
+        "model.artifact_uri",
+        "model.version_aliases[1]",
+        "model.labels.A",
+        "model_id",
+        "parent_model",
+    }
+    assert (await house.call("GET", MODELS)).json == {}
+
+
+async def test_lists_filter_order_and_page(house: House) -> None:
+    for number, name in enumerate(("b", "a", "c")):
+        house.clock += 10**9
+        model = MODEL | {"displayName": name, "labels": {"n": str(number)}}
+        await uploaded(house, model, modelId=f"m{number}")
+
+    async def found(query: str) -> list[str]:
+        answer = await house.call("GET", f"{MODELS}?{query}")
+        assert answer.status == 200, answer.body
+        return [each["displayName"] for each in answer.json.get("models", [])]
+
+    assert await found("") == ["c", "a", "b"]
+    assert await found('filter=display_name="a"') == ["a"]
+    assert await found('filter=displayName!="a"') == ["c", "b"]
+    assert await found("filter=model=m0") == ["b"]
+    assert await found("filter=labels.n=2") == ["c"]
+    assert await found("orderBy=display_name") == ["a", "b", "c"]
+    assert await found("orderBy=create_time desc, display_name".replace(" ", "%20")) == [
+        "c",
+        "a",
+        "b",
+    ]
+    assert await found("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
+    page = (await house.call("GET", f"{MODELS}?pageSize=2&orderBy=display_name")).json
+    assert [each["displayName"] for each in page["models"]] == ["a", "b"]
+    token = page["nextPageToken"]
+    assert await found(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
+    assert fields(await house.call("GET", f"{MODELS}?pageToken={token}")) == {"page_token"}
+    assert fields(await house.call("GET", f"{MODELS}?filter=size>3")) == {"filter"}
+    assert fields(await house.call("GET", f"{MODELS}?orderBy=size")) == {"order_by"}
+
+
+async def test_a_models_fields_are_updated_in_all_versions_and_a_versions_in_itself(
+    house: House,
+) -> None:
+    await uploaded(house, modelId="m1")
+    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+    changed = {"displayName": "new", "description": "words", "labels": {"k": "v"}}
+    house.clock += 10**9
+    answer = await house.call(
+        "PATCH", f"{MODELS}/m1?updateMask=displayName,description,labels", changed
+    )
+    assert answer.status == 200, answer.body
+    for version in ("m1@1", "m1@2"):
+        view = await shown(house, version)
+        assert {key: view[key] for key in changed} == changed
+        assert view["updateTime"] > view["createTime"]
+        assert view["containerSpec"] == MODEL["containerSpec"]
+    answer = await house.call(
+        "PATCH", f"{MODELS}/m1@2?updateMask=versionDescription", {"versionDescription": "second"}
+    )
+    assert answer.json["versionDescription"] == "second"
+    assert "versionDescription" not in await shown(house, "m1@1")
+
+
+async def test_updates_that_are_refused(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    nothing = await house.call("PATCH", f"{MODELS}/m1", {"displayName": "x"})
+    assert fields(nothing) == {"update_mask"}
+    several = await house.call(
+        "PATCH",
+        f"{MODELS}/m1?updateMask=artifactUri,displayName,labels",
+        {"displayName": "", "labels": {"K": "v"}},
+    )
+    assert fields(several) == {"update_mask", "model.display_name", "model.labels.K"}
+    version = await house.call(
+        "PATCH", f"{MODELS}/m1@1?updateMask=displayName", {"displayName": "x"}
+    )
+    assert fields(version) == {"update_mask"}
+    missing = await house.call("PATCH", f"{MODELS}/m2?updateMask=displayName", {"displayName": "x"})
+    assert missing.status == 404
+
+
+async def test_aliases_are_given_moved_and_taken_away(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+
+    async def merge(version: str, *names: str) -> Any:
+        return await house.call(
+            "POST", f"{MODELS}/m1@{version}:mergeVersionAliases", {"versionAliases": names}
+        )
+
+    assert set((await merge("1", "gold", "blue")).json["versionAliases"]) == {
+        "default",
+        "gold",
+        "blue",
+    }
+    assert (await merge("2", "gold", "default")).status == 200
+    assert await aliases(house) == {"2": {"default", "gold"}, "1": {"blue"}}
+    assert (await merge("gold", "-gold")).status == 200
+    assert (await merge("1", "-blue", "blue")).status == 200
+    assert await aliases(house) == {"2": {"default"}, "1": {"blue"}}
+    refused = await merge("2", "-default")
+    assert refused.error["status"] == "FAILED_PRECONDITION"
+    assert fields(await merge("2", "1", "ok", "-X")) == {"version_aliases[0]", "version_aliases[2]"}
+    assert fields(await merge("2")) == {"version_aliases"}
+    unversioned = await house.call(
+        "POST", f"{MODELS}/m1:mergeVersionAliases", {"versionAliases": ["gold"]}
+    )
+    assert fields(unversioned) == {"name"}
+
+
+async def test_deletes_are_finished_operations(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+    default = await house.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
+    assert default.error["status"] == "FAILED_PRECONDITION"
+    done = (await house.call("DELETE", f"{MODELS}/m1@2:deleteVersion")).json
+    assert (done["done"], (await house.call("GET", f"{MODELS}/m1@2")).status) == (True, 404)
+    assert fields(await house.call("DELETE", f"{MODELS}/m1@1")) == {"name"}
+    done = (await house.call("DELETE", f"{MODELS}/m1")).json
+    assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
+    assert (await house.call("GET", f"{MODELS}/m1")).status == 404
+    assert (await house.call("DELETE", f"{MODELS}/m1")).status == 404
+
+
+async def test_what_models_are_not_there_for_says_so(house: House) -> None:
+    answer = await house.call("POST", f"{MODELS}/m1:export", {})
+    assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")

@@ -1,0 +1,185 @@
+"""Long-running operations over REST: those that run and those that are done, waited for, listed, cancelled (facts §1.2)."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from trainshed.core.lifecycle.records import JobError
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid, StudyName
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
+from trainshed.core.study.studies import Study
+from trainshed.core.study.trials import StudyUid, Trial, TrialState
+from trainshed.store.operations import Operation, OperationKind
+
+pytestmark = pytest.mark.anyio
+STUDY = StudyName("p1", "us-central1", "7")
+UID = StudyUid(7)
+ASKED = Operation(
+    name=f"{STUDY}/operations/1",
+    kind=OperationKind.SUGGEST,
+    target=str(STUDY),
+    created=START,
+    updated=START,
+    state=OperationState.RUNNING,
+    study=UID,
+    client="c1",
+    count=2,
+)
+CHECK = replace(
+    ASKED,
+    name=f"{STUDY.trial(1)}/operations/2",
+    kind=OperationKind.CHECK_STOPPING,
+    target=STUDY.trial(1),
+    trial=1,
+)
+
+
+async def begun(house: House, *operations: Operation) -> None:
+    """A study with these operations, which run."""
+    spec = StudySpec(
+        (Parameter("x", ParameterType.DOUBLE, 0, 1),), (Metric("loss", Goal.MINIMIZE),)
+    )
+    await house.store.studies.create_study(Study(UID, STUDY, "study", spec, "{}", START))
+    for operation in operations:
+        await house.store.studies.begin_operation(operation)
+
+
+async def suggested(house: House) -> None:
+    """The controller's answer: two new trials."""
+    trials = [Trial(UID, 0, TrialState.ACTIVE, (("x", 0.5),), START, client="c1") for _ in range(2)]
+    done = replace(ASKED, state=OperationState.SUCCEEDED, updated=START + SECOND)
+    await house.store.studies.finish_operation(done, suggested=trials)
+    house.notices.publish(JobUid(UID))
+
+
+async def shown(house: House, name: str, prefix: str = "/ui/") -> dict[str, Any]:
+    answer = await house.call("GET", f"{prefix}{name}")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+@pytest.mark.parametrize("prefix", ["/ui/", "/v1/", "/v1beta1/"])
+async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix: str) -> None:
+    """CLIENTS §1: names below studies; REST clients poll below /ui/, gcloud below /v1/."""
+    await begun(house, ASKED)
+    running = await shown(house, ASKED.name, prefix)
+    assert "done" not in running
+    assert "response" not in running
+    assert running["metadata"]["clientId"] == "c1"
+    assert running["metadata"]["@type"].endswith("v1.SuggestTrialsMetadata")
+    await suggested(house)
+    done = await shown(house, ASKED.name, prefix)
+    response = done["response"]
+    assert done["done"] is True
+    assert response["@type"].endswith("v1.SuggestTrialsResponse")
+    assert response["studyState"] == "ACTIVE"
+    assert (response["startTime"], response["endTime"]) == (
+        "2025-10-09T08:53:20Z",
+        "2025-10-09T08:53:21Z",
+    )
+    assert [trial["id"] for trial in response["trials"]] == ["1", "2"]
+    assert response["trials"][0]["parameters"] == [{"parameterId": "x", "value": 0.5}]
+    assert {trial["clientId"] for trial in response["trials"]} == {"c1"}
+
+
+async def test_a_check_of_early_stopping_says_whether_to_stop(house: House) -> None:
+    """CLIENTS §1: the name lies below the trial."""
+    await begun(house, CHECK)
+    metadata = (await shown(house, CHECK.name))["metadata"]
+    assert (metadata["study"], metadata["trial"]) == (str(STUDY), STUDY.trial(1))
+    done = replace(CHECK, state=OperationState.SUCCEEDED, should_stop=True)
+    await house.store.studies.finish_operation(done)
+    response = (await shown(house, CHECK.name))["response"]
+    assert response["@type"].endswith("v1.CheckTrialEarlyStoppingStateResponse")
+    assert response["shouldStop"] is True
+
+
+async def test_a_failed_operation_has_an_error_and_no_response(house: House) -> None:
+    await begun(house, ASKED)
+    failed = replace(ASKED, state=OperationState.FAILED, error=JobError(13, "It broke."))
+    await house.store.studies.finish_operation(failed)
+    view = await shown(house, ASKED.name)
+    assert (view["done"], view["error"]) == (True, {"code": 13, "message": "It broke."})
+    assert "response" not in view
+
+
+async def test_wait_answers_as_soon_as_the_operation_is_done(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait_beyond = asyncio.Event(), house.notices.wait_beyond
+
+    async def told(uid: JobUid, count: int, patience: float) -> bool:
+        waits.set()
+        return await wait_beyond(uid, count, patience)
+
+    monkeypatch.setattr(house.notices, "wait_beyond", told)
+    await begun(house, ASKED)
+    waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait?timeout=60s"))
+    await asyncio.wait_for(waits.wait(), 10)
+    await suggested(house)
+    answer = await asyncio.wait_for(waiting, 10)
+    assert answer.json["done"] is True
+
+
+async def test_wait_answers_what_there_is_when_the_time_is_up_or_the_service_stops(
+    house: House,
+) -> None:
+    await begun(house, ASKED)
+    answer = await house.call("POST", f"/ui/{ASKED.name}:wait?timeout=0.01s")
+    assert answer.status == 200
+    assert "done" not in answer.json
+    waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait"))
+    house.services.closing.set()
+    assert "done" not in (await asyncio.wait_for(waiting, 10)).json
+
+
+async def test_cancel_ends_what_runs_and_is_too_late_for_the_rest(house: House) -> None:
+    await begun(house, ASKED)
+    assert (await house.call("POST", f"/v1/{ASKED.name}:cancel")).json == {}
+    view = await shown(house, ASKED.name)
+    assert (view["done"], view["error"]["code"]) == (True, 1)
+    assert await house.store.studies.running_operations() == ()
+    assert (await house.call("POST", f"/v1/{ASKED.name}:cancel")).json == {}
+    assert await shown(house, ASKED.name) == view
+    unknown = await house.call("POST", f"/v1/{ASKED.name}9:cancel")
+    assert unknown.status == 404
+
+
+async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
+    others = [replace(ASKED, name=f"{STUDY}/operations/{number}") for number in (3, 4)]
+    await begun(house, ASKED, CHECK, *others)
+    await suggested(house)
+
+    async def found(parent: str, query: str = "") -> list[str]:
+        answer = await house.call("GET", f"{parent}/operations?{query}")
+        assert answer.status == 200, answer.body
+        return [each["name"].rpartition("/")[2] for each in answer.json.get("operations", [])]
+
+    study = f"/ui/{STUDY}"
+    assert await found(study) == ["1", "3", "4"]
+    assert await found(f"/ui/{STUDY.trial(1)}") == ["2"]
+    assert await found(LOCATION) == []
+    for query in ("filter=done=true", "filter=done:true", "filter=done"):
+        assert await found(study, query) == ["1"]
+    for query in ("filter=done=false", "filter=NOT%20done=true", "filter=done!=true"):
+        assert await found(study, query) == ["3", "4"]
+    page = (await house.call("GET", f"{study}/operations?pageSize=1&filter=done=false")).json
+    token = page["nextPageToken"]
+    assert await found(study, f"pageSize=1&filter=done=false&pageToken={token}") == ["4"]
+    for query in ("filter=size=3", "filter=done=maybe", "filter=done>true", f"pageToken={token}"):
+        answer = await house.call("GET", f"{study}/operations?{query}")
+        assert answer.error["status"] == "INVALID_ARGUMENT"
+
+
+async def test_an_operation_of_a_study_that_is_gone_can_be_read(house: House) -> None:
+    await begun(house, ASKED)
+    await suggested(house)
+    await house.store.studies.delete_trial(UID, 1)
+    assert [t["id"] for t in (await shown(house, ASKED.name))["response"]["trials"]] == ["2"]
+    await house.store.studies.delete_study(STUDY)
+    view = await shown(house, ASKED.name)
+    assert (view["done"], view["response"].get("trials")) == (True, None)

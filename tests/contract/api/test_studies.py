@@ -1,0 +1,129 @@
+"""`aiplatform` v1 studies over REST and gRPC against a real store (SPEC §6, facts §7, CLIENTS §1, §3.9)."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.studying import OWN, SPEC, advised, house_over
+from trainshed.core.study.studies import StudyState
+from trainshed.core.study.trials import StudyUid
+
+pytestmark = pytest.mark.anyio
+STUDIES = f"{LOCATION}/studies"
+
+
+@pytest.fixture(params=["REST", "gRPC"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
+    """SPEC §1: both transports have the same handlers."""
+    async with house_over(request.param, tmp_path) as opened:
+        yield opened
+
+
+async def created(house: House, display_name: str = "tune", **more: Any) -> str:
+    answer = await house.call(
+        "POST", STUDIES, {"displayName": display_name, "studySpec": SPEC} | more
+    )
+    assert answer.status == 200, answer.body
+    return answer.json["name"]
+
+
+async def test_create_answers_the_study_and_get_answers_the_same(house: House) -> None:
+    answer = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
+    assert answer.status == 200, answer.body
+    assert answer.json == {
+        "name": "projects/p1/locations/us-central1/studies/1000",
+        "displayName": "tune",
+        "studySpec": SPEC,
+        "state": "ACTIVE",
+        "createTime": "2025-10-09T08:53:20Z",
+    }
+    assert (await house.call("GET", f"/v1/{answer.json['name']}")).json == answer.json
+
+
+async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(house: House) -> None:
+    """CLIENTS §3.9: 409 is how Study.create_or_load finds it."""
+    name = await created(house)
+    again = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
+    assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
+    found = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "tune"})
+    assert found.json["name"] == name
+    missing = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "other"})
+    assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
+
+
+async def test_one_display_name_may_stand_in_two_locations(house: House) -> None:
+    await created(house)
+    elsewhere = STUDIES.replace("us-central1", "europe-west4")
+    answer = await house.call("POST", elsewhere, {"displayName": "tune", "studySpec": SPEC})
+    assert answer.status == 200, answer.body
+
+
+@pytest.mark.parametrize("house", ["REST"], indirect=True)  # over gRPC there is no such message
+async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
+    """SPEC §1.4."""
+    bad = {
+        "studySpec": {
+            "surprise": 1,
+            "metrics": [{"metricId": "lo ss", "goal": "MINIMIZE"}],
+            "parameters": [{"parameterId": "x", "doubleValueSpec": {"minValue": 2, "maxValue": 1}}],
+        }
+    }
+    answer = await house.call("POST", STUDIES, bad)
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    (details,) = answer.error["details"]
+    fields = sorted(violation["field"] for violation in details["fieldViolations"])
+    assert fields == [
+        "display_name",
+        "study.study_spec.surprise",
+        "study_spec.metrics[0].metric_id",
+        "study_spec.parameters[0].double_value_spec.max_value",
+    ]
+    assert (await house.call("GET", STUDIES)).json == {}
+
+
+async def test_list_goes_from_page_to_page_newest_first(house: House) -> None:
+    names = [await created(house, f"tune {number}") for number in range(5)]
+    seen: list[str] = []
+    token = ""
+    for _ in range(3):
+        page = (await house.call("GET", f"{STUDIES}?pageSize=2&pageToken={token}")).json
+        seen += [study["name"] for study in page["studies"]]
+        token = page.get("nextPageToken", "")
+    assert seen == names[::-1]
+    assert token == ""
+
+
+async def test_a_deleted_study_is_gone_with_its_trials_and_its_name_is_free(house: House) -> None:
+    advised(house)
+    name = await created(house)
+    assert (await house.call("POST", f"/v1/{name}/trials", OWN)).status == 200
+    answer = await house.call("DELETE", f"/v1/{name}")
+    assert (answer.status, answer.json) == (200, {})
+    for path in (name, f"{name}/trials", f"{name}/trials/1"):
+        gone = await house.call("GET", f"/v1/{path}")
+        assert (gone.status, gone.error["status"]) == (404, "NOT_FOUND"), path
+    assert (await house.call("DELETE", f"/v1/{name}")).status == 404
+    assert await created(house) != name
+
+
+async def test_an_unknown_location_and_a_wrong_name_are_refused(house: House) -> None:
+    nowhere = STUDIES.replace("us-central1", "atlantis-1")
+    answer = await house.call("POST", nowhere, {"displayName": "tune", "studySpec": SPEC})
+    assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND")
+    assert (await house.call("GET", f"{STUDIES}/77")).status == 404
+
+
+async def test_a_study_that_is_over_says_so_without_a_reason(house: House) -> None:
+    """The public text: inactive_reason is empty unless a study is INACTIVE."""
+    name = await created(house)
+    uid = StudyUid(int(name.rpartition("/")[2]))
+    await house.store.studies.set_study_state(uid, StudyState.INACTIVE, "the engine is missing")
+    paused = (await house.call("GET", f"/v1/{name}")).json
+    assert (paused["state"], paused["inactiveReason"]) == ("INACTIVE", "the engine is missing")
+    await house.store.studies.set_study_state(uid, StudyState.COMPLETED, "all was tried")
+    over = (await house.call("GET", f"/v1/{name}")).json
+    assert over["state"] == "COMPLETED"
+    assert "inactiveReason" not in over

@@ -1,0 +1,302 @@
+"""`aiplatform` v1 training pipelines over REST against a real store; the test plays the controller (facts §1.2, §5.7)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.specs_requests import package, pool
+from tests.unit.test_specs_pipeline import (
+    CUSTOM,
+    MODEL,
+    TUNING,
+    inputs,
+    pipeline,
+    tuning_inputs,
+)
+from trainshed.access.principals import Principal
+from trainshed.api.call import Call
+from trainshed.api.registry import handlers
+from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.states import PipelineState
+from trainshed.core.names import JobName, JobUid, ModelName
+from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.tuning.records import TuningJob
+from trainshed.wire import json as wire_json
+
+pytestmark = pytest.mark.anyio
+PIPELINES = f"{LOCATION}/trainingPipelines"
+PLACE = "projects/p1/locations/us-central1"
+
+AS_THE_SDK_SENDS: dict[str, Any] = {
+    "worker_pool_specs": [
+        {
+            "machine_spec": {"machine_type": "n1-standard-4"},
+            "replica_count": 1.0,
+            "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": 100.0},
+            "pythonPackageSpec": {
+                "executorImageUri": package()["pythonPackageSpec"]["executorImageUri"],
+                "packageUris": ["gs://bucket/trainer-0.1.tar.gz"],
+                "python_module": "trainer.task",
+                "args": ["--steps", 10.0, "--rate", 0.5, "--name", "a"],
+            },
+        }
+    ],
+    "base_output_directory": {"output_uri_prefix": "gs://bucket/out"},
+    "scheduling": {"timeout": "7200s", "strategy": None, "max_wait_duration": None},
+}
+"""Facts §5.7: mixed spellings, integers as floats, numbers among the arguments, explicit nulls."""
+
+
+def asked(given: Any = None, **changes: Any) -> dict[str, Any]:
+    return pipeline(trainingTaskInputs=inputs() if given is None else given, **changes)
+
+
+async def created(house: House, given: Any = None, **changes: Any) -> dict[str, Any]:
+    answer = await house.call("POST", PIPELINES, asked(given, **changes))
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def violations(answer: Any) -> dict[str, str]:
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
+    (details,) = answer.error["details"]
+    return {each["field"]: each["description"] for each in details["fieldViolations"]}
+
+
+async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None:
+    """Facts §1.2: PENDING from the start; the SDK follows metadata.backingCustomJob."""
+    view = await created(house, labels={"team": "a"})
+    assert view["name"] == f"{PLACE}/trainingPipelines/1000"
+    assert view["state"] == "PIPELINE_STATE_PENDING"
+    assert view["createTime"] == "2025-10-09T08:53:20Z"
+    assert "startTime" not in view
+    assert view["trainingTaskMetadata"] == {"backingCustomJob": f"{PLACE}/customJobs/1001"}
+    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
+    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    assert child["displayName"] == "pipeline-custom-job"
+    assert child["labels"] == {"team": "a"}
+    assert child["jobSpec"] == inputs()
+    (stored,) = await house.store.reader.children(JobUid(1000))
+    assert isinstance(stored, Job)
+    assert stored.parent is not None
+    assert str(stored.parent.name) == view["name"]
+    assert house.woken == [1000, 1001]
+    listed = (await house.call("GET", f"{LOCATION}/customJobs")).json["customJobs"]
+    assert [job["name"] for job in listed] == [child["name"]]
+
+
+async def test_inputs_in_all_the_spellings_that_the_sdk_sends(house: House) -> None:
+    """CLIENTS §3.3, facts §5.7: read as a CustomJobSpec, shown as they were given."""
+    view = await created(house, AS_THE_SDK_SENDS)
+    assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
+    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    (only,) = child["jobSpec"]["workerPoolSpecs"]
+    assert (only["replicaCount"], only["diskSpec"]["bootDiskSizeGb"]) == ("1", 100)
+    assert only["pythonPackageSpec"]["args"] == ["--steps", "10", "--rate", "0.5", "--name", "a"]
+    assert child["jobSpec"]["scheduling"] == {"timeout": "7200s"}
+
+
+async def test_large_numbers_of_the_inputs_are_kept_as_they_were_sent(house: House) -> None:
+    """A google.protobuf.Value holds doubles only, and this one would become another number in them."""
+    seed = 2**53 + 1
+    given = inputs(package(args=["--seed", seed]))
+    view = await created(house, given)
+    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    program = child["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
+    assert program["args"] == ["--seed", str(seed)]
+    work, _ = await house.store.reader.job(JobName.parse(view["name"]))
+    assert json.loads(work.public_json)["trainingTaskInputs"] == given
+
+
+async def test_inputs_that_come_as_a_value_alone(house: House) -> None:
+    """Over gRPC there is no text: every number is a double."""
+    request = wire_json.parse(
+        "google.cloud.aiplatform.v1.CreateTrainingPipelineRequest",
+        {"parent": PLACE, "trainingPipeline": asked(AS_THE_SDK_SENDS)},
+    )
+    method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
+    call = Call(Principal("owner@example.com"), house.services, method)
+    view = wire_json.to_public(await handlers()[method](call, request))
+    assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
+    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    assert child["jobSpec"]["workerPoolSpecs"][0]["diskSpec"]["bootDiskSizeGb"] == 100
+
+
+async def test_the_tuning_task_is_a_tuning_job(house: House) -> None:
+    view = await created(house, tuning_inputs(), trainingTaskDefinition=TUNING)
+    name = f"{PLACE}/hyperparameterTuningJobs/1001"
+    assert view["trainingTaskMetadata"] == {"backingHyperparameterTuningJob": name}
+    child = (await house.call("GET", f"/v1/{name}")).json
+    assert child["displayName"] == "pipeline-hyperparameter-tuning-job"
+    assert child["maxTrialCount"] == 2
+    (stored,) = await house.store.reader.children(JobUid(1000))
+    assert isinstance(stored, TuningJob)
+    await house.become(view["name"], best_job=JobUid(5))
+    metadata = (await house.call("GET", f"/v1/{view['name']}")).json["trainingTaskMetadata"]
+    assert metadata["bestTrialBackingCustomJob"] == f"{PLACE}/customJobs/5"
+
+
+async def test_a_finished_pipeline_names_its_model(house: House) -> None:
+    """The SDK reads model_to_upload.name and version_id."""
+    view = await created(house, modelToUpload=MODEL)
+    assert "name" not in view["modelToUpload"]
+    model = ModelName("p1", "us-central1", "m")
+    await house.become(
+        view["name"],
+        state=PipelineState.SUCCEEDED,
+        started=START,
+        ended=START + SECOND,
+        model=f"{model}@2",
+    )
+    shown = (await house.call("GET", f"/v1/{view['name']}")).json
+    assert shown["state"] == "PIPELINE_STATE_SUCCEEDED"
+    assert (shown["startTime"], shown["endTime"]) == (
+        "2025-10-09T08:53:20Z",
+        "2025-10-09T08:53:21Z",
+    )
+    assert shown["modelToUpload"] == MODEL | {"name": str(model), "versionId": "2"}
+
+
+async def test_a_failed_pipeline_carries_its_error(house: House) -> None:
+    view = await created(house)
+    await house.become(
+        view["name"],
+        state=PipelineState.FAILED,
+        ended=START,
+        error=JobError(3, "It broke."),
+    )
+    shown = (await house.call("GET", f"/v1/{view['name']}")).json
+    assert (shown["state"], shown["error"]) == (
+        "PIPELINE_STATE_FAILED",
+        {"code": 3, "message": "It broke."},
+    )
+
+
+async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
+    """SPEC §1.4: of the pipeline, of its inputs (unknown fields and wrong types included), and of what is not there."""
+    given = inputs(
+        pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"),
+        persistentResourceId="none",
+        surprise=1,
+    )
+    given["baseOutputDirectory"] = {"outputUriPrefix": "gs://nowhere/out"}
+    answer = await house.call(
+        "POST",
+        PIPELINES,
+        asked(
+            given,
+            displayName="",
+            parentModel=f"{PLACE}/models/none",
+            modelToUpload=MODEL,
+            labels={"Team": "a"},
+        ),
+    )
+    found = violations(answer)
+    task = "training_task_inputs"
+    assert set(found) == {
+        "display_name",
+        "labels.Team",
+        "parent_model",
+        f"{task}.surprise",
+        f"{task}.persistent_resource_id",
+        f"{task}.worker_pool_specs[0].replica_count",
+        f"{task}.worker_pool_specs[0].machine_spec.machine_type",
+        f"{task}.base_output_directory.output_uri_prefix",
+    }
+    assert "Unknown name" in found[f"{task}.surprise"]
+    assert (await house.call("GET", PIPELINES)).json == {}
+    assert (await house.call("GET", f"{LOCATION}/customJobs")).json == {}
+
+
+@pytest.mark.parametrize(
+    ("definition", "given", "field"),
+    [
+        (TUNING, tuning_inputs(displayName="x"), "training_task_inputs.displayName"),
+        (CUSTOM, ["x"], "training_task_inputs"),
+        (CUSTOM, "x", "training_task_inputs"),
+        (CUSTOM, {}, "training_task_inputs.worker_pool_specs"),
+        ("gs://x/automl_image_classification_1.0.0.yaml", {}, "training_task_definition"),
+    ],
+)
+async def test_inputs_that_are_none(house: House, definition: str, given: Any, field: str) -> None:
+    answer = await house.call(
+        "POST", PIPELINES, pipeline(trainingTaskDefinition=definition, trainingTaskInputs=given)
+    )
+    assert field in violations(answer)
+
+
+async def test_a_model_id_that_is_taken_is_refused_before_the_training(house: House) -> None:
+    uploaded = await house.call(
+        "POST", f"{LOCATION}/models:upload", {"modelId": "m1", "model": MODEL}
+    )
+    assert uploaded.status == 200, uploaded.body
+    answer = await house.call("POST", PIPELINES, asked(modelToUpload=MODEL, modelId="m1"))
+    assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
+    elsewhere = PIPELINES.replace("/p1/", "/p2/")
+    version = asked(modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
+    assert set(violations(await house.call("POST", elsewhere, version))) == {"parent_model"}
+    view = await created(house, modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
+    assert view["parentModel"] == f"{PLACE}/models/m1"
+
+
+async def test_lists_filter_by_state_and_task(house: House) -> None:
+    """Facts §1.2: training_task_definition too."""
+    custom = (await created(house))["name"]
+    tuned = (await created(house, tuning_inputs(), trainingTaskDefinition=TUNING))["name"]
+
+    async def found(filter_: str) -> list[str]:
+        answer = await house.call("GET", f"{PIPELINES}?filter={filter_}")
+        assert answer.status == 200, answer.body
+        return [each["name"] for each in answer.json.get("trainingPipelines", [])]
+
+    assert await found("") == [tuned, custom]
+    assert await found(f'training_task_definition="{CUSTOM}"') == [custom]
+    assert await found('trainingTaskDefinition:"*hyperparameter*"') == [tuned]
+    assert await found('state="PIPELINE_STATE_PENDING"') == [tuned, custom]
+    assert await found('state!="PIPELINE_STATE_PENDING"') == []
+    answer = await house.call("GET", f"{PIPELINES}?filter=state=JOB_STATE_RUNNING")
+    assert set(violations(answer)) == {"filter"}
+
+
+async def test_cancel_and_delete(house: House) -> None:
+    name = (await created(house))["name"]
+    assert (await house.call("POST", f"/v1/{name}:cancel")).json == {}
+    live = await house.store.ledger.load(JobUid(1000))
+    assert live is not None
+    assert len(live.intents) == 1
+    assert (await house.call("DELETE", f"/v1/{name}")).error["status"] == "FAILED_PRECONDITION"
+    await house.become(name, state=PipelineState.CANCELLED, ended=START)
+    assert (await house.call("DELETE", f"/v1/{name}")).json["done"] is True
+    assert (await house.call("GET", f"/v1/{name}")).status == 404
+    assert (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).status == 200
+
+
+async def test_a_model_of_a_pipeline_can_be_read(house: House) -> None:
+    """What the SDK does at the end of run(): get the model by name and version."""
+    view = await created(house, modelToUpload=MODEL)
+    name = ModelName("p1", "us-central1", "m")
+    version = ModelVersion(
+        name=name,
+        version=1,
+        display_name="model",
+        public_json=json.dumps(MODEL),
+        artifact_uri="gs://bucket/out/model",
+        created=START,
+        updated=START,
+        aliases=("default",),
+        pipeline=view["name"],
+    )
+    await house.become(
+        view["name"],
+        {"model": version},
+        state=PipelineState.SUCCEEDED,
+        ended=START,
+        model=f"{name}@1",
+    )
+    shown = (await house.call("GET", f"/v1/{name}%401")).json
+    assert (shown["name"], shown["versionId"]) == (str(name), "1")
+    assert shown["trainingPipeline"] == view["name"]
+    assert shown["artifactUri"] == "gs://bucket/out/model"
+    assert shown["modelSourceInfo"] == {"sourceType": "CUSTOM"}

@@ -1,0 +1,410 @@
+"""Tuning jobs and pipelines in our own API, over a real store and real log files; the test plays the controller (SPEC §6, §8)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.specs_requests import custom_job
+from tests.unit.test_specs_ml_tuning import tuned
+from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inputs
+from tests.unit.test_specs_tuning import tuning_job
+from trainshed.core.capacity import Waiting, WaitReason
+from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
+from trainshed.core.lifecycle.records import JobError, Outcome
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import JobName, JobUid, ReplicaId
+from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.tuning import machine
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.turn import Turn
+from trainshed.store.port import NewWork
+
+pytestmark = pytest.mark.anyio
+OURS = "/trainshed/v1/jobs"
+PRIMARY = ReplicaId(0, 0)
+
+
+async def created(house: House, **changes: Any) -> str:
+    """A tuning job, uid 1000 in a fresh house."""
+    answer = await house.call("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes))
+    assert answer.status == 200, answer.body
+    return answer.json["name"]
+
+
+async def begun(house: House, name: str, *uids: int) -> list[str]:
+    """Begins a trial for each uid of its job; answers the names of the jobs."""
+    work, _ = await house.store.reader.job(JobName.parse(name))
+    assert isinstance(work, TuningJob)
+    turn = Turn(work, house.clock)
+    proposals = [((("x", uid / 1000), ("n", 3)), JobUid(uid)) for uid in uids]
+    made = machine.begin(turn, proposals, exhausted=False)
+    result = turn.result()
+    works = tuple(NewWork(each.job, (each.entry,)) for each in made)
+    await house.become(
+        name,
+        {"trials": result.trials, "made": works},
+        next_trial=result.job.next_trial,
+        running=result.job.running,
+    )
+    return [str(each.job.name) for each in made]
+
+
+async def runs(house: House, job: str) -> None:
+    started = ReplicaStarted(1, PRIMARY, 1, house.clock)
+    await house.happen(job, JobAdmitted(()), RuntimePrepared(1), started)
+
+
+async def measured(
+    house: House, name: str, trial: Trial, *points: Measurement, over: bool = False
+) -> None:
+    """Stores measurements of a trial, the last one as its final one if it is `over`."""
+
+    commit: dict[str, Any] = {"trials": (trial,)}
+    commit["measurements"] = tuple((trial.number, point) for point in points)
+    changes: dict[str, Any] = {"updated": house.clock}
+    if over:
+        commit["trials"] = (
+            replace(
+                trial,
+                state=TrialState.SUCCEEDED,
+                final=points[-1],
+                started=START,
+                ended=house.clock,
+            ),
+        )
+        work, _ = await house.store.reader.job(JobName.parse(name))
+        assert isinstance(work, TuningJob)
+        changes |= {
+            "running": tuple(each for each in work.running if each.number != trial.number),
+            "succeeded": work.succeeded + 1,
+            "best": trial.number,
+            "best_value": points[-1].metrics[0][1],
+        }
+    await house.become(name, commit, **changes)
+
+
+async def trial_of(house: House, uid: int, number: int) -> Trial:
+    return (await house.store.studies.trial(StudyUid(uid), number)).trial
+
+
+def loss(step: int, value: float) -> Measurement:
+    return Measurement((("loss", value),), step, step * SECOND)
+
+
+async def listed(house: House, query: str) -> list[dict[str, Any]]:
+    answer = await house.call("GET", f"{OURS}?{query}")
+    assert answer.status == 200, answer.body
+    return answer.json["jobs"]
+
+
+async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house: House) -> None:
+    name = await created(house)
+    jobs = await begun(house, name, 71, 72, 73)
+    assert (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).status == 200
+    asked = pipeline(trainingTaskInputs=inputs())
+    assert (await house.call("POST", f"{LOCATION}/trainingPipelines", asked)).status == 200
+    top = await listed(house, "project=p1")
+    assert [(job["kind"], job["parent"]) for job in top] == [
+        ("pipeline", ""),
+        ("custom", ""),
+        ("tuning", ""),
+    ]
+    below = await listed(house, f"parent={quote(name, safe='')}")
+    assert [(job["name"], job["parent"], job["trial"]) for job in below] == [
+        (job, name, number) for number, job in reversed(list(enumerate(jobs, 1)))
+    ]
+    path = f"{OURS}?parent={quote(name, safe='')}&limit=2"
+    page = (await house.call("GET", path)).json
+    rest = (await house.call("GET", f"{path}&pageToken={page['nextPageToken']}")).json
+    assert [job["trial"] for job in page["jobs"] + rest["jobs"]] == [3, 2, 1]
+    assert rest["nextPageToken"] == ""
+    # Both states are those of jobs: a pipeline that waits for its job is PREPARING.
+    assert top[0]["state"] == "PREPARING"
+    assert [job["kind"] for job in await listed(house, "project=p1&state=preparing")] == [
+        "pipeline"
+    ]
+
+
+async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
+    name = await created(house, labels={"team": "a"})
+    first, second = await begun(house, name, 71, 72)
+    await runs(house, first)
+    house.clock = START + 9 * SECOND
+    curve = [loss(step, 1 / step) for step in range(1, 101)]
+    await measured(house, name, await trial_of(house, 1000, 1), *curve, over=True)
+    view = (await house.call("GET", f"{OURS}/1000")).json
+    assert (view["kind"], view["labels"]) == ("tuning", {"team": "a"})
+    assert view["tuning"] == {
+        "metric": "loss",
+        "goal": "MINIMIZE",
+        "algorithm": "DEFAULT",
+        "maxTrials": 12,
+        "parallelTrials": 4,
+        "firstTrial": 1,
+        "replicas": 1,
+        "succeeded": 1,
+        "infeasible": 0,
+        "failed": 0,
+        "running": 1,
+        "best": 1,
+        "bestValue": 0.01,
+        "exhausted": False,
+        "stopping": "",
+    }
+    one, two = view["trials"]
+    points = one.pop("curve")
+    assert (len(points), points[0], points[-1]) == (60, [1, 1.0], [100, 0.01])
+    assert [step for step, _ in points] == sorted({step for step, _ in points})
+    assert one == {
+        "number": 1,
+        "state": "SUCCEEDED",
+        "parameters": {"x": 0.071, "n": 3},
+        "value": 0.01,
+        "step": 100,
+        "metrics": {"loss": 0.01},
+        "createTime": "2025-10-09T08:53:20.000000Z",
+        "startTime": "2025-10-09T08:53:20.000000Z",
+        "endTime": "2025-10-09T08:53:29.000000Z",
+        "job": first,
+        "jobState": "RUNNING",
+        "stoppedEarly": False,
+        "reason": "",
+    }
+    assert (two["state"], two["value"], two["job"], two["jobState"], two["curve"]) == (
+        "ACTIVE",
+        None,
+        second,
+        "QUEUED",
+        [],
+    )
+    assert [trial["id"] for trial in view["resource"]["trials"]] == ["1", "2"]
+
+
+async def test_describe_says_what_the_first_trial_waits_for(house: House) -> None:
+    name = await created(house)
+    assert (await house.call("GET", f"{OURS}/1000")).json["waits"] == [
+        "What to try next is being worked out."
+    ]
+    first, _ = await begun(house, name, 71, 72)
+    await runs(house, first)
+    reason = Waiting(WaitReason.QUOTA, "needs 8 CPUs", "try 4")
+    house.room.reasons[JobUid(72)] = reason
+    view = (await house.call("GET", f"{OURS}/1000")).json
+    assert view["waits"] == ["Trial 2: needs 8 CPUs", "try 4"]
+    assert view["waiting"]["reason"] == "quota"
+
+
+async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house: House) -> None:
+    name = await created(house)
+    await begun(house, name, 71)
+    trial = await trial_of(house, 1000, 1)
+    error = JobError(3, "Trial 1 failed.", cause="trials", reason="no metric")
+
+    over = replace(trial, state=TrialState.INFEASIBLE, infeasible_reason="no metric", ended=START)
+    await house.become(
+        name,
+        {"trials": (over,)},
+        state=JobState.FAILED,
+        running=(),
+        infeasible=1,
+        failed=1,
+        outcome=Outcome(JobState.FAILED, "too_many_failed_trials", error, START),
+        error=error,
+        ended=START,
+    )
+    view = (await house.call("GET", f"{OURS}/1000")).json
+    assert (view["rule"], view["error"]) == (
+        "too_many_failed_trials",
+        {"code": 3, "message": "Trial 1 failed."},
+    )
+    assert (view["failure"]["cause"], view["failure"]["reason"]) == ("trials", "no metric")
+    assert (view["trials"][0]["state"], view["trials"][0]["reason"]) == ("INFEASIBLE", "no metric")
+    # Its story is there as that of any job, and an end cannot be cancelled.
+    told = (await house.call("GET", f"{OURS}/1000/timeline")).json
+    assert (told["entries"][0]["kind"], told["attempts"]) == ("created", [])
+    assert (await house.call("POST", f"{OURS}/1000:cancel")).status == 400
+
+
+async def test_an_ml_tuning_job_names_its_trials_jobs_as_ml_does(house: House) -> None:
+    answer = await house.call("POST", "/v1/projects/p1/jobs", tuned(maxTrials=3))
+    assert answer.status == 200, answer.body
+    job_id = answer.json["jobId"]
+    await begun(house, f"projects/p1/jobs/{job_id}", 71)
+    view = (await house.call("GET", f"{OURS}/{job_id}")).json
+    assert view["trials"][0]["job"] == f"projects/p1/jobs/{job_id}.1"
+    assert view["resource"]["trainingOutput"]["isHyperparameterTuningJob"] is True
+    child = (await house.call("GET", f"{OURS}/{job_id}.1")).json
+    assert (child["parent"], child["trial"]) == (f"projects/p1/jobs/{job_id}", 1)
+
+
+async def test_cancel_is_taken_for_a_tuning_job_and_a_pipeline(house: House) -> None:
+    await created(house)
+    asked = pipeline(trainingTaskInputs=inputs())
+    made = (await house.call("POST", f"{LOCATION}/trainingPipelines", asked)).json["name"]
+    for path in ("1000", quote(made, safe="")):
+        assert (await house.call("POST", f"{OURS}/{path}:cancel")).json == {}
+
+
+async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: House) -> None:
+    name = await created(house)
+    async with house.stream(f"{OURS}/1000/watch") as lines:
+        assert (await lines.next())["trials"] == []
+        (job,) = await begun(house, name, 71)
+        view = await lines.next()
+        assert [trial["jobState"] for trial in view["trials"]] == ["QUEUED"]
+        # The trial's job moves on, and nothing of the tuning job itself is committed.
+        await runs(house, job)
+        while view["trials"][0]["jobState"] != "RUNNING":
+            view = await lines.next()
+        trial = await trial_of(house, 1000, 1)
+        await measured(house, name, trial, loss(1, 0.5))
+        assert (await lines.next())["trials"][0]["curve"] == [[1, 0.5]]
+        await measured(house, name, trial, loss(2, 0.25), over=True)
+        view = await lines.next()
+        assert (view["tuning"]["best"], view["trials"][0]["value"]) == (1, 0.25)
+        # Told beside the resource, and not in it as well.
+        assert "trials" not in view["resource"]
+        await house.become(name, state=JobState.SUCCEEDED, ended=START)
+        assert (await lines.next())["state"] == "SUCCEEDED"
+        assert await lines.next() is None
+
+
+async def messages(house: House, path: str) -> list[tuple[int, str]]:
+    async with house.stream(path) as lines:
+        return [(line["trial"], line["message"]) async for line in lines]
+
+
+async def test_logs_of_a_tuning_job_are_those_of_its_trials_by_time(house: House) -> None:
+    """SPEC §5, §6: more lines than are read at once, of each trial in their order."""
+    name = await created(house)
+    await begun(house, name, 71, 72)
+    house.write_log(71, "workerpool0-0", *((START + 2 * n, f"a{n}") for n in range(300)))
+    house.write_log(72, "workerpool0-0", *((START + 2 * n + 1, f"b{n}") for n in range(300)))
+    found = await messages(house, f"{OURS}/1000/logs")
+    assert found == [
+        (trial, f"{letter}{n}") for n in range(300) for trial, letter in ((1, "a"), (2, "b"))
+    ]
+    last = [(1, "a299"), (2, "b299")]
+    assert await messages(house, f"{OURS}/1000/logs?tail=2") == last
+    assert await messages(house, f"{OURS}/1000/logs?tail=1") == last[1:]
+    assert await messages(house, f"{OURS}/1000/logs?trial=1&tail=1") == last[:1]
+    assert await messages(house, f"{OURS}/1000/logs?trial=2&replica=workerpool0-0&tail=1") == [
+        (2, "b299")
+    ]
+
+
+async def test_following_takes_in_trials_that_begin_later(house: House) -> None:
+    name = await created(house)
+    await begun(house, name, 71)
+    house.write_log(71, "workerpool0-0", (START, "one"))
+    async with house.stream(f"{OURS}/1000/logs?follow=true&tail=5") as lines:
+        assert (await lines.next())["message"] == "one"
+        await begun(house, name, 72)
+        house.write_log(72, "workerpool0-0", (START + SECOND, "two"))
+        line = await lines.next()
+        assert (line["trial"], line["message"]) == (2, "two")
+        house.write_log(71, "workerpool0-0", (START + 2 * SECOND, "late"))
+        assert (await lines.next())["message"] == "late"
+        await house.become(name, state=JobState.SUCCEEDED, running=())
+        assert await lines.next() is None
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("trial=9", "begun are: 1 to 2"),
+        ("replica=workerpool1-0", "it has: workerpool0-0"),
+    ],
+)
+async def test_logs_refuse_what_is_not_there(house: House, query: str, text: str) -> None:
+    name = await created(house)
+    await begun(house, name, 71, 72)
+    answer = await house.call("GET", f"{OURS}/1000/logs?{query}")
+    assert answer.status == 400
+    assert text in answer.error["message"]
+    alone = await house.call("GET", f"{OURS}/71/logs?trial=1")
+    assert alone.status == 400
+    assert "has no trials" in alone.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", ":drill"), ("GET", "/drills"), ("GET", "/resumeReport")],
+)
+async def test_what_needs_replicas_names_a_trials_job(house: House, method: str, path: str) -> None:
+    """SPEC §8: drills are of jobs that have replicas of their own."""
+    name = await created(house)
+    answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
+    assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
+    assert "has begun none yet" in answer.error["message"]
+    (job,) = await begun(house, name, 71)
+    answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
+    assert f"{job}, the job of trial 1" in answer.error["message"]
+    if method == "GET":
+        assert (await house.call(method, f"{OURS}/71{path}")).status == 200
+
+
+async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
+    """SPEC §1.7."""
+    jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))
+    for api, job in jobs:
+        asked = {"api": api, "project": "p1", "location": "us-central1", "job": job}
+        answer = await house.call("POST", f"{OURS}:explain", asked)
+        assert answer.status == 200, answer.body
+        assert answer.json["machines"][0]["replicas"] == 1
+        assert answer.json["notices"][0].startswith("It is a tuning job;")
+    bad = {"api": "vertex", "project": "p1", "location": "us-central1"}
+    refused = await house.call(
+        "POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)}
+    )
+    assert "max_trial_count" in refused.error["message"]
+    assert await listed(house, "project=p1") == []
+
+
+async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
+    asked = pipeline(trainingTaskInputs=inputs())
+    made = (await house.call("POST", f"{LOCATION}/trainingPipelines", asked)).json["name"]
+    path = f"{OURS}/{quote(made, safe='')}"
+    async with house.stream(f"{path}/watch") as lines:
+        view = await lines.next()
+        assert (view["kind"], view["state"], view["pipeline"]["task"]) == (
+            "pipeline",
+            "PREPARING",
+            "custom_task",
+        )
+        job = view["pipeline"]["job"]
+        assert view["child"]["name"] == job
+        assert view["child"]["parent"] == made
+        assert "resource" not in view["child"]
+        await runs(house, job)
+        while view["pipeline"]["jobState"] != "RUNNING":
+            view = await lines.next()
+        assert [each["state"] for each in view["child"]["replicas"]] == ["RUNNING"]
+        house.write_log(int(view["child"]["uid"]), "workerpool0-0", (START, "hello"))
+        async with house.stream(f"{path}/logs") as found:
+            assert [line["message"] async for line in found] == ["hello"]
+
+        await house.become(made, state=PipelineState.SUCCEEDED, ended=START, model="m@1")
+        while view["state"] != "SUCCEEDED":
+            view = await lines.next()
+        assert view["pipeline"]["model"] == "m@1"
+        assert view["resource"]["state"] == "PIPELINE_STATE_SUCCEEDED"
+
+
+async def test_a_pipeline_of_a_tuning_job_shows_the_trials(house: House) -> None:
+    asked = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
+    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", asked)
+    assert answer.status == 200, answer.body
+    path = f"{OURS}/{quote(answer.json['name'], safe='')}"
+    tuning = (await house.call("GET", path)).json["pipeline"]["job"]
+    await begun(house, tuning, 71)
+    view = (await house.call("GET", path)).json
+    assert [trial["number"] for trial in view["child"]["trials"]] == [1]
+    house.write_log(71, "workerpool0-0", (START, "hello"))
+    assert await messages(house, f"{path}/logs?trial=1") == [(1, "hello")]
+    refused = await house.call("POST", f"{path}:drill", {"kind": "kill"})
+    assert "the job of trial 1" in refused.error["message"]

@@ -1,0 +1,516 @@
+"""`aiplatform` v1 trials over REST and gRPC against a real store (SPEC §6, facts §1.2, §7)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, Answer, House
+from tests.contract.api.serving import Served, serve
+from tests.contract.api.studying import OWN, SPEC, Adviser, advised, house_over
+from trainshed.api import study_operations
+from trainshed.core.study.studies import StudyState
+from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.store.port import StaleCommit
+
+pytestmark = pytest.mark.anyio
+STUDIES = f"{LOCATION}/studies"
+FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss", "value": 0.25}]}}
+
+
+@pytest.fixture(params=["REST", "gRPC"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
+    """SPEC §1: both transports have the same handlers."""
+    async with house_over(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def adviser(house: House) -> Adviser:
+    return advised(house)
+
+
+async def study(house: House, name: str = "tune", **spec: Any) -> str:
+    answer = await house.call("POST", STUDIES, {"displayName": name, "studySpec": SPEC | spec})
+    assert answer.status == 200, answer.body
+    return f"/v1/{answer.json['name']}"
+
+
+async def suggested(house: House, path: str, client: str = "a", count: int = 1) -> list[Any]:
+    answer = await house.call(
+        "POST", f"{path}/trials:suggest", {"suggestionCount": count, "clientId": client}
+    )
+    assert answer.status == 200, answer.body
+    return answer.json["response"].get("trials", [])
+
+
+async def measure(house: House, trial: str, value: Any, **more: Any) -> Answer:
+    measurement = {"metrics": [{"metricId": "loss", "value": value}]} | more
+    return await house.call(
+        "POST", f"/v1/{trial}:addTrialMeasurement", {"measurement": measurement}
+    )
+
+
+def fields(answer: Answer) -> list[str]:
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
+    return [violation["field"] for violation in answer.error["details"][0]["fieldViolations"]]
+
+
+def precondition(answer: Answer) -> str:
+    assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION"), answer.body
+    return answer.error["message"]
+
+
+# --- suggestions
+
+
+async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(
+    house: House, adviser: Adviser
+) -> None:
+    """Facts §1.2, CLIENTS §1: an operation below the study, polled below /ui/ by the SDK."""
+    path = await study(house)
+    answer = await house.call(
+        "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "a"}
+    )
+    operation = answer.json
+    assert operation["done"] is True
+    assert operation["name"].startswith(path.removeprefix("/v1/") + "/operations/")
+    assert operation["metadata"]["clientId"] == "a"
+    assert operation["response"]["studyState"] == "ACTIVE"
+    (trial,) = operation["response"]["trials"]
+    assert trial["name"] == path.removeprefix("/v1/") + "/trials/1"
+    assert (trial["id"], trial["state"], trial["clientId"]) == ("1", "ACTIVE", "a")
+    assert trial["parameters"] == [
+        {"parameterId": "rate", "value": 0.001},
+        {"parameterId": "layers", "value": 2},
+        {"parameterId": "model", "value": "deep"},
+    ]
+    assert (await house.call("GET", f"/ui/{operation['name']}")).json == operation
+    assert (await house.call("GET", f"/v1/{trial['name']}")).json == trial
+
+
+async def test_a_client_gets_its_pending_trial_back_and_another_client_another(
+    house: House, adviser: Adviser
+) -> None:
+    """The public text: the identical trial while it is pending."""
+    path = await study(house)
+    (first,) = await suggested(house, path, "a")
+    (again,) = await suggested(house, path, "a")
+    (other,) = await suggested(house, path, "b")
+    assert again == first
+    assert other["id"] == "2"
+    await house.call("POST", f"/v1/{first['name']}:complete", FINAL)
+    (next_one,) = await suggested(house, path, "a")
+    assert next_one["id"] == "3"
+
+
+async def test_an_operation_that_takes_long_is_answered_as_it_stands(
+    house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_operations, "PATIENCE", 0.01)
+    adviser.asleep = True
+    path = await study(house)
+    asked = {"suggestionCount": 2, "clientId": "a"}
+    operation = (await house.call("POST", f"{path}/trials:suggest", asked)).json
+    assert "done" not in operation and "response" not in operation
+    await adviser.work_off(StudyUid(int(path.rpartition("/")[2])))
+    polled = (await house.call("GET", f"/ui/{operation['name']}")).json
+    assert polled["done"] is True
+    assert [trial["id"] for trial in polled["response"]["trials"]] == ["1", "2"]
+
+
+async def test_what_is_wrong_with_a_suggestion_is_named_at_once(
+    house: House, adviser: Adviser
+) -> None:
+    """SPEC §1.4; the public text: the count must be positive, the client is required."""
+    path = await study(house)
+    for count in (0, -1, 1_001):
+        answer = await house.call("POST", f"{path}/trials:suggest", {"suggestionCount": count})
+        assert fields(answer) == ["suggestion_count", "client_id"]
+    assert (await house.call("GET", f"{path}/operations")).json == {}
+
+
+async def test_contexts_are_refused_unless_they_say_nothing(house: House, adviser: Adviser) -> None:
+    path = await study(house)
+    asked: dict[str, Any] = {"suggestionCount": 1, "clientId": "a"}
+    blank: dict[str, Any] = {}
+    context = {"parameters": [{"parameterId": "rate", "value": 0.5}]}
+    answer = await house.call("POST", f"{path}/trials:suggest", asked | {"contexts": [context]})
+    assert answer.error["status"] == "UNIMPLEMENTED"
+    one = await house.call("POST", f"{path}/trials:suggest", asked | {"contexts": [blank]})
+    assert one.json["done"] is True
+    two = await house.call("POST", f"{path}/trials:suggest", asked | {"contexts": [blank, blank]})
+    assert fields(two) == ["contexts"]
+
+
+async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
+    """Facts §7.4: a study is limited in its trials; who has one that is pending gets it back all the same."""
+    advised(house, max_study_trials=2)
+    path = await study(house)
+    await suggested(house, path, "a", 2)
+    full = await house.call(
+        "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "b"}
+    )
+    assert "had the 2 trials" in precondition(full)
+    assert "had the 2 trials" in precondition(await house.call("POST", f"{path}/trials", OWN))
+    assert len(await suggested(house, path, "a", 5)) == 2
+    await house.call("DELETE", f"{path}/trials/1")
+    assert [trial["id"] for trial in await suggested(house, path, "b")] == ["3"]
+
+
+async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
+    house: House, adviser: Adviser
+) -> None:
+    path = await study(house)
+    await suggested(house, path, "a")
+    uid = StudyUid(int(path.rpartition("/")[2]))
+    await house.store.studies.set_study_state(uid, StudyState.COMPLETED, "all was tried")
+    assert [trial["id"] for trial in await suggested(house, path, "a", 3)] == ["1"]
+    other = await house.call(
+        "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "b"}
+    )
+    assert "is COMPLETED (all was tried)" in precondition(other)
+
+
+# --- measurements
+
+
+async def test_measurements_are_kept_in_order_and_one_place_holds_one(
+    house: House, adviser: Adviser
+) -> None:
+    """Facts §1.2: measurements are ordered by (steps, elapsed)."""
+    (trial,) = await suggested(house, await study(house))
+    await measure(house, trial["name"], 0.5, stepCount="2", elapsedDuration="3.5s")
+    await measure(house, trial["name"], 0.7, stepCount=1)
+    answer = await measure(house, trial["name"], 0.4, stepCount="2", elapsedDuration="3.5s")
+    assert answer.json["measurements"] == [
+        {"stepCount": "1", "metrics": [{"metricId": "loss", "value": 0.7}]},
+        {
+            "elapsedDuration": "3.500s",
+            "stepCount": "2",
+            "metrics": [{"metricId": "loss", "value": 0.4}],
+        },
+    ]
+    assert (await house.call("GET", f"/v1/{trial['name']}")).json == answer.json
+
+
+async def test_the_example_of_the_public_guide_measures_without_a_step(
+    house: House, adviser: Adviser
+) -> None:
+    """The guide's example gives metrics alone and completes without a final measurement."""
+    (trial,) = await suggested(house, await study(house))
+    assert (await measure(house, trial["name"], 0.5)).status == 200
+    assert (await measure(house, trial["name"], 0.25)).status == 200
+    done = (await house.call("POST", f"/v1/{trial['name']}:complete", {})).json
+    assert done["state"] == "SUCCEEDED"
+    assert done["finalMeasurement"] == {"metrics": [{"metricId": "loss", "value": 0.25}]}
+
+
+async def test_every_fault_of_a_measurement_is_named(house: House, adviser: Adviser) -> None:
+    """SPEC §1.4."""
+    (trial,) = await suggested(house, await study(house))
+    bad = {"stepCount": -1, "metrics": [{"metricId": "gain", "value": "NaN"}]}
+    answer = await house.call(
+        "POST", f"/v1/{trial['name']}:addTrialMeasurement", {"measurement": bad}
+    )
+    assert fields(answer) == [
+        "measurement.metrics[0].metric_id",
+        "measurement.metrics[0].value",
+        "measurement.step_count",
+    ]
+    assert "measurements" not in (await house.call("GET", f"/v1/{trial['name']}")).json
+
+
+# --- the end of a trial
+
+
+async def test_a_given_final_measurement_ends_the_trial_once(
+    house: House, adviser: Adviser
+) -> None:
+    (trial,) = await suggested(house, await study(house))
+    house.clock += 60 * 10**9
+    done = (await house.call("POST", f"/v1/{trial['name']}:complete", FINAL)).json
+    assert (done["state"], done["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
+    assert done["endTime"] == "2025-10-09T08:54:20Z"
+    for verb in (":complete", ":stop", ":checkTrialEarlyStoppingState"):
+        late = await house.call("POST", f"/v1/{trial['name']}{verb}", {})
+        assert "it is over" in precondition(late), verb
+    assert "it is over" in precondition(await measure(house, trial["name"], 0.1, stepCount=9))
+    assert (await house.call("GET", f"/v1/{trial['name']}")).json == done
+
+
+async def test_the_final_measurement_is_selected_as_the_spec_says(
+    house: House, adviser: Adviser
+) -> None:
+    """SPEC §6: last or best measurement."""
+    values: dict[str, float] = {}
+    for selection in ("LAST_MEASUREMENT", "BEST_MEASUREMENT"):
+        path = await study(house, selection, measurementSelectionType=selection)
+        (trial,) = await suggested(house, path)
+        for step, value in enumerate((0.5, 0.2, 0.3), 1):
+            await measure(house, trial["name"], value, stepCount=step)
+        done = (await house.call("POST", f"/v1/{trial['name']}:complete", {})).json
+        values[selection] = done["finalMeasurement"]["metrics"][0]["value"]
+    assert values == {"LAST_MEASUREMENT": 0.3, "BEST_MEASUREMENT": 0.2}
+
+
+async def test_a_trial_without_a_measurement_and_one_found_infeasible(
+    house: House, adviser: Adviser
+) -> None:
+    """Facts §1.2: INFEASIBLE is done and has no final measurement."""
+    path = await study(house)
+    first, second = await suggested(house, path, count=2)
+    done = (await house.call("POST", f"/v1/{first['name']}:complete", {})).json
+    assert done["state"] == "INFEASIBLE"
+    assert "without a measurement" in done["infeasibleReason"]
+    asked = FINAL | {"trialInfeasible": True, "infeasibleReason": "diverged"}
+    done = (await house.call("POST", f"/v1/{second['name']}:complete", asked)).json
+    assert (done["state"], done["infeasibleReason"]) == ("INFEASIBLE", "diverged")
+    assert "finalMeasurement" not in done
+
+
+async def test_a_wrong_completion_changes_nothing(house: House, adviser: Adviser) -> None:
+    (trial,) = await suggested(house, await study(house))
+    asked: dict[str, Any] = {"infeasibleReason": "diverged", "finalMeasurement": {"metrics": []}}
+    answer = await house.call("POST", f"/v1/{trial['name']}:complete", asked)
+    assert fields(answer) == ["infeasible_reason", "final_measurement.metrics"]
+    assert (await house.call("GET", f"/v1/{trial['name']}")).json == trial
+
+
+async def test_a_stopped_trial_still_reports_and_completes(house: House, adviser: Adviser) -> None:
+    """SPEC §2: trial states."""
+    (trial,) = await suggested(house, await study(house))
+    for _ in range(2):
+        told = await house.call("POST", f"/v1/{trial['name']}:stop", {})
+        assert told.json["state"] == "STOPPING"
+    assert (await measure(house, trial["name"], 0.5, stepCount=1)).json["state"] == "STOPPING"
+    done = await house.call("POST", f"/v1/{trial['name']}:complete", {})
+    assert done.json["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("stops", [True, False])
+async def test_whether_a_trial_should_stop_is_an_operation_below_it(
+    house: House, adviser: Adviser, stops: bool
+) -> None:
+    """CLIENTS §1: checkTrialEarlyStoppingState is a long-running operation."""
+    adviser.stops = stops
+    (trial,) = await suggested(house, await study(house))
+    answer = await house.call("POST", f"/v1/{trial['name']}:checkTrialEarlyStoppingState", {})
+    operation = answer.json
+    assert operation["done"] is True
+    assert operation["name"].startswith(f"{trial['name']}/operations/")
+    assert operation["metadata"]["trial"] == trial["name"]
+    assert operation["response"].get("shouldStop", False) is stops
+    assert (await house.call("GET", f"/ui/{operation['name']}")).json == operation
+
+
+# --- a client's own trials
+
+
+async def test_a_trial_that_is_asked_for_is_handed_out_first(
+    house: House, adviser: Adviser
+) -> None:
+    """The public text: REQUESTED is asked for, and not suggested yet."""
+    path = await study(house)
+    made = (await house.call("POST", f"{path}/trials", OWN | {"clientId": "me"})).json
+    assert (made["state"], made["id"]) == ("REQUESTED", "1")
+    assert "clientId" not in made
+    first, second = await suggested(house, path, "a", 2)
+    assert (first["id"], first["state"], first["parameters"]) == ("1", "ACTIVE", OWN["parameters"])
+    assert second["id"] == "2"
+
+
+async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -> None:
+    path = await study(house)
+    made = (await house.call("POST", f"{path}/trials", OWN | FINAL)).json
+    assert (made["state"], made["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
+    sad = {"state": "INFEASIBLE", "infeasibleReason": "no memory"}
+    made = (await house.call("POST", f"{path}/trials", OWN | sad)).json
+    assert (made["state"], made["infeasibleReason"]) == ("INFEASIBLE", "no memory")
+    curve = [{"stepCount": "3", "metrics": [{"metricId": "loss", "value": 0.75}]}]
+    asked = OWN | {"state": "SUCCEEDED", "measurements": curve}
+    made = (await house.call("POST", f"{path}/trials", asked)).json
+    assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
+
+
+async def test_every_fault_of_a_trial_is_named_and_nothing_is_stored(
+    house: House, adviser: Adviser
+) -> None:
+    """SPEC §1.4."""
+    path = await study(house)
+    bad = {
+        "state": "SUCCEEDED",
+        "parameters": [
+            {"parameterId": "rate", "value": "fast"},
+            {"parameterId": "layers", "value": True},
+            {"parameterId": "depth", "value": 1},
+        ],
+        "measurements": [{"metrics": [{"metricId": "gain", "value": 1}]}],
+    }
+    answer = await house.call("POST", f"{path}/trials", bad)
+    assert fields(answer) == [
+        "trial.parameters[0].value",
+        "trial.parameters[1].value",
+        "trial.parameters",
+        "trial.parameters[2].parameter_id",
+        "trial.measurements[0].metrics[0].metric_id",
+        "trial.final_measurement",
+    ]
+    assert (await house.call("GET", f"{path}/trials")).json == {}
+
+
+async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(
+    house: House, adviser: Adviser
+) -> None:
+    path = await study(house)
+    await suggested(house, path, count=5)
+    await house.call("DELETE", f"{path}/trials/2")
+    seen: list[str] = []
+    token = ""
+    for _ in range(2):
+        page = (await house.call("GET", f"{path}/trials?pageSize=2&pageToken={token}")).json
+        seen += [trial["id"] for trial in page["trials"]]
+        token = page.get("nextPageToken", "")
+    assert (seen, token) == (["1", "3", "4", "5"], "")
+    whole = (await house.call("GET", f"{path}/trials")).json
+    assert [trial["id"] for trial in whole["trials"]] == seen
+    for verb, rest in (("GET", ""), ("DELETE", ""), ("POST", ":complete"), ("POST", ":stop")):
+        gone = await house.call(verb, f"{path}/trials/2{rest}", {} if verb == "POST" else None)
+        assert (gone.status, gone.error["status"]) == (404, "NOT_FOUND"), (verb, rest)
+    assert (await house.call("GET", f"{path}/trials/two")).status == 400
+
+
+async def test_the_optimal_trials_of_several_objectives_are_the_front(
+    house: House, adviser: Adviser
+) -> None:
+    """SPEC §6: multi-objective studies through the study API."""
+    metrics = [
+        {"metricId": "loss", "goal": "MINIMIZE"},
+        {"metricId": "speed", "goal": "MAXIMIZE"},
+    ]
+    path = await study(house, metrics=metrics)
+    for trial, (loss, speed) in zip(
+        await suggested(house, path, count=4),
+        ((1, 1), (2, 3), (3, 2), (0.5, 0.5)),
+        strict=True,
+    ):
+        values = [{"metricId": "loss", "value": loss}, {"metricId": "speed", "value": speed}]
+        await house.call(
+            "POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": {"metrics": values}}
+        )
+    answer = (await house.call("POST", f"{path}/trials:listOptimalTrials", {})).json
+    assert [trial["id"] for trial in answer["optimalTrials"]] == ["1", "2", "4"]
+
+
+# --- several clients at once
+
+
+async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_is_then(
+    house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await study(house)
+    (trial,) = await suggested(house, path)
+    doors = house.store.studies
+    change = doors.change_trial
+    ahead = iter((True, False))
+
+    async def overtaken(
+        changed: Trial, generation: int, measurement: Measurement | None = None
+    ) -> int:
+        if next(ahead, False):
+            stored = await doors.trial(changed.study, changed.number)
+            late = Measurement((("loss", 0.125),), step=9)
+            await change(stored.trial, stored.generation, late)
+        return await change(changed, generation, measurement)
+
+    monkeypatch.setattr(doors, "change_trial", overtaken)
+    await measure(house, trial["name"], 0.5, stepCount=1)
+    done = (await house.call("POST", f"/v1/{trial['name']}:complete", {})).json
+    assert done["finalMeasurement"]["metrics"][0]["value"] == 0.125
+
+
+async def test_who_is_always_late_is_told_to_come_again(
+    house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trial,) = await suggested(house, await study(house))
+
+    async def late(changed: Trial, generation: int, measurement: object = None) -> int:
+        raise StaleCommit("always")
+
+    monkeypatch.setattr(house.store.studies, "change_trial", late)
+    answer = await measure(house, trial["name"], 0.5, stepCount=1)
+    assert (answer.status, answer.error["status"]) == (409, "ABORTED")
+
+
+async def test_of_two_clients_that_complete_a_trial_at_once_one_does(
+    house: House, adviser: Adviser
+) -> None:
+    (trial,) = await suggested(house, await study(house))
+    answers = await asyncio.gather(
+        *(house.call("POST", f"/v1/{trial['name']}:complete", FINAL) for _ in range(4))
+    )
+    assert sorted(answer.status for answer in answers) == [200, 400, 400, 400]
+
+
+# --- the generated client
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serve(tmp_path) as running:
+        yield running
+
+
+def test_the_gapic_client_tunes_over_rest(served: Served) -> None:
+    """CLIENTS §1: the client loop of VizierService, operations polled by the client."""
+    from google.api_core.client_options import ClientOptions
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import aiplatform_v1
+
+    class Token(AnonymousCredentials):
+        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
+            headers["authorization"] = f"Bearer {served.house.token}"
+
+    gapic: Any = aiplatform_v1
+    client = gapic.VizierServiceClient(
+        credentials=Token(),
+        transport="rest",
+        client_options=ClientOptions(api_endpoint=served.url),
+    )
+    served.play(_advise(served.house))
+    parent = "projects/p1/locations/us-central1"
+    made = client.create_study(
+        parent=parent,
+        study={
+            "display_name": "gapic",
+            "study_spec": {
+                "metrics": [{"metric_id": "loss", "goal": "MINIMIZE"}],
+                "parameters": [
+                    {"parameter_id": "rate", "double_value_spec": {"max_value": 1.0}},
+                ],
+            },
+        },
+    )
+    for _ in range(3):
+        asked = {"parent": made.name, "suggestion_count": 1, "client_id": "a"}
+        (trial,) = client.suggest_trials(asked).result(timeout=10).trials
+        measurement = {"metrics": [{"metric_id": "loss", "value": trial.parameters[0].value}]}
+        client.add_trial_measurement({"trial_name": trial.name, "measurement": measurement})
+        check = client.check_trial_early_stopping_state({"trial_name": trial.name})
+        assert check.result(timeout=10).should_stop is False
+        done = client.complete_trial({"name": trial.name})
+        assert done.state.name == "SUCCEEDED"
+    assert [trial.id for trial in client.list_trials({"parent": made.name})] == ["1", "2", "3"]
+    best = client.list_optimal_trials({"parent": made.name}).optimal_trials
+    assert [trial.id for trial in best] == ["1"]
+    found = client.lookup_study({"parent": parent, "display_name": "gapic"})
+    assert [study.name for study in client.list_studies({"parent": parent})] == [found.name]
+    client.delete_trial({"name": f"{made.name}/trials/1"})
+    client.delete_study({"name": made.name})
+    assert list(client.list_studies({"parent": parent})) == []
+
+
+async def _advise(house: House) -> None:
+    advised(house)

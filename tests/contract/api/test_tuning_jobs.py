@@ -1,0 +1,228 @@
+"""`aiplatform` v1 tuning jobs over REST against a real store; the test plays the controller (SPEC §6, facts §1.2)."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.specs_requests import custom_job, pool
+from tests.unit.test_specs_tuning import STUDY, tuning_job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid
+from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+
+pytestmark = pytest.mark.anyio
+JOBS = f"{LOCATION}/hyperparameterTuningJobs"
+PARAMETERS = (("x", 0.25), ("n", 3), ("opt", "a"))
+
+
+async def created(house: House, **changes: Any) -> str:
+    answer = await house.call("POST", JOBS, tuning_job(**changes))
+    assert answer.status == 200, answer.body
+    return answer.json["name"]
+
+
+def fields(answer: Any) -> list[str]:
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    (details,) = answer.error["details"]
+    return [violation["field"] for violation in details["fieldViolations"]]
+
+
+async def ended(house: House, name: str, state: JobState = JobState.SUCCEEDED) -> None:
+    await house.become(name, state=state, started=START, ended=START + SECOND)
+
+
+async def tried(house: House, name: str) -> None:
+    """Trial 1 succeeded with two measurements, trial 2 had no result, trial 3 runs."""
+    study = StudyUid(int(name.rpartition("/")[2]))
+
+    def trial(number: int, state: TrialState, **more: Any) -> Trial:
+        job = JobUid(70 + number)
+        return Trial(study, number, state, PARAMETERS, START, job=job, **more)
+
+    last = Measurement((("loss", 0.5),), 20, 3 * SECOND // 2)
+    await house.become(
+        name,
+        {
+            "trials": (
+                trial(
+                    1,
+                    TrialState.SUCCEEDED,
+                    started=START + SECOND,
+                    ended=START + 3 * SECOND,
+                    final=last,
+                ),
+                trial(2, TrialState.INFEASIBLE, infeasible_reason="no metric"),
+                trial(3, TrialState.ACTIVE),
+            ),
+            "measurements": ((1, last), (1, Measurement((("loss", 0.75),), 10, SECOND))),
+        },
+        state=JobState.RUNNING,
+        next_trial=4,
+    )
+
+
+async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
+    asked = tuning_job(labels={"team": "a"}, maxFailedTrialCount=2)
+    answer = await house.call("POST", JOBS, asked)
+    view = answer.json
+    assert answer.status == 200, answer.body
+    assert view["name"] == "projects/p1/locations/us-central1/hyperparameterTuningJobs/1000"
+    assert view["state"] == "JOB_STATE_QUEUED"
+    assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
+    assert {key: view[key] for key in asked} == asked
+    assert "trials" not in view
+    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
+    assert house.woken == [1000]
+
+
+async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> None:
+    """Facts §1.2: each with its parameters, its measurements in their order, its final one, and its custom job."""
+    name = await created(house)
+    await tried(house, name)
+    first, second, third = (await house.call("GET", f"/v1/{name}")).json["trials"]
+    metrics = [{"metricId": "loss", "value": 0.5}]
+    measured = {"stepCount": "20", "elapsedDuration": "1.500s", "metrics": metrics}
+    assert first == {
+        "name": "projects/p1/locations/us-central1/studies/1000/trials/1",
+        "id": "1",
+        "state": "SUCCEEDED",
+        "parameters": [
+            {"parameterId": "x", "value": 0.25},
+            {"parameterId": "n", "value": 3},
+            {"parameterId": "opt", "value": "a"},
+        ],
+        "finalMeasurement": measured,
+        "measurements": [
+            {
+                "stepCount": "10",
+                "elapsedDuration": "1s",
+                "metrics": [{"metricId": "loss", "value": 0.75}],
+            },
+            measured,
+        ],
+        "startTime": "2025-10-09T08:53:21Z",
+        "endTime": "2025-10-09T08:53:23Z",
+        "customJob": "projects/p1/locations/us-central1/customJobs/71",
+    }
+    assert (second["id"], second["state"]) == ("2", "INFEASIBLE")
+    assert second["infeasibleReason"] == "no metric"
+    assert "finalMeasurement" not in second
+    assert (third["id"], third["state"]) == ("3", "ACTIVE")
+    assert "startTime" not in third
+
+
+async def test_a_list_reads_trials_only_if_they_are_asked_for(house: House) -> None:
+    name = await created(house)
+    await tried(house, name)
+    (full,) = (await house.call("GET", JOBS)).json["hyperparameterTuningJobs"]
+    assert len(full["trials"]) == 3
+    (masked,) = (await house.call("GET", f"{JOBS}?readMask=name,state")).json[
+        "hyperparameterTuningJobs"
+    ]
+    assert masked == {"name": name, "state": "JOB_STATE_RUNNING"}
+    (only,) = (await house.call("GET", f"{JOBS}?readMask=trials")).json["hyperparameterTuningJobs"]
+    assert only == {"trials": full["trials"]}
+    assert fields(await house.call("GET", f"{JOBS}?readMask=trials.id")) == ["read_mask"]
+
+
+async def test_lists_filter_and_page(house: House) -> None:
+    names = [await created(house, displayName=f"job-{n}") for n in range(3)]
+    other = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+    assert other.status == 200
+    await ended(house, names[0])
+    page = (await house.call("GET", f"{JOBS}?pageSize=2")).json
+    assert [job["name"] for job in page["hyperparameterTuningJobs"]] == names[:0:-1]
+    rest = (await house.call("GET", f"{JOBS}?pageSize=2&pageToken={page['nextPageToken']}")).json
+    assert [job["name"] for job in rest["hyperparameterTuningJobs"]] == names[:1]
+    assert "nextPageToken" not in rest
+    found = (await house.call("GET", f'{JOBS}?filter=state="JOB_STATE_SUCCEEDED"')).json
+    assert [job["name"] for job in found["hyperparameterTuningJobs"]] == names[:1]
+    customs = (await house.call("GET", f"{LOCATION}/customJobs")).json["customJobs"]
+    assert [job["name"] for job in customs] == [other.json["name"]]
+
+
+async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
+    """SPEC §1.4."""
+    asked = tuning_job(
+        displayName="",
+        parallelTrialCount=13,
+        trialJobSpec={
+            "workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standrd-4"})],
+            "baseOutputDirectory": {"outputUriPrefix": "gs://nowhere/out"},
+            "persistentResourceId": "none",
+        },
+    )
+    assert set(fields(await house.call("POST", JOBS, asked))) == {
+        "display_name",
+        "parallel_trial_count",
+        "trial_job_spec.worker_pool_specs[0].machine_spec.machine_type",
+        "trial_job_spec.base_output_directory.output_uri_prefix",
+        "trial_job_spec.persistent_resource_id",
+    }
+    assert (await house.call("GET", JOBS)).json == {}
+
+
+async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
+    """SPEC §1.4."""
+    study = STUDY | {"algorithm": "GUESSING"}
+    asked = tuning_job(displayName="", studySpec=study, surprise=1)
+    found = fields(await house.call("POST", JOBS, asked))
+    assert {
+        "hyperparameter_tuning_job.study_spec.algorithm",
+        "hyperparameter_tuning_job.surprise",
+        "display_name",
+    } <= set(found)
+
+
+async def test_more_trials_than_the_setting_allows(house: House) -> None:
+    """Facts §7.4: a study has at most 1,000 trials; here that is a setting."""
+    assert fields(await house.call("POST", JOBS, tuning_job(maxTrialCount=1001))) == [
+        "max_trial_count"
+    ]
+
+
+async def test_cancel_is_an_intent_and_too_late_for_one_that_is_over(house: House) -> None:
+    """SPEC §2: cancel."""
+    name = await created(house)
+    for _ in range(2):
+        assert (await house.call("POST", f"/v1/{name}:cancel")).json == {}
+    assert house.woken == [1000, 1000, 1000]
+    await ended(house, name, JobState.CANCELLED)
+    answer = await house.call("POST", f"/v1/{name}:cancel")
+    assert answer.error["status"] == "FAILED_PRECONDITION"
+
+
+async def test_delete_answers_a_finished_operation(house: House) -> None:
+    name = await created(house)
+    assert (await house.call("DELETE", f"/v1/{name}")).error["status"] == "FAILED_PRECONDITION"
+    await ended(house, name)
+    done = (await house.call("DELETE", f"/v1/{name}")).json
+    assert done["done"] is True
+    assert done["response"]["@type"].endswith("google.protobuf.Empty")
+    assert (await house.call("GET", f"/ui/{done['name']}")).json == done
+    assert (await house.call("GET", f"/v1/{name}")).status == 404
+
+
+async def test_a_name_of_another_collection_is_not_found_and_said_to_be_one(house: House) -> None:
+    name = await created(house)
+    job_id = name.rpartition("/")[2]
+    answer = await house.call("GET", f"{LOCATION}/customJobs/{job_id}")
+    assert answer.status == 404
+    custom = (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    for method in ("GET", "DELETE"):
+        answer = await house.call(method, f"{JOBS}/{custom.rpartition('/')[2]}")
+        assert answer.status == 404
+
+
+async def test_a_drill_plan_or_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
+    """SPEC §8: drills; a tuning job has no replicas of its own."""
+    for labels in ({"trainshed-drill": "monday"}, {"trainshed-stall-after": "soon"}):
+        answer = await house.call("POST", JOBS, tuning_job(labels=labels))
+        assert fields(answer) == [f"labels.{next(iter(labels))}"]
+
+
+async def test_the_story_begins_with_who_wants_how_many_trials(house: House) -> None:
+    name = await created(house)
+    (entry,) = await house.store.reader.timeline(JobUid(int(name.rpartition("/")[2])))
+    assert "owner@example.com: up to 12 trials, 4 at a time." in entry.message

@@ -1,0 +1,295 @@
+"""`trainshed jobs`, `studies` and `demo --tuning` for searches: what is asked of the service, and what is printed (SPEC §6)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line, replica
+
+JOBS = "/trainshed/v1/jobs"
+PLACE = "projects/p/locations/us-central1"
+NAME = f"{PLACE}/hyperparameterTuningJobs/7"
+
+
+def trial(number: int, value: float | None = None, **changes: Any) -> dict[str, Any]:
+    over = value is not None
+    found: dict[str, Any] = {
+        "number": number,
+        "state": "SUCCEEDED" if over else "ACTIVE",
+        "parameters": {"lr": 0.01 * number, "units": 8},
+        "value": value,
+        "step": 12 if over else 0,
+        "metrics": {"accuracy": value} if over else {},
+        "createTime": "2026-11-20T06:00:00.000000Z",
+        "startTime": "2026-11-20T06:00:01.000000Z",
+        "endTime": "2026-11-20T06:00:04.000000Z" if over else "",
+        "job": f"{PLACE}/customJobs/7{number}",
+        "jobState": "SUCCEEDED" if over else "RUNNING",
+        "stoppedEarly": False,
+        "reason": "",
+        "curve": [[1, 0.5]],
+    }
+    return found | changes
+
+
+def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
+    valued = [each for each in trials if each["value"] is not None]
+    best = max(valued, key=lambda each: each["value"], default=None)
+    tuning = {
+        "metric": "accuracy",
+        "goal": "MAXIMIZE",
+        "algorithm": "DEFAULT",
+        "maxTrials": 12,
+        "parallelTrials": 4,
+        "firstTrial": 1,
+        "replicas": 1,
+        "succeeded": len(valued),
+        "infeasible": 0,
+        "failed": 0,
+        "running": len(trials) - len(valued),
+        "best": best["number"] if best else 0,
+        "bestValue": best["value"] if best else None,
+        "exhausted": False,
+        "stopping": "",
+    }
+    more = {"kind": "tuning", "name": NAME, "tuning": tuning, "trials": list(trials)}
+    return job(state=state, **more) | {"parent": "", "trial": 0, "replicas": []} | changes
+
+
+def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
+    service.on("GET", f"{JOBS}/7", *views[-1:])
+    service.on("GET", f"{JOBS}/7/watch", Stream(list(views)))
+    entries = [
+        entry("created", "It was created."),
+        entry("trial_succeeded", "Trial 2 reached accuracy 0.75 at step 12, the best so far.", 4),
+    ]
+    service.on("GET", f"{JOBS}/7/timeline", {"name": NAME, "entries": entries})
+
+
+OVER = search(trial(1, 0.5), trial(2, 0.75), state="SUCCEEDED")
+
+
+def test_a_list_names_kinds_where_they_differ(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, {"jobs": [search(), job("3")], "nextPageToken": ""})
+    header, first, second = trainshed("jobs", "list").stdout.splitlines()
+    assert header.split() == ["JOB", "KIND", "NAME", "STATE", "CREATED", "LASTED"]
+    assert [first.split()[1], second.split()[1]] == ["tuning", "custom"]
+
+
+def test_a_list_of_the_trials_jobs(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", search())
+    service.on("GET", JOBS, {"jobs": [job("71")], "nextPageToken": ""})
+    assert "71" in trainshed("jobs", "list", "--parent", "7").stdout
+    assert service.asked[-1].query == {"parent": NAME, "limit": "20"}
+
+
+def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", search(trial(1, 0.5), trial(2, 0.75), trial(3)))
+    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
+    assert lines[6:] == [
+        "Tunes    accuracy, maximize (default, 4 at a time)",
+        "Trials   2 of 12 done, 1 running",
+        "Best     trial 2: accuracy 0.75 at step 12",
+        "         lr     0.02",
+        "         units  8",
+        f"Its job  {PLACE}/customJobs/72",
+        "",
+        "TRIAL  STATE      accuracy  STEP  TIME    lr  units",
+        "    1  SUCCEEDED       0.5    12  3.0s  0.01      8",
+        "  ★ 2  SUCCEEDED      0.75    12  3.0s  0.02      8",
+        "    3  RUNNING         0.5     1   59s  0.03      8",
+    ]
+
+
+def test_a_trials_job_says_whose_it_is(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/71", job("71", parent=NAME, trial=1))
+    assert f"Of       {NAME}, trial 1\n" in trainshed("jobs", "describe", "71").stdout
+
+
+def test_watch_tells_trials_as_lines_and_ends_with_the_best(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    serve_search(service, search(trial(1)), OVER)
+    result = trainshed("jobs", "watch", "7")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "06:00:00.000  created: It was created.",
+        "06:00:04.000  trial_succeeded: Trial 2 reached accuracy 0.75 at step 12, the best so far.",
+        "SUCCEEDED after 5.0s",
+        "best is trial 2: accuracy 0.75 at step 12",
+        "with lr=0.02, units=8",
+    ]
+    # The lines of many trials are not asked for.
+    assert not [asked for asked in service.asked if asked.path.endswith("/logs")]
+
+
+def test_watch_as_json_is_a_description_per_change(trainshed: Invoke, service: FakeService) -> None:
+    failed = search(trial(1, 0.5), state="FAILED", error={"code": 3, "message": "It failed."})
+    serve_search(service, search(trial(1)), failed)
+    result = trainshed("jobs", "watch", "7", "--format", "json")
+    assert result.exit_code == 1
+    views = [json.loads(text) for text in result.stdout.splitlines()]
+    assert views == [search(trial(1)), failed]
+
+
+def test_watch_as_json_of_a_job_with_replicas(trainshed: Invoke, service: FakeService) -> None:
+    over = job(state="SUCCEEDED")
+    service.on("GET", f"{JOBS}/7", over)
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(), over]))
+    result = trainshed("jobs", "watch", "7", "--format", "json")
+    assert result.exit_code == 0
+    assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [
+        "RUNNING",
+        "SUCCEEDED",
+    ]
+
+
+def test_a_pipeline_tells_of_its_trials_and_its_model(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    child = OVER | {"uid": "8"}
+    pipeline = job(state="SUCCEEDED") | {
+        "kind": "pipeline",
+        "replicas": [],
+        "pipeline": {"task": "hyperparameter_tuning_task", "job": NAME, "model": "m@1"},
+        "child": child,
+    }
+    serve_search(service, pipeline)
+    told = [entry("created", "Below."), entry("trial_began", "Trial 1 of 12.", 1)]
+    service.on("GET", f"{JOBS}/8/timeline", {"name": NAME, "entries": told})
+    lines = trainshed("jobs", "watch", "7").stdout.splitlines()
+    assert "06:00:01.000  trial_began: Trial 1 of 12." in lines
+    assert not any("Below." in line for line in lines)
+    assert lines[-1] == "model m@1"
+    described = trainshed("jobs", "describe", "7").stdout
+    assert f"Model    m@1\nRuns     {NAME}\nTunes    accuracy" in described
+
+
+def test_logs_name_the_trial(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", search())
+    lines = [line("workerpool0-0", "one") | {"trial": 3}]
+    service.on("GET", f"{JOBS}/7/logs", Stream(lines))
+    result = trainshed("jobs", "logs", "7", "--trial", "3")
+    assert result.stdout == "trial  3  one\n"
+    assert service.asked[-1].query == {"trial": "3"}
+
+
+def study(name: str = "9", *metrics: tuple[str, str]) -> dict[str, Any]:
+    listed = [
+        {"metricId": metric, "goal": goal} for metric, goal in metrics or (("acc", "MAXIMIZE"),)
+    ]
+    return {
+        "name": f"{PLACE}/studies/{name}",
+        "displayName": "find-it",
+        "studySpec": {"metrics": listed, "parameters": []},
+        "state": "ACTIVE",
+        "createTime": "2026-11-20T06:00:00Z",
+    }
+
+
+def studied(number: int, **finals: float) -> dict[str, Any]:
+    metrics = [{"metricId": metric, "value": value} for metric, value in finals.items()]
+    found: dict[str, Any] = {
+        "id": str(number),
+        "state": "SUCCEEDED" if finals else "REQUESTED",
+        "parameters": [{"parameterId": "x", "value": number / 4}],
+        "startTime": "2026-11-20T06:00:00Z",
+    }
+    if finals:
+        found["endTime"] = "2026-11-20T06:00:02Z"
+        found["finalMeasurement"] = {"stepCount": "3", "metrics": metrics}
+    return found
+
+
+def test_studies_are_listed_by_the_public_api(trainshed: Invoke, service: FakeService) -> None:
+    path = f"/v1/{PLACE}/studies"
+    more = {"studies": [study("9")], "nextPageToken": "t"}
+    service.on("GET", path, more, {"studies": [study("8")]})
+    header, first, second = trainshed("studies", "list").stdout.splitlines()
+    assert header.split() == ["STUDY", "NAME", "STATE", "METRICS", "ALGORITHM", "CREATED"]
+    assert first.split()[:6] == ["9", "find-it", "ACTIVE", "maximize", "acc", "default"]
+    assert second.split()[0] == "8"
+    assert service.asked[-1].query["pageToken"] == "t"
+    service.on("GET", path, {})
+    assert "No studies in" in trainshed("studies", "list").stderr
+
+
+@pytest.mark.parametrize("reference", ["9", f"{PLACE}/studies/9", "find-it"])
+def test_a_study_shows_its_pareto_front(
+    trainshed: Invoke, service: FakeService, reference: str
+) -> None:
+    found = study("9", ("acc", "MAXIMIZE"), ("size", "MINIMIZE"))
+    trials = [studied(1, acc=0.5, size=2.0), studied(2, acc=0.75, size=4.0), studied(3)]
+    service.on("GET", f"/v1/{PLACE}/studies/9", found)
+    service.on("POST", f"/v1/{PLACE}/studies:lookup", found)
+    service.on("GET", f"/v1/{PLACE}/studies/9/trials", {"trials": trials})
+    service.on(
+        "POST", f"/v1/{PLACE}/studies/9/trials:listOptimalTrials", {"optimalTrials": trials[:2]}
+    )
+    result = trainshed("studies", "describe", reference)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[4:] == [
+        "Metrics    maximize acc, minimize size",
+        "Algorithm  default",
+        "Trials     3, 2 done",
+        "Best       trial 1: acc 0.5, size 2  x=0.25",
+        "           trial 2: acc 0.75, size 4  x=0.5",
+        "",
+        "TRIAL  STATE       acc  STEP  TIME     x  NOTE",
+        "  ★ 1  SUCCEEDED   0.5     3  2.0s  0.25  size 2",
+        "  ★ 2  SUCCEEDED  0.75     3  2.0s   0.5  size 4",
+        "    3  REQUESTED     –     –     –  0.75",
+    ]
+    as_json = json.loads(trainshed("studies", "describe", reference, "--format", "json").stdout)
+    assert [len(as_json[key]) for key in ("trials", "optimalTrials")] == [3, 2]
+
+
+def prepare_demo(service: FakeService, over: dict[str, Any]) -> None:
+    service.on("GET", "/trainshed/v1/status", {"version": "1"})
+    service.on("POST", "/upload/storage/v1/b/b/o", {"name": "x"})
+    service.on("POST", f"/v1/{PLACE}/hyperparameterTuningJobs", {"name": NAME})
+    service.on("GET", f"{JOBS}/{NAME}", search())
+    serve_search(service, over)
+
+
+def test_the_demo_tunes_and_tells_the_best(trainshed: Invoke, service: FakeService) -> None:
+    prepare_demo(service, OVER)
+    result = trainshed("demo", "--tuning")
+    assert result.exit_code == 0, result.stderr
+    assert "best is trial 2: accuracy 0.75 at step 12\nwith lr=0.02, units=8\n" in result.stdout
+    assert "trainshed jobs describe 7 " in result.stdout
+    assert "gcloud ai hp-tuning-jobs list" in result.stdout
+    (sent,) = service.bodies("POST", f"/v1/{PLACE}/hyperparameterTuningJobs")
+    asked = json.loads(sent)
+    assert (asked["maxTrialCount"], asked["parallelTrialCount"]) == (12, 4)
+    (pool,) = asked["trialJobSpec"]["workerPoolSpecs"]
+    assert pool["pythonPackageSpec"]["pythonModule"] == "trainshed_demo.tuning"
+
+
+def test_a_demo_that_fails_says_so(trainshed: Invoke, service: FakeService) -> None:
+    error = {"code": 3, "message": "Trial 1 failed."}
+    prepare_demo(service, search(state="FAILED", error=error))
+    result = trainshed("demo", "--tuning")
+    assert result.exit_code == 1
+    assert result.stderr == "FAILED after 5.0s\nTrial 1 failed.\n"
+
+
+def test_drills_and_tuning_do_not_go_together(trainshed: Invoke, tmp_path: Path) -> None:
+    result = trainshed("demo", "--tuning", "--drill", "--data", str(tmp_path))
+    assert result.exit_code == 2
+    assert "give --drill or --tuning" in result.stderr
+
+
+def test_a_pipeline_without_trials_shows_its_jobs_replicas(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    child = job("8", replicas=[replica("workerpool0-0")])
+    pipeline = job() | {"kind": "pipeline", "replicas": [], "pipeline": {}, "child": child}
+    service.on("GET", f"{JOBS}/7", pipeline)
+    rows = trainshed("jobs", "describe", "7").stdout.splitlines()
+    assert rows[-1].split()[:2] == ["workerpool0-0", "RUNNING"]
+    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
+    assert trainshed("jobs", "logs", "7").stdout == "workerpool0-0  one\n"

@@ -1,0 +1,234 @@
+"""What trials report reaches the store's reader, whatever becomes of service, shim and program (SPEC §6)."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
+from trainshed.core.environment import METRIC_FILE
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.study.trials import Measurement
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.port import (
+    EngineEvent,
+    MetricsWritten,
+    Node,
+    SlotExited,
+    SlotLost,
+    SlotRequest,
+    SlotStarted,
+)
+from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.programs import Reports, Script
+from trainshed.engines.sim.world import World
+from trainshed.store.logs.metrics import MetricsReader
+
+SECOND = 10**9
+WORKER = ReplicaId(1, 0)
+ENVIRON = ((METRIC_FILE, "/var/hypertune/output.metrics"),)
+REPORT = """
+import json, os, signal, sys, time
+def report(step, value):
+    line = {"timestamp": time.time(), "trial": "1", "global_step": str(step), "checkpoint_path": "", "acc": str(value)}
+    with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file: file.write(json.dumps(line) + "\\n")
+"""
+
+
+async def trial(house: House, program: str) -> JobUid:
+    """Start one replica of a trial."""
+    argv = (PYTHON, "-u", "-c", REPORT + program)
+    return await house.run(*argv, environ=ENVIRON, watch_metrics=True)
+
+
+def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
+    reader = MetricsReader(house.data / "logs")
+    return [(each.step, each.value("acc")) for each in reader.measurements(uid)]
+
+
+def wait_for_measurement(house: House, uid: JobUid) -> None:
+    """While no service runs that could tell."""
+    deadline = time.monotonic() + PATIENCE
+    while not measured(house, uid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def heard(house: House, uid: JobUid) -> bool:
+    return MetricsWritten(uid, 1, PRIMARY) in house.events
+
+
+def test_measurements_are_told_while_the_trial_runs(house: Run) -> None:
+    """SPEC §6: read live; the program finds its file by the variable, at every level of isolation."""
+
+    async def test(house: House) -> None:
+        uid = await trial(house, "report(3, 0.5); time.sleep(60)")
+        await house.until(lambda: heard(house, uid))
+        assert measured(house, uid) == [(3, 0.5)]
+
+    house(test)
+
+
+def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Run) -> None:
+    """DESIGN §3.8 and §4, order at an exit."""
+
+    async def test(house: House) -> None:
+        uid = await trial(house, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
+        end = await house.exit(uid)
+        assert end.exit.signal == signal.SIGKILL
+        assert measured(house, uid)[-1] == (2, 0.5)
+        kinds = [type(e) for e in house.events if getattr(e, "job_uid", 0) == uid]
+        assert kinds[-1] is SlotExited
+        assert MetricsWritten in kinds
+
+    house(test)
+
+
+def test_trials_go_on_measuring_while_the_service_is_down(house: Run) -> None:
+    """DESIGN §4, Slots and shims; who comes back is told that there is something to read."""
+
+    async def test(house: House) -> None:
+        wait = "while not os.path.exists('go'): time.sleep(0.01)"
+        uid = await trial(house, f"{wait}\nreport(1, 0.5); time.sleep(60)")
+        await house.started(uid)
+        await house.close()
+        slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+        (slot / "files" / "work" / "go").touch()
+        await asyncio.to_thread(wait_for_measurement, house, uid)
+        assert not heard(house, uid)
+        house.engine = LocalEngine(house.data, level=house.level)
+        await house.open()
+        await house.until(lambda: heard(house, uid))
+        assert measured(house, uid) == [(1, 0.5)]
+
+    house(test)
+
+
+def test_measurements_outlive_their_shim(house: Run) -> None:
+    """SPEC §2.1: the next incarnation, of the same trial, adds to them."""
+
+    async def test(house: House) -> None:
+        uid = await trial(house, "report(1, 0.5); time.sleep(60)")
+        await house.until(lambda: heard(house, uid))
+        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+        assert isinstance(await house.end(uid), SlotLost)
+        argv = (PYTHON, "-u", "-c", REPORT + "report(2, 0.75)")
+        plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
+        await house.engine.launch([plan])
+        await house.exit(uid, incarnation=2)
+        assert measured(house, uid) == [(1, 0.5), (2, 0.75)]
+
+    house(test)
+
+
+def test_replicas_that_are_not_watched(house: Run) -> None:
+    """Facts §7.4: of a trial's replicas the primary reports; a job that is no trial does not at all."""
+
+    async def test(house: House) -> None:
+        uid = house.job()
+        await house.allocate(uid, [PRIMARY, WORKER])
+        argv = (PYTHON, "-u", "-c", REPORT + "report(1, 0.5)")
+        plans = [
+            house.plan(uid, *argv, environ=ENVIRON, replica=each, hostname=f"host-{uid}-{each}")
+            for each in (PRIMARY, WORKER)
+        ]
+        await house.engine.launch(plans)
+        await house.exit(uid)
+        await house.exit(uid, WORKER)
+        assert measured(house, uid) == []
+        assert not any(isinstance(event, MetricsWritten) for event in house.events)
+
+    house(test)
+
+
+def test_the_log_of_a_trial_is_only_its_lines(house: Run) -> None:
+    """SPEC §5: metrics lie beside the log; a later incarnation goes on with both."""
+
+    async def test(house: House) -> None:
+        uid = await trial(house, "report(1, 0.5); print('one')")
+        await house.exit(uid)
+        argv = (PYTHON, "-u", "-c", REPORT + "report(1, 0.5); print('two')")
+        plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
+        await house.engine.launch([plan])
+        end = await house.exit(uid, incarnation=2)
+        assert end.exit.log_lines == 2
+        segment = house.data / "logs" / str(uid) / "1" / str(PRIMARY) / "000000000000.jsonl"
+        assert [json.loads(line)["m"] for line in segment.read_text().splitlines()] == [
+            "one",
+            "two",
+        ]
+
+    house(test)
+
+
+def simulated(watch_metrics: bool) -> tuple[World, list[EngineEvent]]:
+    """A trial that reports thrice in its ten seconds, and once more when it is over."""
+    reports = (
+        Reports(2 * SECOND, "loss", 0.9, 1),
+        Reports(4 * SECOND, "acc", 0.5, 1),
+        Reports(6 * SECOND, "loss", 0.2, 1),
+        Reports(20 * SECOND, "loss", 0.1, 2),
+    )
+    world = World(
+        Clock(1000 * SECOND), [Node("n", 8, 2**34)], lambda _: Script(10 * SECOND, reports=reports)
+    )
+    events: list[EngineEvent] = []
+    world.attach(events.append)
+    world.allocate(JobUid(5), 1, [SlotRequest(PRIMARY, "host", "n")])
+    world.launch(
+        [
+            LaunchPlan(
+                JobUid(5),
+                1,
+                PRIMARY,
+                1,
+                ("true",),
+                (),
+                "host",
+                "",
+                (),
+                watch_metrics=watch_metrics,
+            )
+        ]
+    )
+    world.clock.advance(1030 * SECOND)
+    return world, events
+
+
+def test_simulated_trials_report_what_their_scripts_say() -> None:
+    world, events = simulated(watch_metrics=True)
+    assert [type(event).__name__ for event in events] == [
+        "SlotStarted",
+        *["MetricsWritten"] * 3,
+        "SlotExited",
+    ]
+    expected = Measurement((("acc", 0.5), ("loss", 0.2)), 1, 6 * SECOND)
+    assert world.notebooks.measurements(JobUid(5)) == (expected,)
+    assert world.notebooks.tags(JobUid(5)) == ("acc", "loss")
+    assert world.notebooks.measurements(JobUid(6)) == ()
+
+
+def test_nobody_listens_to_a_simulated_job_that_is_no_trial() -> None:
+    world, events = simulated(watch_metrics=False)
+    assert [type(event).__name__ for event in events] == ["SlotStarted", "SlotExited"]
+    assert world.notebooks.measurements(JobUid(5)) == ()
+
+
+def test_the_readers_agree_on_what_the_newest_value_is(tmp_path: Path) -> None:
+    """The simulation's reader gives what the store's would give of the same reports."""
+    world, events = simulated(watch_metrics=True)
+    started = next(event.at for event in events if isinstance(event, SlotStarted))
+    directory = tmp_path / "5" / "1" / str(PRIMARY)
+    directory.mkdir(parents=True)
+    rows = [(2, "loss", 0.9), (4, "acc", 0.5), (6, "loss", 0.2)]
+    lines = [
+        {"at": started + at * SECOND, "step": 1, "values": {tag: value}} for at, tag, value in rows
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in [{"started": started}, *lines])
+    (directory / "metrics.jsonl").write_text(text)
+    reader = MetricsReader(tmp_path)
+    assert reader.measurements(JobUid(5)) == world.notebooks.measurements(JobUid(5))
+    assert reader.tags(JobUid(5)) == world.notebooks.tags(JobUid(5))

@@ -1,0 +1,153 @@
+"""Tuning jobs, pipelines, studies, trials, models and operations for tests of stores."""
+
+from dataclasses import replace
+
+from tests.contract.store.store_samples import T0, make_job
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName, StudyName
+from trainshed.core.pipelines.records import (
+    ModelDraft,
+    ModelVersion,
+    Pipeline,
+    PipelineSpec,
+    Task,
+)
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
+from trainshed.core.study.studies import Study
+from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
+from trainshed.core.works import Work
+from trainshed.store.models import PersistentResource
+from trainshed.store.operations import Operation, OperationKind
+
+PLACE = "projects/p/locations/us-central1"
+
+STUDY = StudySpec(
+    (
+        Parameter("rate", ParameterType.DOUBLE, 1e-5, 1.0),
+        Parameter("layers", ParameterType.INTEGER, 1, 8, default=3),
+        Parameter("kind", ParameterType.CATEGORICAL, categories=("a", "b"), parent=1, when=(2, 3)),
+    ),
+    (Metric("loss", Goal.MINIMIZE),),
+)
+
+
+def make_tuning(uid: int, job_id: str = "", *, api: Api = Api.VERTEX) -> TuningJob:
+    """A queued tuning job; those of `ml` have no location in their name."""
+    place = "" if api is Api.ML else "us-central1"
+    trial = make_job(uid, api=api).spec
+    return TuningJob(
+        uid=JobUid(uid),
+        name=JobName(
+            api,
+            "p",
+            place,
+            job_id or f"tuning{uid}",
+            Collection.CUSTOM_JOBS if api is Api.ML else Collection.TUNING_JOBS,
+        ),
+        display_name=f"tuning {uid}",
+        spec=TuningSpec(STUDY, trial, max_trials=12, parallel_trials=4),
+        public_json="{}",
+        created=T0 + uid,
+        updated=T0 + uid,
+        running=(RunningTrial(1, JobUid(uid + 1)),),
+        next_trial=2,
+        best_value=0.25,
+    )
+
+
+def make_pipeline(uid: int) -> Pipeline:
+    draft = ModelDraft("m", "the model", "{}", aliases=("champion",), labels=(("a", "b"),))
+    return Pipeline(
+        uid=JobUid(uid),
+        name=JobName(Api.VERTEX, "p", "us-central1", f"pipe{uid}", Collection.PIPELINES),
+        display_name=f"pipeline {uid}",
+        spec=PipelineSpec(Task.CUSTOM, "gs://b/out", draft),
+        public_json="{}",
+        created=T0 + uid,
+        updated=T0 + uid,
+    )
+
+
+def child(parent: Work, uid: int, number: int = 0) -> Job:
+    """A job that `parent` makes; of an `ml` one it bears the name of the trial."""
+    job = make_job(uid, api=parent.name.api)
+    name = parent.name.of_trial(number) if parent.name.api is Api.ML else job.name
+    return replace(job, name=name, parent=Parent(parent.uid, parent.name, number))
+
+
+def make_study(uid: int, display_name: str = "", location: str = "us-central1") -> Study:
+    return Study(
+        StudyUid(uid),
+        StudyName("p", location, f"study{uid}"),
+        display_name or f"display {uid}",
+        STUDY,
+        '{"displayName": "x"}',
+        T0 + uid,
+    )
+
+
+def make_trial(
+    study: int, number: int = 0, state: TrialState = TrialState.ACTIVE, client: str = ""
+) -> Trial:
+    """One with a value of each type; `number` 0: the store gives it one."""
+    over = state is TrialState.SUCCEEDED
+    return Trial(
+        StudyUid(study),
+        number,
+        state,
+        (("rate", 3.0), ("layers", 3), ("kind", "b")),
+        T0,
+        started=T0 + 1,
+        ended=T0 + 2 if over else 0,
+        client=client,
+        final=measured(9, 0.5) if over else None,
+    )
+
+
+def measured(step: int, loss: float, elapsed: int = 0) -> Measurement:
+    return Measurement((("loss", loss),), step, elapsed)
+
+
+def suggesting(number: int, study: int, client: str = "c", created: int = T0) -> Operation:
+    """An operation that waits for suggestions."""
+    name = f"{PLACE}/studies/study{study}"
+    return Operation(
+        f"{name}/operations/{number}",
+        OperationKind.SUGGEST,
+        name,
+        created,
+        created,
+        OperationState.RUNNING,
+        StudyUid(study),
+        client,
+        count=2,
+    )
+
+
+def told(number: int, kind: OperationKind = OperationKind.UPDATE) -> Operation:
+    """A finished operation with an answer."""
+    return Operation(
+        f"{PLACE}/operations/{number}", kind, "x", T0, T0, response="{}", response_type="Model"
+    )
+
+
+def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -> ModelVersion:
+    return ModelVersion(
+        ModelName("p", "us-central1", model_id),
+        version,
+        f"{model_id} {version}",
+        "{}",
+        f"gs://b/{model_id}/{version}",
+        created or T0 + version,
+        T0 + version,
+        aliases,
+        (("team", "a"),),
+        f"{PLACE}/trainingPipelines/7",
+    )
+
+
+def make_resource(resource_id: str, place: str = PLACE) -> PersistentResource:
+    name = f"{place}/persistentResources/{resource_id}"
+    return PersistentResource(name, f"display {resource_id}", "{}", T0, T0, (("a", "1"),))

@@ -1,0 +1,300 @@
+"""What every store promises of studies, trials and operations (`trainshed.store.studies`, SPEC §6)."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.store.store_samples import T0, operation
+from tests.contract.store.study_samples import (
+    PLACE,
+    make_study,
+    make_trial,
+    measured,
+    suggesting,
+)
+from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
+from trainshed.core.lifecycle.records import JobError
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.study.studies import StudyState
+from trainshed.core.study.trials import StudyUid, Trial, TrialState
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.port import StaleCommit, Store
+from trainshed.store.studies import StoredTrial
+
+pytestmark = pytest.mark.anyio
+
+ONE = StudyUid(1)
+
+
+async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
+    """A study with trials, each with a measurement of its own."""
+    await store.studies.create_study(make_study(uid))
+    return [
+        await store.studies.create_trial(make_trial(uid), [measured(number, number / 2)])
+        for number in range(1, count + 1)
+    ]
+
+
+def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -> Operation:
+    return replace(running, state=state, updated=running.updated + 1)
+
+
+async def test_a_study_is_read_back_as_it_was(store: Store) -> None:
+    study = make_study(1, "größe")
+    await store.studies.create_study(study)
+    assert await store.studies.study(study.name) == study
+    assert await store.studies.study_by_uid(ONE) == study
+    assert await store.studies.lookup_study("p", "us-central1", "größe") == study
+
+
+async def test_what_does_not_exist_is_not_found(store: Store) -> None:
+    name = make_study(1).name
+    for call in (
+        store.studies.study(name),
+        store.studies.study_by_uid(ONE),
+        store.studies.lookup_study("p", "us-central1", "display 1"),
+        store.studies.set_study_state(ONE, StudyState.INACTIVE, ""),
+        store.studies.delete_study(name),
+        store.studies.create_trial(make_trial(1), [measured(1, 1.0)]),
+        store.studies.trial(ONE, 1),
+        store.studies.delete_trial(ONE, 1),
+        store.studies.begin_operation(suggesting(1, 1)),
+    ):
+        with pytest.raises(NotFound):
+            await call
+    assert await store.studies.studies("p", "us-central1", StudyUid(0), 9) == ()
+    assert await store.studies.trials(ONE, 0, 9) == ()
+    assert await store.studies.history([ONE]) == ()
+    assert await store.studies.measurements(ONE) == {}
+    assert await store.studies.running_operations() == ()
+
+
+async def test_names_of_studies_are_taken_until_they_are_deleted(store: Store) -> None:
+    first = make_study(1, "same")
+    await store.studies.create_study(first)
+    with pytest.raises(AlreadyExists, match="'same'"):
+        await store.studies.create_study(make_study(2, "same"))
+    with pytest.raises(AlreadyExists, match="studies/study1"):
+        await store.studies.create_study(replace(make_study(2), name=first.name))
+    with pytest.raises(Unavailable):
+        await store.studies.create_study(replace(make_study(2), uid=ONE))
+    await store.studies.create_study(make_study(3, "same", "europe-west4"))
+    assert await store.studies.lookup_study("p", "us-central1", "same") == first
+    await store.studies.delete_study(first.name)
+    await store.studies.create_study(make_study(4, "same"))
+
+
+async def test_studies_are_listed_newest_first_in_pages(store: Store) -> None:
+    for uid in (1, 3, 2, 5):
+        await store.studies.create_study(make_study(uid))
+    await store.studies.create_study(make_study(4, location="europe-west4"))
+
+    async def page(after: int) -> list[int]:
+        found = await store.studies.studies("p", "us-central1", StudyUid(after), 2)
+        return [study.uid for study in found]
+
+    assert [await page(after) for after in (0, 3, 1)] == [[5, 3], [2, 1], []]
+    await store.studies.delete_study(make_study(3).name)
+    assert await page(3) == [2, 1]
+
+
+async def test_a_study_is_paused_and_completed(store: Store) -> None:
+    study = make_study(1)
+    await store.studies.create_study(study)
+    await store.studies.set_study_state(ONE, StudyState.COMPLETED, "all points were tried")
+    assert await store.studies.study(study.name) == replace(
+        study, state=StudyState.COMPLETED, inactive_reason="all points were tried"
+    )
+
+
+async def test_trials_are_numbered_from_one_in_each_study(store: Store) -> None:
+    first = await with_trials(store, 3)
+    second = await with_trials(store, 2, uid=2)
+    assert [trial.number for trial in first + second] == [1, 2, 3, 1, 2]
+    # Whatever number the caller had in mind.
+    assert (await store.studies.create_trial(make_trial(1, 77))).number == 4
+    assert await store.studies.trial(ONE, 2) == StoredTrial(first[1], 1)
+    assert await store.studies.trials(ONE, 1, 2) == tuple(first[1:3])
+    assert await store.studies.trials(ONE, 4, 2) == ()
+    assert await store.studies.history([StudyUid(2), ONE]) == (
+        *(*second, *first),
+        make_trial(1, 4),
+    )
+    assert [type(value) for _, value in first[0].parameters] == [float, int, str]
+
+
+async def test_numbers_of_deleted_trials_are_not_used_again(store: Store) -> None:
+    await with_trials(store, 3)
+    for number in (3, 2):
+        await store.studies.delete_trial(ONE, number)
+    with pytest.raises(NotFound):
+        await store.studies.delete_trial(ONE, 3)
+    assert (await store.studies.create_trial(make_trial(1))).number == 4
+    running = suggesting(1, 1)
+    await store.studies.begin_operation(running)
+    await store.studies.delete_trial(ONE, 4)
+    finished = await store.studies.finish_operation(done(running), suggested=[make_trial(1)])
+    assert finished.trials == (5,)
+    # Those of the deleted trials went with them.
+    assert await store.studies.measurements(ONE) == {1: (measured(1, 0.5),)}
+
+
+async def test_clients_that_create_trials_at_once_get_a_number_each(store: Store) -> None:
+    await store.studies.create_study(make_study(1))
+    made = await asyncio.gather(*(store.studies.create_trial(make_trial(1)) for _ in range(40)))
+    assert sorted(trial.number for trial in made) == list(range(1, 41))
+
+
+async def test_measurements_are_told_apart_by_step_and_time(store: Store) -> None:
+    await store.studies.create_study(make_study(1))
+    trial = await store.studies.create_trial(
+        make_trial(1), [measured(2, 0.5), measured(1, 1.0, 20), measured(1, 2.0, 10)]
+    )
+    await store.studies.create_trial(make_trial(1))
+    assert await store.studies.change_trial(trial, 1, measured(2, 0.125)) == 2
+    assert await store.studies.change_trial(trial, 2, measured(3, 0.0)) == 3
+    await store.studies.create_trial(make_trial(1), [measured(1, -1.0)])
+    ordered = (
+        *(measured(1, 2.0, 10), measured(1, 1.0, 20)),
+        *(measured(2, 0.125), measured(3, 0.0)),
+    )
+    assert await store.studies.measurements(ONE) == {1: ordered, 3: (measured(1, -1.0),)}
+    assert await store.studies.measurements(ONE, [1, 2, 1]) == {1: ordered}
+    assert await store.studies.measurements(ONE, []) == {}
+
+
+async def test_of_two_clients_that_change_a_trial_one_is_told(store: Store) -> None:
+    (trial,) = await with_trials(store, 1)
+    completed = replace(trial, state=TrialState.SUCCEEDED, final=measured(1, 0.5))
+    stopped = replace(trial, state=TrialState.STOPPING, stopped_early=True)
+    results = await asyncio.gather(
+        store.studies.change_trial(completed, 1),
+        store.studies.change_trial(stopped, 1, measured(7, 7.0)),
+        return_exceptions=True,
+    )
+    assert {type(result) for result in results} == {int, StaleCommit}
+    assert await store.studies.trial(ONE, 1) == StoredTrial(completed, 2)
+    assert await store.studies.measurements(ONE) == {1: (measured(1, 0.5),)}
+    assert await store.studies.change_trial(stopped, 2) == 3
+    await store.studies.delete_trial(ONE, 1)
+    with pytest.raises(StaleCommit):
+        await store.studies.change_trial(completed, 3, measured(8, 8.0))
+    assert await store.studies.measurements(ONE) == {}
+
+
+async def test_an_operation_hands_out_old_and_new_trials(store: Store) -> None:
+    """SPEC §6: suggest is a long-running operation."""
+    first, second = await with_trials(store, 2)
+    running = suggesting(1, 1)
+    await store.studies.begin_operation(running)
+    assert await store.studies.running_operations(ONE) == (running,)
+    assert await store.reader.operation(running.name) == running
+    taken = replace(second, client="c", started=T0 + 9)
+    finished = await store.studies.finish_operation(
+        done(running),
+        assigned=[StoredTrial(taken, 1)],
+        suggested=[make_trial(1, client="c"), make_trial(1, client="c")],
+    )
+    assert finished == replace(done(running), trials=(2, 3, 4))
+    assert await store.reader.operation(running.name) == finished
+    assert await store.studies.running_operations() == ()
+    assert await store.studies.history([ONE]) == (
+        *(first, taken),
+        *(make_trial(1, number, client="c") for number in (3, 4)),
+    )
+
+
+async def test_an_operation_ends_once(store: Store) -> None:
+    await with_trials(store, 1)
+    running = suggesting(1, 1)
+    await store.studies.begin_operation(running)
+    results = await asyncio.gather(
+        *(
+            store.studies.finish_operation(done(running), suggested=[make_trial(1)])
+            for _ in range(5)
+        ),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(result, Operation) for result in results) == 1
+    assert sum(isinstance(result, StaleCommit) for result in results) == 4
+    assert len(await store.studies.history([ONE])) == 2
+    with pytest.raises(StaleCommit):
+        await store.studies.finish_operation(done(suggesting(2, 1)), suggested=[make_trial(1)])
+    # Numbers that a refused step took are given to others.
+    assert (await store.studies.create_trial(make_trial(1))).number == 3
+
+
+async def test_an_operation_over_a_trial_that_changed_stores_nothing(store: Store) -> None:
+    first, second = await with_trials(store, 2)
+    running = suggesting(1, 1)
+    await store.studies.begin_operation(running)
+    await store.studies.change_trial(replace(second, client="quicker"), 1)
+    with pytest.raises(StaleCommit):
+        await store.studies.finish_operation(
+            done(running),
+            assigned=[StoredTrial(replace(each, client="c"), 1) for each in (first, second)],
+            suggested=[make_trial(1)],
+        )
+    assert await store.studies.running_operations(ONE) == (running,)
+    assert await store.studies.history([ONE]) == (first, replace(second, client="quicker"))
+
+
+async def test_running_operations_are_told_oldest_first(store: Store) -> None:
+    for uid in (1, 2):
+        await store.studies.create_study(make_study(uid))
+    late, early, other = (
+        suggesting(1, 1, created=T0 + 2),
+        suggesting(2, 1, created=T0 + 1),
+        suggesting(3, 2, created=T0),
+    )
+    for each in (late, early, other):
+        await store.studies.begin_operation(each)
+    assert await store.studies.running_operations() == (other, early, late)
+    assert await store.studies.running_operations(ONE) == (early, late)
+    with pytest.raises(Unavailable):
+        await store.studies.begin_operation(late)
+    failed = replace(done(early, OperationState.FAILED), error=JobError(13, "it broke"))
+    assert await store.studies.finish_operation(failed) == failed
+    assert await store.studies.running_operations(ONE) == (late,)
+    parent = f"{PLACE}/studies/study1"
+    assert await store.reader.operations(parent, "", 9) == (late, failed)
+    assert await store.reader.operations(PLACE, "", 9) == ()
+
+
+async def test_the_check_of_a_trial_says_whether_it_should_stop(store: Store) -> None:
+    await with_trials(store, 1)
+    check = replace(
+        operation(1, parent=f"{PLACE}/studies/study1/trials/1"),
+        kind=OperationKind.CHECK_STOPPING,
+        state=OperationState.RUNNING,
+        study=ONE,
+        trial=1,
+    )
+    await store.studies.begin_operation(check)
+    answered = replace(done(check), should_stop=True)
+    assert await store.studies.finish_operation(answered) == answered
+    assert await store.reader.operation(check.name) == answered
+
+
+async def test_a_deleted_study_takes_all_with_it(store: Store) -> None:
+    trials = await with_trials(store, 2)
+    await with_trials(store, 1, uid=2)
+    ended, running, other = suggesting(1, 1), suggesting(2, 1), suggesting(3, 2)
+    for each in (ended, running, other):
+        await store.studies.begin_operation(each)
+    await store.studies.finish_operation(done(ended))
+    assert await store.studies.delete_study(make_study(1).name) == ONE
+    assert await store.studies.history([ONE, StudyUid(2)]) == (make_trial(2, 1),)
+    assert await store.studies.measurements(ONE) == {}
+    assert await store.studies.running_operations() == (other,)
+    failed = await store.reader.operation(running.name)
+    assert failed.state is OperationState.FAILED
+    assert failed.error and failed.error.code == 5
+    assert await store.reader.operation(ended.name) == done(ended)
+    with pytest.raises(StaleCommit):
+        await store.studies.finish_operation(done(running), suggested=[make_trial(1)])
+    with pytest.raises(StaleCommit):
+        await store.studies.change_trial(trials[0], 1)
+    with pytest.raises(NotFound):
+        await store.studies.create_trial(make_trial(1))

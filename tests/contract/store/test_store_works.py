@@ -1,0 +1,300 @@
+"""What every store promises of tuning jobs, pipelines and the jobs that they make (`trainshed.store.port`, SPEC §6)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.store.store_samples import T0, cancel, entry, make_job, operation
+from tests.contract.store.study_samples import (
+    child,
+    make_pipeline,
+    make_study,
+    make_trial,
+    make_tuning,
+    make_version,
+    measured,
+    told,
+)
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.study.trials import StudyUid, TrialState
+from trainshed.core.works import Work
+from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit, Store
+
+pytestmark = pytest.mark.anyio
+
+WORKS: Sequence[Work] = (
+    make_job(7),
+    make_tuning(7),
+    make_tuning(7, "census", api=Api.ML),
+    make_pipeline(7),
+)
+
+
+async def created(store: Store, *works: Work) -> None:
+    for work in works:
+        await store.intake.create_job(work, [entry("created")])
+
+
+async def loaded(store: Store, uid: int) -> LiveJob[Work]:
+    live = await store.ledger.load(JobUid(uid))
+    assert live
+    return live
+
+
+async def uids(store: Store, query: JobQuery) -> list[int]:
+    return [job.uid for job, _ in await store.reader.jobs(query)]
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: str(work.name))
+async def test_a_work_is_read_back_as_it_was(store: Store, work: Work) -> None:
+    await created(store, work)
+    assert (await store.reader.job(work.name))[0] == work
+    assert (await store.reader.job_by_uid(work.uid))[0] == work
+    assert (await store.reader.find(work.name.job_id))[0] == work
+    assert await loaded(store, 7) == LiveJob(work, 1)
+    assert await store.ledger.load_live() == (LiveJob(work, 1),)
+    changed = await store.intake.replace_labels(work.name, (("a", "b"),), "", T0)
+    assert changed == replace(work, labels=(("a", "b"),))
+    assert [job for job, _ in await store.reader.jobs(JobQuery("p", None, None))] == [changed]
+    assert await store.reader.timeline(JobUid(7)) == (entry("created"),)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: str(work.name))
+async def test_a_work_is_cancelled_ended_and_deleted(store: Store, work: Work) -> None:
+    await created(store, work)
+    epoch = await store.ledger.acquire("a")
+    await store.intake.request_cancel(work.name, cancel())
+    (intent,) = (await loaded(store, 7)).intents
+    with pytest.raises(FailedPrecondition):
+        await store.intake.delete_job(work.name, operation(1))
+    over = _ended(work)
+    await store.ledger.commit(epoch, Commit(over, 1, (entry("ended"),), intent.seq))
+    assert await store.ledger.load(JobUid(7)) is None
+    with pytest.raises(StaleCommit):
+        await store.ledger.commit(epoch, Commit(work, 2))
+    with pytest.raises(FailedPrecondition):
+        await store.intake.request_cancel(work.name, cancel())
+    assert await store.intake.delete_job(work.name, operation(1)) == 7
+    with pytest.raises(NotFound):
+        await store.reader.job(work.name)
+    with pytest.raises(AlreadyExists):
+        await store.intake.create_job(replace(work, uid=JobUid(8)), [])
+
+
+def _ended(work: Work) -> Work:
+    if isinstance(work.state, PipelineState):
+        return replace(work, state=PipelineState.CANCELLED)
+    return replace(work, state=JobState.CANCELLED)
+
+
+async def test_the_name_of_another_collection_is_not_found(store: Store) -> None:
+    """Ids of the Vertex API are unique without the collection, names are not."""
+    tuning = make_tuning(1)
+    await created(store, tuning)
+    for collection in (Collection.CUSTOM_JOBS, Collection.PIPELINES):
+        other = replace(tuning.name, collection=collection)
+        for call in (
+            store.reader.job(other),
+            store.intake.request_cancel(other, cancel()),
+            store.intake.replace_labels(other, (), "", T0),
+            store.intake.delete_job(other, operation(1)),
+        ):
+            with pytest.raises(NotFound):
+                await call
+    assert (await store.reader.job(tuning.name))[0] == tuning
+
+
+async def test_a_tuning_job_of_ml_is_found_by_its_plain_name(store: Store) -> None:
+    tuning = make_tuning(1, "census", api=Api.ML)
+    await created(store, tuning, child(tuning, 2, 1))
+    assert (await store.reader.job(JobName.parse("projects/p/jobs/census")))[0] == tuning
+    assert (await store.reader.job(JobName.parse("projects/p/jobs/census.1")))[0].uid == 2
+
+
+async def test_children_are_known_by_their_parent(store: Store) -> None:
+    tuning, other = make_tuning(1), make_tuning(2)
+    made = [child(tuning, uid, uid) for uid in (5, 3, 4)]
+    await created(store, tuning, other, *made, make_job(6))
+    assert [work.uid for work in await store.reader.children(tuning.uid)] == [3, 4, 5]
+    assert await store.reader.children(other.uid) == ()
+    assert await store.reader.children(JobUid(0)) == ()
+    pipeline = make_pipeline(10)
+    inner = replace(make_tuning(11), parent=made[0].parent)
+    await created(store, pipeline, inner)
+    assert inner in await store.reader.children(tuning.uid)
+
+
+async def test_lists_show_what_clients_made_and_collections_show_all(store: Store) -> None:
+    tuning, ml = make_tuning(1), make_tuning(2, "census", api=Api.ML)
+    await created(
+        store,
+        *(tuning, ml, make_pipeline(3), make_job(4), make_job(5, location="europe-west4")),
+        *(child(tuning, 10, 1), child(ml, 11, 1), make_job(12, api=Api.ML)),
+    )
+    here = JobQuery("p", Api.VERTEX, "us-central1")
+    everywhere = replace(here, location=None)
+    jobs, tunings, pipelines = (
+        Collection.CUSTOM_JOBS,
+        Collection.TUNING_JOBS,
+        Collection.PIPELINES,
+    )
+    assert await uids(store, replace(here, collection=jobs)) == [10, 4]
+    assert await uids(store, replace(here, collection=tunings)) == [1]
+    assert await uids(store, replace(here, collection=pipelines)) == [3]
+    assert await uids(store, replace(everywhere, collection=jobs)) == [10, 5, 4]
+    assert await uids(store, replace(everywhere, api=None, collection=jobs)) == [10, 5, 4]
+    assert await uids(store, replace(here, collection=jobs, after=10, limit=1)) == [4]
+    assert await uids(store, here) == [4, 3, 1]
+    assert await uids(store, everywhere) == [5, 4, 3, 1]
+    assert await uids(store, JobQuery("p", Api.ML, None)) == [12, 2]
+    assert await uids(store, JobQuery("p", None, None)) == [12, 5, 4, 3, 2, 1]
+    assert await uids(store, JobQuery("", None, None)) == [12, 5, 4, 3, 2, 1]
+    assert await uids(store, JobQuery("", None, None, after=5, limit=2)) == [4, 3]
+
+
+async def test_several_are_created_or_none(store: Store) -> None:
+    pipeline = make_pipeline(1)
+    both = [NewWork(pipeline, (entry("created"),)), NewWork(child(pipeline, 2))]
+    await store.intake.create_jobs(both)
+    assert await store.reader.timeline(JobUid(1)) == (entry("created"),)
+    assert [work.uid for work in await store.reader.children(JobUid(1))] == [2]
+    for error, taken in ((AlreadyExists, make_job(4, "job2")), (Unavailable, make_job(2, "new"))):
+        with pytest.raises(error):
+            await store.intake.create_jobs([NewWork(make_job(3), (entry("x"),)), NewWork(taken)])
+        assert await uids(store, JobQuery("p", None, None)) == [1]
+        assert await store.reader.timeline(JobUid(3)) == ()
+    # The names are free: nothing was reserved.
+    await created(store, make_job(3))
+
+
+async def committed(store: Store, commit: Commit) -> int:
+    return await store.ledger.commit(await store.ledger.acquire("test"), commit)
+
+
+async def test_a_step_stores_trials_measurements_and_jobs_with_it(store: Store) -> None:
+    """SPEC §6: each trial is a job of its own; what the trials gave is stored with the step that saw it."""
+    tuning = make_tuning(1)
+    await created(store, tuning)
+    first = Commit(
+        replace(tuning, next_trial=3),
+        1,
+        (entry("began"),),
+        trials=(make_trial(1, 1), make_trial(1, 2)),
+        made=(NewWork(child(tuning, 2, 1), (entry("created"),)), NewWork(child(tuning, 3, 2))),
+    )
+    assert await committed(store, first) == 2
+    assert await store.studies.history([StudyUid(1)]) == first.trials
+    assert [work.uid for work in await store.reader.children(JobUid(1))] == [2, 3]
+    assert await store.reader.timeline(JobUid(2)) == (entry("created"),)
+    assert await loaded(store, 2) == LiveJob(child(tuning, 2, 1), 1)
+    over = make_trial(1, 1, TrialState.SUCCEEDED)
+    second = Commit(
+        first.job,
+        2,
+        trials=(over,),
+        measurements=((1, measured(2, 0.25)), (1, measured(1, 0.5)), (2, measured(1, 2.0))),
+    )
+    assert await committed(store, second) == 3
+    assert await store.studies.history([tuning.study]) == (over, make_trial(1, 2))
+    assert (await store.studies.trial(tuning.study, 1)).generation == 2
+    assert await store.studies.measurements(tuning.study) == {
+        1: (measured(1, 0.5), measured(2, 0.25)),
+        2: (measured(1, 2.0),),
+    }
+    # What was seen before a crash is seen again after it.
+    assert await committed(store, replace(second, expected_generation=3)) == 4
+    assert len((await store.studies.measurements(tuning.study))[1]) == 2
+
+
+async def test_a_pipeline_registers_its_model_as_it_ends(store: Store) -> None:
+    pipeline = make_pipeline(1)
+    await created(store, pipeline)
+    model = make_version("m", 1, "default", "champion")
+    over = replace(pipeline, state=PipelineState.SUCCEEDED, model=f"{model.name}@1")
+    await committed(store, Commit(over, 1, model=model))
+    assert await store.models.version(model.name, "") == model
+    assert (await store.reader.job(pipeline.name))[0] == over
+
+
+@pytest.mark.parametrize(
+    ("made", "model"),
+    [
+        pytest.param(NewWork(make_job(9, "taken")), None, id="name"),
+        pytest.param(NewWork(make_job(8, "free")), None, id="uid"),
+        pytest.param(NewWork(make_job(9)), make_version("m", 1, "default"), id="version"),
+        pytest.param(NewWork(make_job(9)), make_version("n", 2, "default"), id="no model"),
+    ],
+)
+async def test_a_step_that_meets_what_is_taken_stores_nothing(
+    store: Store, made: NewWork, model: ModelVersion | None
+) -> None:
+    """DESIGN §3.1: nothing of a stale commit is stored."""
+    tuning = make_tuning(1)
+    there = make_version("m", 1, "default", "first")
+    await created(store, tuning, make_job(8, "taken"))
+    await store.models.register(there, told(1))
+    await store.intake.request_cancel(tuning.name, cancel())
+    live = await loaded(store, 1)
+    good = NewWork(make_job(7, "good"), (entry("created"),))
+    commit = Commit(
+        replace(tuning, next_trial=9),
+        1,
+        (entry("went on"),),
+        live.intents[0].seq,
+        (make_trial(1, 1),),
+        ((1, measured(1, 1.0)),),
+        (good, made),
+        model,
+    )
+    with pytest.raises(StaleCommit):
+        await committed(store, commit)
+    assert await loaded(store, 1) == live
+    assert await store.reader.timeline(JobUid(1)) == (entry("created"),)
+    assert await store.studies.history([tuning.study]) == ()
+    assert await store.studies.measurements(tuning.study) == {}
+    assert await store.models.version(there.name, "") == there
+    assert await uids(store, JobQuery("p", None, None)) == [8, 1]
+    assert await store.reader.timeline(JobUid(7)) == ()
+    whole = replace(commit, made=(good,), model=make_version("m", 2, "default"))
+    assert await committed(store, whole) == 2
+    assert (await store.models.version(there.name, "")).version == 2
+
+
+async def test_a_former_leader_stores_no_trial(store: Store) -> None:
+    tuning = make_tuning(1)
+    await created(store, tuning)
+    former = await store.ledger.acquire("a")
+    await store.ledger.acquire("b")
+    ghost = Commit(tuning, 1, trials=(make_trial(1, 1),), made=(NewWork(make_job(2)),))
+    with pytest.raises(StaleCommit):
+        await store.ledger.commit(former, ghost)
+    assert await store.studies.history([tuning.study]) == ()
+    with pytest.raises(NotFound):
+        await store.reader.job_by_uid(JobUid(2))
+
+
+async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
+    tuning, other = make_tuning(1), make_tuning(2)
+    await created(store, tuning, other)
+    for job in (tuning, other):
+        over = replace(job, state=JobState.SUCCEEDED)
+        trials = (make_trial(job.uid, 1), make_trial(job.uid, 2))
+        made = (NewWork(child(job, job.uid + 10, 1)),)
+        await committed(store, Commit(over, 1, (), 0, trials, ((1, measured(1, 1.0)),), made=made))
+    # A study of a client may have the number of a job's trial, never the number of a tuning job.
+    await store.studies.create_study(make_study(3))
+    await store.studies.create_trial(make_trial(3), [measured(1, 1.0)])
+    await store.intake.delete_job(tuning.name, operation(1))
+    assert await store.studies.history([tuning.study, other.study]) == (
+        make_trial(2, 1),
+        make_trial(2, 2),
+    )
+    assert await store.studies.measurements(tuning.study) == {}
+    assert len(await store.studies.measurements(other.study)) == 1
+    assert len(await store.studies.history([StudyUid(3)])) == 1
+    # The jobs that it made have a life of their own.
+    assert [work.uid for work in await store.reader.children(tuning.uid)] == [11]

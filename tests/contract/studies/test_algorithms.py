@@ -1,0 +1,144 @@
+"""What every algorithm promises behind `studies.port.Algorithm`; a new one is added to `ALGORITHMS` (SPEC §6)."""
+
+import pytest
+
+from tests.contract.studies.trees import (
+    LISTED,
+    LOSS,
+    MIXED,
+    bowl,
+    cube,
+    legal,
+    mixed_loss,
+    over,
+    pending,
+    play,
+)
+from trainshed.core.study.spec import Algorithm as AlgorithmName
+from trainshed.core.study.spec import Noise, Parameter, ParameterType, StudySpec
+from trainshed.core.study.trials import Parameters
+from trainshed.studies.port import Algorithm, EngineMissing, EngineName, Seen
+from trainshed.studies.registry import algorithm_for
+
+ALGORITHMS = {
+    "random": (AlgorithmName.RANDOM_SEARCH, EngineName.GP_BANDIT),
+    "grid": (AlgorithmName.GRID_SEARCH, EngineName.GP_BANDIT),
+    **{engine.value: (AlgorithmName.DEFAULT, engine) for engine in EngineName},
+}
+
+FLAT = StudySpec(cube(3), (LOSS,))
+TREE = StudySpec(MIXED, (LOSS,))
+COUNTABLE = StudySpec(LISTED, (LOSS,))
+
+
+@pytest.fixture(params=list(ALGORITHMS))
+def algorithm(request: pytest.FixtureRequest) -> Algorithm:
+    try:
+        return algorithm_for(*ALGORITHMS[request.param])
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[Seen]:
+    """Six that are over, one of them infeasible, and two pending."""
+    objective = mixed_loss if spec is TREE else bowl
+    trials = play(algorithm, spec, objective, 5)
+    for number in (6, 7, 8):
+        (point,) = algorithm.suggest(spec, trials, 1, 7).parameters
+        trials.append(over(number, point, None) if number == 6 else pending(number, point))
+    return trials
+
+
+@pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
+def test_points_are_legal(algorithm: Algorithm, spec: StudySpec) -> None:
+    """SPEC §6: every type, scale and condition; values exactly within the bounds, only the active parameters."""
+    trials = some_trials(algorithm, spec)
+    proposed = algorithm.suggest(spec, trials, 3, 7).parameters
+    assert len(proposed) == 3
+    for point in [trial.parameters for trial in trials] + list(proposed):
+        assert legal(spec, point), point
+
+
+@pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
+def test_the_same_trials_and_seed_give_the_same_answer(
+    algorithm: Algorithm, spec: StudySpec
+) -> None:
+    """SPEC §6: after a restart a study goes on as if nothing had happened."""
+    trials = some_trials(algorithm, spec)
+    first = algorithm.suggest(spec, trials, 2, 7)
+    assert algorithm.suggest(spec, tuple(trials), 2, 7) == first
+
+
+@pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
+@pytest.mark.parametrize("with_trials", [False, True], ids=["at the start", "later"])
+def test_two_at_once_are_one_after_the_other(
+    algorithm: Algorithm, spec: StudySpec, with_trials: bool
+) -> None:
+    """The port's promise: who asks for 2 gets what who asks for 1, stores it, and asks again, gets."""
+    trials = some_trials(algorithm, spec) if with_trials else []
+    one_by_one: list[Parameters] = []
+    stored = list(trials)
+    for _ in range(3):
+        (point,) = algorithm.suggest(spec, stored, 1, 7).parameters
+        one_by_one.append(point)
+        stored.append(pending(len(stored) + 1, point))
+    assert list(algorithm.suggest(spec, trials, 3, 7).parameters) == one_by_one
+
+
+def test_the_given_trials_are_left_alone(algorithm: Algorithm) -> None:
+    trials = some_trials(algorithm, FLAT)
+    before = list(trials)
+    algorithm.suggest(FLAT, trials, 2, 7)
+    assert trials == before
+
+
+def test_none_asked_none_given(algorithm: Algorithm) -> None:
+    assert algorithm.suggest(FLAT, [], 0, 7).parameters == ()
+
+
+def test_all_infeasible_is_no_end(algorithm: Algorithm) -> None:
+    trials: list[Seen] = []
+    for number in range(1, 13):
+        (point,) = algorithm.suggest(FLAT, trials, 1, 7).parameters
+        trials.append(over(number, point, None))
+    assert len({trial.parameters for trial in trials}) == 12
+
+
+def test_a_user_may_have_created_any_trial(algorithm: Algorithm) -> None:
+    """A stored trial need not come from the tree: unlisted values, missing and surplus parameters."""
+    odd: list[Parameters] = [
+        (),
+        (("kind", "unheard of"), ("rate", 0.1)),
+        (("kind", "net"), ("rate", 7.0), ("layers", 2), ("units", 17.0), ("momentum", 0.1)),
+        (("kind", "tree"), ("rate", 0.1), ("layers", 2), ("elsewhere", "x")),
+    ]
+    trials = [over(number, point, float(number)) for number, point in enumerate(odd, 1)]
+    trials.append(pending(5, odd[1]))
+    (point,) = algorithm.suggest(TREE, trials, 1, 7).parameters
+    assert legal(TREE, point)
+
+
+def test_a_space_of_one_point(algorithm: Algorithm) -> None:
+    only = StudySpec((Parameter("one", ParameterType.INTEGER, 3, 3),), (LOSS,))
+    proposed = algorithm.suggest(only, [], 1, 7).parameters
+    assert proposed == ((("one", 3),),)
+    again = algorithm.suggest(only, [over(1, proposed[0], 1.0)], 1, 7)
+    assert again.exhausted or again.parameters == proposed
+
+
+def test_noise_is_taken(algorithm: Algorithm) -> None:
+    noisy = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)
+    trials = play(algorithm, noisy, bowl, 6)
+    assert legal(noisy, algorithm.suggest(noisy, trials, 1, 7).parameters[0])
+
+
+def test_countable_spaces_stay_legal_to_the_end(algorithm: Algorithm) -> None:
+    """More trials than there are points: grid search ends, others may repeat (facts §7.2)."""
+    trials: list[Seen] = []
+    for number in range(1, 40):
+        proposals = algorithm.suggest(COUNTABLE, trials, 1, 7)
+        if proposals.exhausted:
+            break
+        assert legal(COUNTABLE, proposals.parameters[0])
+        trials.append(over(number, proposals.parameters[0], float(number % 5)))
+    assert len({trial.parameters for trial in trials}) > 8

@@ -1,0 +1,212 @@
+"""`trainshed up` with gRPC: when it is loaded, which ports and certificates, what cannot be used (issue 4, item 1)."""
+
+import importlib
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import Service, command, environment, running, start
+from trainshed.serve.authority import Authority
+
+grpc: Any = importlib.import_module("grpc")
+
+LIST = "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"
+REQUEST = b"\n\x21projects/p1/locations/us-central1"
+DAY = 86_400
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has at this moment."""
+    opened = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in opened]
+    for each in opened:
+        each.close()
+    return ports
+
+
+def ask(service: Service, address: str, *, roots: str = "") -> bytes:
+    """One call, with TLS where there are roots to trust."""
+    metadata = (("authorization", f"Bearer {service.token}"),)
+    if roots:
+        trusting = grpc.ssl_channel_credentials(Path(roots).read_bytes())
+        opened = grpc.secure_channel(address, trusting)
+    else:
+        opened = grpc.insecure_channel(address)
+    with opened as channel:
+        return channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+
+
+def has_loaded_grpc(service: Service) -> bool:
+    return "cygrpc" in Path(f"/proc/{service.pid}/maps").read_text()
+
+
+@pytest.fixture
+def started(data: Path) -> Iterator[Service]:
+    with running(data) as service:
+        yield service
+
+
+def test_grpc_is_loaded_by_the_first_connection_and_not_before(started: Service) -> None:
+    """An idle service stays small, and starts as fast as without."""
+    assert not has_loaded_grpc(started)
+    assert ask(started, started.extra["grpc"]) == b""
+    assert has_loaded_grpc(started)
+    assert ask(started, started.extra["grpc_tls"], roots=started.extra["ca"]) == b""
+    log = (started.data / "service.log").read_text()
+    assert "ERROR" not in log
+    assert started.terminate() == 0
+    assert list(started.data.glob("grpc*.sock")) == []
+
+
+def test_the_authority_stays_from_start_to_start_and_nobody_else_reads_its_key(
+    data: Path,
+) -> None:
+    with running(data) as first:
+        before = Path(first.extra["ca"]).read_bytes()
+    with running(data) as second:
+        assert Path(second.extra["ca"]).read_bytes() == before
+        assert json.loads((data / "service.json").read_text())["ca"] == second.extra["ca"]
+        assert (data / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600
+        assert ask(second, second.extra["grpc_tls"], roots=second.extra["ca"]) == b""
+
+
+def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
+    now = time.time()
+    authority = Authority.new(now, DAY)
+    chain, key = authority.issue(("localhost",), now, now + DAY)
+    (tmp_path / "cert.pem").write_bytes(chain + authority.certificate_pem())
+    (tmp_path / "key.pem").write_bytes(key)
+    given = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with running(data, *given) as service:
+        assert service.extra["ca"] == str(tmp_path / "cert.pem")
+        assert not (data / "tls" / "ca.pem").exists()
+        # Clients that trust the root, and those that are given what the ready file names.
+        (tmp_path / "root.pem").write_bytes(authority.certificate_pem())
+        for roots in (str(tmp_path / "root.pem"), service.extra["ca"], service.extra["ca_bundle"]):
+            assert ask(service, service.extra["grpc_tls"], roots=roots) == b""
+
+
+def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
+    """A token goes over that port as it is: whatever --host says, no other machine reaches it."""
+    with running(data, "--host", "0.0.0.0") as service:
+        plain, secure = (service.extra[name].rsplit(":", 1) for name in ("grpc", "grpc_tls"))
+        assert plain[0] == "127.0.0.1"
+        # Another address of this machine, which only a listener on all of them has.
+        socket.create_connection(("127.0.0.2", int(secure[1])), 5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(plain[1])), 5).close()
+        assert ask(service, service.extra["grpc_tls"], roots=service.extra["ca"]) == b""
+
+
+def test_ports_as_they_are_asked_for(data: Path) -> None:
+    plain, secure = free_ports(2)
+    with running(data, "--grpc-port", str(plain), "--grpc-tls-port", str(secure)) as service:
+        assert service.extra["grpc"] == f"127.0.0.1:{plain}"
+        assert service.extra["grpc_tls"] == f"localhost:{secure}"
+
+
+def test_without_grpc_there_is_none(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("grpc = false\n")
+    with running(data, "--config", str(tmp_path / "c.toml")) as service:
+        assert not service.extra.keys() & {"grpc", "grpc_tls", "ca"}
+        assert not (data / "tls").exists()
+        assert service.call("GET", "/trainshed/v1/status")
+
+
+def up(data: Path, *args: str) -> str:
+    """What `trainshed up` says when it cannot start."""
+    done = subprocess.run(
+        command("up", "--port", "0", "--data", str(data), *args),
+        env=environment(data),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode not in (0, None)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
+def test_what_cannot_be_used_stops_the_start_with_what_to_do(data: Path, tmp_path: Path) -> None:
+    nothing = str(tmp_path / "nothing.pem")
+    said = up(data, "--tls-cert", nothing, "--tls-key", nothing)
+    assert f"{nothing} cannot be read: No such file or directory" in said
+    assert "--tls-cert: given without tls_key; give both" in up(data, "--tls-cert", nothing)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = up(data, "--grpc-port", str(port))
+        assert f"127.0.0.1:{port} cannot be listened on" in said
+        assert "choose another port with --grpc-port" in said
+
+
+def test_a_call_that_is_open_when_the_service_stops_does_not_hold_it_up(started: Service) -> None:
+    """A stream of a client that stays connected ends with the service."""
+    health: Any = importlib.import_module("grpc_health.v1.health_pb2")
+    stubs: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
+    with grpc.insecure_channel(started.extra["grpc"]) as channel:
+        watching = stubs.HealthStub(channel).Watch(health.HealthCheckRequest(service=""))
+        assert next(watching).status == health.HealthCheckResponse.SERVING
+        assert started.terminate() == 0
+        with pytest.raises(grpc.RpcError):
+            for _ in watching:
+                pass
+
+
+def test_a_killed_service_is_started_again_over_its_old_sockets(data: Path) -> None:
+    service = start(data)
+    assert ask(service, service.extra["grpc"]) == b""
+    service.kill()
+    assert (data / "grpc.sock").exists()
+    with running(data) as again:
+        assert ask(again, again.extra["grpc"]) == b""
+
+
+def test_certificates_that_cannot_be_renewed_stop_the_start(data: Path) -> None:
+    """The authority's key is gone, and the service has another name: nothing is made behind the user's back."""
+    with running(data):
+        pass
+    (data / "tls" / "ca.key").unlink()
+    said = up(data, "--host", "127.0.0.2")
+    assert "ca.key is missing" in said
+    assert "restore it, or move" in said
+    with running(data):
+        pass
+
+
+def test_ports_beside_the_rest_port_stay_from_start_to_start(data: Path) -> None:
+    """What a client was told yesterday is right today; a port that somebody else has is not waited for."""
+    port = four_free_ports()
+    for _ in range(2):
+        with running(data, "--port", str(port)) as service:
+            assert service.extra["grpc"] == f"127.0.0.1:{port + 2}"
+            assert service.extra["grpc_tls"] == f"localhost:{port + 3}"
+    with (
+        socket.create_server(("127.0.0.1", port + 2)),
+        running(data, "--port", str(port), "--grpc-tls-port", str(port + 1)) as service,
+    ):
+        assert service.extra["grpc"] != f"127.0.0.1:{port + 2}"
+        # Asked for: the buckets, which would usually have it, go elsewhere.
+        assert service.extra["grpc_tls"] == f"localhost:{port + 1}"
+        assert ask(service, service.extra["grpc"]) == b""
+
+
+def four_free_ports() -> int:
+    """The first of four ports in a row that nobody has."""
+    for first in range(20_000, 30_000, 4):
+        opened: list[socket.socket] = []
+        try:
+            opened.extend(socket.create_server(("127.0.0.1", first + n)) for n in range(4))
+        except OSError:
+            continue
+        finally:
+            for each in opened:
+                each.close()
+        return first
+    raise AssertionError("there are no four free ports in a row")

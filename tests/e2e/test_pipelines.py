@@ -1,0 +1,391 @@
+"""Training pipelines with the Vertex SDK's training jobs and the generated client: programs in, models out (SPEC §1, facts §1.2).
+
+The SDK's jobs run in programs of their own, over gRPC and REST side by side, because it looks only every five seconds
+whether a pipeline is over.
+"""
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.packages import source_package, upload
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
+from tests.e2e.test_grpc_clients import given_by_env
+from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket
+
+PARENT = f"projects/{PROJECT}/locations/{REGION}"
+SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
+
+LEAVE = """
+import json, os, pathlib, sys
+directory = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
+directory.mkdir(parents=True)
+(directory / "model.json").write_text(json.dumps(sys.argv[1:]))
+"""
+"""Leaves its arguments as its model."""
+
+_PROGRAM = """
+import json, os, pathlib, sys
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
+
+transport, endpoint, token, scratch, image, serving, package, program = sys.argv[1:]
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport=transport,
+    credentials=Credentials(token),
+    staging_bucket="gs://trainshed",
+)
+script = pathlib.Path(scratch, f"{transport}.py")
+script.write_text(program)
+
+def wanted(kind, **more):
+    return {
+        "machine_type": "n1-standard-4",
+        "base_output_dir": f"gs://trainshed/models/{transport}/{kind}",
+        "sync": False,
+        **more,
+    }
+
+def told(model):
+    return {
+        "name": model.resource_name,
+        "version": model.version_id,
+        "aliases": sorted(model.version_aliases),
+        "display_name": model.display_name,
+        "uri": model.uri,
+        "image": model.container_spec.image_uri,
+        "labels": dict(model.labels),
+    }
+
+scripted = aiplatform.CustomTrainingJob(
+    display_name=f"script-{transport}",
+    script_path=str(script),
+    container_uri=image,
+    model_serving_container_image_uri=serving,
+)
+contained = aiplatform.CustomContainerTrainingJob(
+    display_name=f"container-{transport}",
+    container_uri=image,
+    command=["python3", "-c", program],
+    model_serving_container_image_uri=serving,
+)
+empty = aiplatform.CustomContainerTrainingJob(
+    display_name=f"empty-{transport}",
+    container_uri=image,
+    command=["python3", "-c", "print('no model')"],
+    model_serving_container_image_uri=serving,
+)
+first = scripted.run(
+    **wanted("script", args=["--epochs", "3"], model_display_name="first", model_labels={"kind": "script"})
+)
+second = contained.run(**wanted("container", model_id=f"named-{transport}"))
+nothing = empty.run(**wanted("empty"))
+seen = {}
+for model in (first, second):
+    model.wait()
+seen["script"], seen["container"] = told(first), told(second)
+seen["states"] = [scripted.state.name, contained.state.name]
+seen["get_model"] = scripted.get_model().resource_name == first.resource_name
+try:
+    empty.wait()
+    seen["empty"] = "no error"
+except RuntimeError as error:
+    seen["empty"] = str(error)
+
+# A new version of the first model.
+packaged = aiplatform.CustomPythonPackageTrainingJob(
+    display_name=f"package-{transport}",
+    python_package_gcs_uri=package,
+    python_module_name="trainer.task",
+    container_uri=image,
+    model_serving_container_image_uri=serving,
+)
+better = packaged.run(
+    **wanted(
+        "package",
+        args=["--depth", 2],
+        replica_count=2,
+        parent_model=first.resource_name,
+        is_default_version=False,
+        model_version_aliases=["candidate"],
+        model_version_description="deeper",
+    )
+)
+better.wait()
+seen["package"] = told(better)
+versions = aiplatform.Model(first.resource_name).versioning_registry.list_versions()
+seen["versions"] = [[each.version_id, sorted(each.version_aliases)] for each in versions]
+seen["default"] = aiplatform.Model(first.resource_name).uri
+seen["candidate"] = aiplatform.Model(first.resource_name, version="candidate").uri
+seen["listed"] = sorted(job.display_name for job in aiplatform.CustomTrainingJob.list())
+for model in (first, second):
+    aiplatform.Model(model.resource_name).delete()
+seen["left"] = [model.resource_name for model in aiplatform.Model.list(filter='labels.kind="script"')]
+scripted.delete()
+print("SEEN " + json.dumps(seen))
+"""
+
+TRANSPORTS = ("grpc", "rest")
+transports = pytest.mark.parametrize("transport", TRANSPORTS)
+
+
+@pytest.fixture(scope="module")
+def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the programs saw, by transport."""
+    scratch = tmp_path_factory.mktemp("pipelines")
+    program = scratch / "program.py"
+    program.write_text(_PROGRAM)
+    package = upload(service, "pipelines/pkg-1.0.tar.gz", source_package(PACKAGE_TASK))
+    variables = given_by_env(service)
+
+    def run(transport: str) -> dict[str, Any]:
+        endpoint = service.rest if transport == "rest" else service.extra["grpc_tls"]
+        given = (transport, endpoint, service.token, str(scratch), SKLEARN, SERVING, package, LEAVE)
+        done = subprocess.run(
+            [sys.executable, str(program), *given],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
+        return json.loads(line.removeprefix("SEEN "))
+
+    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
+        yield dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))
+
+
+PACKAGE_TASK = LEAVE.replace(
+    "directory.mkdir", 'if "-workerpool1-" in os.environ["HOSTNAME"]: sys.exit()\ndirectory.mkdir'
+)
+
+
+def left(service: Service, uri: str) -> Any:
+    """The model that a program left at `uri`."""
+    path = bucket(service).parent / uri.removeprefix("gs://") / "model.json"
+    return json.loads(path.read_text())
+
+
+@transports
+def test_a_script_and_a_container_leave_models(
+    ran: dict[str, Any], transport: str, service: Service
+) -> None:
+    """Issue 4: `.run()` returns a Model, whose artifacts lie in AIP_MODEL_DIR."""
+    seen = ran[transport]
+    assert seen["states"] == ["PIPELINE_STATE_SUCCEEDED"] * 2
+    assert seen["get_model"]
+    script, container = seen["script"], seen["container"]
+    assert script["display_name"] == "first"
+    assert (script["version"], script["aliases"]) == ("1", ["default"])
+    assert script["labels"] == {"kind": "script"}
+    assert (script["image"], container["image"]) == (SERVING, SERVING)
+    assert script["uri"].rstrip("/") == f"gs://{BUCKET}/models/{transport}/script/model"
+    assert left(service, script["uri"]) == ["--epochs", "3"]
+    assert container["name"].endswith(f"/models/named-{transport}")
+    assert left(service, container["uri"]) == []
+
+
+@transports
+def test_a_package_leaves_a_second_version(
+    ran: dict[str, Any], transport: str, service: Service
+) -> None:
+    """Facts §1.2: parentModel makes a version instead of a model; which is the default is said."""
+    seen = ran[transport]
+    package = seen["package"]
+    assert package["name"] == seen["script"]["name"]
+    assert (package["version"], package["aliases"]) == ("2", ["candidate"])
+    assert left(service, package["uri"]) == ["--depth", "2"]
+    assert sorted(seen["versions"]) == [["1", ["default"]], ["2", ["candidate"]]]
+    assert seen["default"] == seen["script"]["uri"]
+    assert seen["candidate"] == package["uri"]
+
+
+@transports
+def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any], transport: str) -> None:
+    """Issue 4: artifacts are checked to exist, and the error says what to do."""
+    said = ran[transport]["empty"]
+    assert f"there is no model at gs://{BUCKET}/models/{transport}/empty/model" in said
+    assert "AIP_MODEL_DIR" in said
+
+
+@transports
+def test_pipelines_are_listed_and_models_deleted(ran: dict[str, Any], transport: str) -> None:
+    seen = ran[transport]
+    kinds = {f"{kind}-{transport}" for kind in ("script", "container", "empty", "package")}
+    assert kinds <= set(seen["listed"])
+    assert seen["script"]["name"] not in seen["left"]
+
+
+# --- the generated client
+
+
+@pytest.fixture(scope="module")
+def gapic(service: Service) -> Any:
+    """Makes generated clients of a service by its name."""
+    credentials: Any = importlib.import_module("google.oauth2.credentials")
+    module: Any = importlib.import_module("google.cloud.aiplatform_v1")
+
+    def client(name: str) -> Any:
+        return getattr(module, f"{name}ServiceClient")(
+            transport="rest",
+            client_options={"api_endpoint": service.rest},
+            credentials=credentials.Credentials(service.token),
+        )
+
+    return client
+
+
+def inputs(value: Any) -> Any:
+    """Task inputs as a protobuf Value: all numbers are floats there."""
+    value_class: Any = importlib.import_module("google.protobuf.struct_pb2").Value
+    json_format: Any = importlib.import_module("google.protobuf.json_format")
+    return json_format.ParseDict(value, value_class())
+
+
+def ended(service: Service, pipelines: Any, name: str) -> Any:
+    service.finish(name.rsplit("/", 1)[1])
+    return pipelines.get_training_pipeline(name=name)
+
+
+def metadata(pipeline: Any) -> dict[str, str]:
+    return dict(pipeline.training_task_metadata)
+
+
+SCHEMAS = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
+
+
+def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, service: Service) -> None:
+    """Facts §1.2: backingHyperparameterTuningJob, bestTrialBackingCustomJob, AIP_MODEL_DIR of the best trial."""
+    script = TRIAL + LEAVE + 'report({"1": 1, "2": 3, "3": 2}[str(trial)], 1)\n'
+    task = {
+        "study_spec": {
+            "metrics": [{"metricId": "score", "goal": "MAXIMIZE"}],
+            "parameters": [
+                {"parameter_id": "n", "integer_value_spec": {"min_value": 1.0, "maxValue": 64.0}}
+            ],
+        },
+        "trialJobSpec": {
+            "worker_pool_specs": [
+                {
+                    "machineSpec": {"machine_type": "n1-standard-4"},
+                    "replica_count": 1.0,
+                    "containerSpec": {"imageUri": SKLEARN, "command": ["python3", "-c", script]},
+                }
+            ],
+            "baseOutputDirectory": {"output_uri_prefix": f"gs://{BUCKET}/models/tuned"},
+            "scheduling": None,
+        },
+        "maxTrialCount": 3.0,
+        "parallel_trial_count": 1.0,
+    }
+    pipelines, models, jobs = gapic("Pipeline"), gapic("Model"), gapic("Job")
+    made = pipelines.create_training_pipeline(
+        parent=PARENT,
+        training_pipeline={
+            "display_name": "tuned",
+            "training_task_definition": f"{SCHEMAS}hyperparameter_tuning_task_1.0.0.yaml",
+            "training_task_inputs": inputs(task),
+            "model_to_upload": {"display_name": "best", "container_spec": {"image_uri": SERVING}},
+        },
+    )
+    assert made.state.name == "PIPELINE_STATE_PENDING"
+    done = ended(service, pipelines, made.name)
+    assert done.state.name == "PIPELINE_STATE_SUCCEEDED", done.error
+    told = metadata(done)
+    tuning = jobs.get_hyperparameter_tuning_job(name=told["backingHyperparameterTuningJob"])
+    assert [trial.state.name for trial in tuning.trials] == ["SUCCEEDED"] * 3
+    best = tuning.trials[1]
+    assert told["bestTrialBackingCustomJob"] == best.custom_job
+    model = models.get_model(name=done.model_to_upload.name)
+    assert model.display_name == "best"
+    assert model.artifact_uri.rstrip("/") == f"gs://{BUCKET}/models/tuned/2/model"
+    given = best.parameters[0].value
+    assert left(service, model.artifact_uri) == ["--n", f"{given:g}"]
+    assert model.training_pipeline == made.name
+    models.delete_model(name=model.name).result(timeout=60)
+    pipelines.delete_training_pipeline(name=made.name).result(timeout=60)
+
+
+def test_input_data_is_named_in_the_environment(gapic: Any, service: Service) -> None:
+    """Issue 4, facts §3.4: AIP_DATA_FORMAT and the three places; the program finds what was put there."""
+    script = (
+        "import os, pathlib\n"
+        "for name in ('DATA_FORMAT', 'TRAINING_DATA_URI', 'VALIDATION_DATA_URI', 'TEST_DATA_URI'):\n"
+        "    print(name, os.environ['AIP_' + name])\n"
+        "place = pathlib.Path(os.environ['AIP_TRAINING_DATA_URI'].replace('gs://', '/gcs/'))\n"
+        "print(*(each.read_text() for each in place.parent.glob(place.name)))\n"
+    )
+    service.put(BUCKET, "data/dataset-17/training-00000.csv", b"a,b")
+    pool = {
+        "machine_spec": {"machine_type": "n1-standard-4"},
+        "replica_count": "1",
+        "container_spec": {"image_uri": SKLEARN, "command": ["python3", "-c", script]},
+    }
+    pipelines = gapic("Pipeline")
+    made = pipelines.create_training_pipeline(
+        parent=PARENT,
+        training_pipeline={
+            "display_name": "data",
+            "input_data_config": {
+                "dataset_id": "17",
+                "gcs_destination": {"output_uri_prefix": f"gs://{BUCKET}/data"},
+                "fraction_split": {
+                    "training_fraction": 0.8,
+                    "validation_fraction": 0.1,
+                    "test_fraction": 0.1,
+                },
+            },
+            "training_task_definition": f"{SCHEMAS}custom_task_1.0.0.yaml",
+            "training_task_inputs": inputs({"workerPoolSpecs": [pool]}),
+        },
+    )
+    done = ended(service, pipelines, made.name)
+    job_id = metadata(done)["backingCustomJob"].rsplit("/", 1)[1]
+    said = service.lines(job_id)
+    assert done.state.name == "PIPELINE_STATE_SUCCEEDED", said
+    place = f"gs://{BUCKET}/data/dataset-17"
+    assert said[-5:] == [
+        "DATA_FORMAT csv",
+        f"TRAINING_DATA_URI {place}/training-*.csv",
+        f"VALIDATION_DATA_URI {place}/validation-*.csv",
+        f"TEST_DATA_URI {place}/test-*.csv",
+        "a,b",
+    ]
+
+
+def test_a_pipeline_is_cancelled_with_its_job(gapic: Any, service: Service) -> None:
+    """SPEC §2: the pipeline and its job end CANCELLED."""
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": SKLEARN, "command": ["sleep", "600"]},
+    }
+    pipelines = gapic("Pipeline")
+    made = pipelines.create_training_pipeline(
+        parent=PARENT,
+        training_pipeline={
+            "display_name": "cancelled",
+            "training_task_definition": f"{SCHEMAS}custom_task_1.0.0.yaml",
+            "training_task_inputs": inputs({"workerPoolSpecs": [pool]}),
+        },
+    )
+    for view in service.watch(made.name.rsplit("/", 1)[1]):
+        if view["state"] == "RUNNING":
+            break
+    assert pipelines.get_training_pipeline(name=made.name).state.name == "PIPELINE_STATE_RUNNING"
+    pipelines.cancel_training_pipeline(name=made.name)
+    done = ended(service, pipelines, made.name)
+    assert (done.state.name, done.error.code) == ("PIPELINE_STATE_CANCELLED", 1)
+    job = gapic("Job").get_custom_job(name=metadata(done)["backingCustomJob"])
+    assert job.state.name == "JOB_STATE_CANCELLED"

@@ -1,0 +1,214 @@
+"""What becomes of trials and of their tuning job (SPEC §6, facts §7): measured, stopped, failed, cancelled, distributed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import marked, new_mark, wait_until_gone
+from tests.e2e.running import Service
+from tests.e2e.tuning_programs import (
+    TUNING_JOBS,
+    double,
+    final,
+    finished,
+    gates,
+    integer,
+    job_of,
+    study_spec,
+    tune,
+    tuning,
+    tuning_job,
+)
+
+
+def states(job: dict[str, Any]) -> list[str]:
+    return [trial["state"] for trial in job["trials"]]
+
+
+@pytest.mark.parametrize(("selection", "value"), [("LAST", 2.0), ("BEST", 3.0)])
+def test_the_final_measurement_is_the_last_or_the_best(
+    service: Service, selection: str, value: float
+) -> None:
+    """SPEC §6; facts §7.2: LAST where nothing is said is what the parser's own tests show."""
+    study = study_spec(measurementSelectionType=f"{selection}_MEASUREMENT")
+    script = "for step, value in enumerate([1, 3, 2], 1): report(value, step)"
+    job = finished(service, tune(service, tuning_job(script, trials=1, study=study)))
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    (trial,) = job["trials"]
+    assert (trial["state"], final(trial)) == ("SUCCEEDED", value)
+    assert [each["stepCount"] for each in trial["measurements"]] == ["1", "2", "3"]
+    assert trial["startTime"] <= trial["endTime"]
+
+
+def test_a_trial_below_the_median_is_stopped(service: Service) -> None:
+    """SPEC §6, TUNING: median automated stopping; what the trial measured counts, and its program gets SIGTERM."""
+    script = """
+print("MARK %s")
+for step in range(1, 6):
+    report((1 if trial == 6 else 10 + trial) + step, step)
+if trial == 6:
+    time.sleep(600)
+"""
+    mark = new_mark()
+    study = study_spec(medianAutomatedStoppingSpec={"useElapsedDuration": False})
+    # Below five trials that are over the rule says nothing.
+    body = tuning_job(script % mark, trials=7, parallel=2, study=study)
+    job_id = tune(service, body)
+    job = finished(service, job_id)
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    assert states(job) == ["SUCCEEDED"] * 7
+    assert [final(trial) for trial in job["trials"]] == [16, 17, 18, 19, 20, 6, 22]
+    ended = [job_of(service, trial)["state"] for trial in job["trials"]]
+    assert ended.pop(5) == "JOB_STATE_CANCELLED"
+    assert ended == ["JOB_STATE_SUCCEEDED"] * 6
+    entries = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")["entries"]
+    (why,) = (entry for entry in entries if entry["kind"] == "trial_stopping")
+    assert "median" in why["message"]
+    assert not marked(mark)
+
+
+def test_a_metric_under_another_name_ends_the_job_and_says_so(service: Service) -> None:
+    """Facts §7.4: tag and metricId must be the same; §7.3: the first trial without a result ends the job."""
+    script = "report(0.5, 1, tag='precision')"
+    job = finished(service, tune(service, tuning_job(script, trials=6)))
+    assert job["state"] == "JOB_STATE_FAILED"
+    assert states(job) == ["INFEASIBLE"]
+    for text in (job["error"]["message"], job["trials"][0]["infeasibleReason"]):
+        assert "'precision'" in text and "'score'" in text
+        assert "hyperparameter_metric_tag" in text
+    assert "finalMeasurement" not in job["trials"][0]
+    # The program itself went well.
+    assert job_of(service, job["trials"][0])["state"] == "JOB_STATE_SUCCEEDED"
+
+
+def test_a_program_that_reports_nothing_is_told_how_to(service: Service) -> None:
+    job = finished(service, tune(service, tuning_job("pass", trials=2)))
+    assert job["state"] == "JOB_STATE_FAILED"
+    assert "report_hyperparameter_tuning_metric" in job["error"]["message"]
+
+
+def test_the_first_trial_fails_and_the_job_with_it(service: Service) -> None:
+    """Facts §7.3: at once, and the trial that runs beside it is stopped."""
+    mark = new_mark()
+    script = f"""
+# {mark}
+if trial == 2:
+    time.sleep(600)
+print("no such column")
+raise SystemExit(3)
+"""
+    job = finished(service, tune(service, tuning_job(script, trials=8, parallel=2)))
+    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_FAILED", 3)
+    assert job["error"]["message"].startswith("Trial 1 failed")
+    assert (
+        "The replica workerpool0-0 exited with a non-zero status of 3." in job["error"]["message"]
+    )
+    assert "no such column" in job["error"]["message"]
+    assert states(job) == ["INFEASIBLE", "INFEASIBLE"]
+    ended = [job_of(service, trial)["state"] for trial in job["trials"]]
+    assert ended == ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"]
+    assert not marked(mark)
+
+
+def test_failed_trials_count_up_to_their_limit(service: Service) -> None:
+    """Facts §7.3: with maxFailedTrialCount the job ends after so many, the first trial among them or not."""
+    script = "if trial in (1, 3): raise SystemExit(1)\nreport(trial, 1)"
+    body = tuning_job(script, trials=6, maxFailedTrialCount=2)
+    job = finished(service, tune(service, body))
+    assert job["state"] == "JOB_STATE_FAILED"
+    assert states(job) == ["INFEASIBLE", "SUCCEEDED", "INFEASIBLE"]
+    body = tuning_job(script, trials=6, maxFailedTrialCount=3)
+    job = finished(service, tune(service, body))
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    assert states(job).count("SUCCEEDED") == 4 and len(job["trials"]) == 6
+
+
+def test_cancel_while_trials_run(service: Service, tmp_path: Path) -> None:
+    """SPEC §2, §6: the job and its trials are CANCELLED, and no process is left."""
+    mark = new_mark()
+    gates(tmp_path, "1", "2", "3")
+    script = f"""
+# {mark}
+report(trial, 1)
+open({str(tmp_path)!r} + f"/{{trial}}", "w").close()
+time.sleep(600)
+"""
+    job_id = tune(service, tuning_job(script, trials=9, parallel=3))
+    for name in ("1", "2", "3"):
+        (tmp_path / name).read_text()
+    running = tuning(service, job_id)
+    assert running["state"] == "JOB_STATE_RUNNING"
+    assert states(running) == ["ACTIVE"] * 3
+    assert all(
+        job_of(service, trial)["state"] == "JOB_STATE_RUNNING" for trial in running["trials"]
+    )
+    programs = marked(mark)
+    assert len(programs) >= 3
+    service.call("POST", f"{TUNING_JOBS}/{job_id}:cancel", {})
+    job = finished(service, job_id)
+    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
+    assert len(job["trials"]) == 3
+    assert all(job_of(service, each)["state"] == "JOB_STATE_CANCELLED" for each in job["trials"])
+    wait_until_gone(programs)
+    assert not marked(mark)
+    refused = service.call("POST", f"{TUNING_JOBS}/{job_id}:cancel", {}, expect=400)
+    assert refused["error"]["status"] == "FAILED_PRECONDITION"
+    # A tuning job takes its trials' jobs with it.
+    service.call("DELETE", f"{TUNING_JOBS}/{job_id}")
+    service.call("GET", f"{TUNING_JOBS}/{job_id}", expect=404)
+
+
+def test_a_finite_space_is_tried_out_and_no_point_twice(service: Service) -> None:
+    """SPEC §6: grid search ends with the last point, also of a conditional parameter."""
+    kind = {
+        "parameterId": "kind",
+        "categoricalValueSpec": {"values": ["plain", "deep"]},
+        "conditionalParameterSpecs": [
+            {
+                "parentCategoricalValues": {"values": ["deep"]},
+                "parameterSpec": integer("depth", 1, 3),
+            }
+        ],
+    }
+    study = study_spec(kind, algorithm="GRID_SEARCH")
+    script = """
+assert set(given) == ({"kind", "depth"} if given["kind"] == "deep" else {"kind"}), given
+report(int(given.get("depth", 0)), 1)
+"""
+    job = finished(service, tune(service, tuning_job(script, trials=9, parallel=2, study=study)))
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    assert sorted(final(trial) for trial in job["trials"]) == [0, 1, 2, 3]
+
+
+def test_a_trial_of_two_pools(service: Service) -> None:
+    """SPEC §3, issue 4: `task.trial` in CLUSTER_SPEC and TF_CONFIG of every replica, and arguments for every one."""
+    script = """
+import json
+print("SEEN " + json.dumps([
+    json.loads(os.environ["CLUSTER_SPEC"])["task"],
+    json.loads(os.environ["TF_CONFIG"])["task"],
+    sorted(given),
+]), flush=True)
+# The worker is heard before the primary ends, and the trial with it.
+told = f"/gcs/trainshed/pools/{trial}"
+if "-workerpool1-" in os.environ["HOSTNAME"]:
+    os.makedirs(told)
+    time.sleep(600)
+while not os.path.exists(told):
+    time.sleep(0.02)
+report(trial, 1)
+"""
+    study = study_spec(double("x"), double("rate", 1e-3, 1.0, "LOG"))
+    body = tuning_job(script, trials=2, pools=(1, 1), study=study)
+    job = finished(service, tune(service, body))
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    for trial in job["trials"]:
+        job_id = trial["customJob"].rsplit("/", 1)[1]
+        for pool, role in (("workerpool0", "chief"), ("workerpool1", "worker")):
+            (line,) = (x for x in service.lines(job_id, f"{pool}-0") if x.startswith("SEEN "))
+            task, config, given = json.loads(line.removeprefix("SEEN "))
+            assert task["trial"] == config["trial"] == trial["id"]
+            assert (task["type"], config["type"]) == (pool, role)
+            assert given == ["rate", "x"]

@@ -1,0 +1,213 @@
+"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS and over REST, on a scikit-learn package (SPEC §6).
+
+Each transport is a program of its own, as a user's would be, that says what it saw; both run side by side, because the
+SDK looks only every five seconds whether a job is over.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.packages import source_package, upload
+from tests.e2e.running import SKLEARN, Service
+from tests.e2e.test_grpc_clients import given_by_env
+from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
+
+_PROGRAM = """
+import json, os, sys, time
+from google.cloud import aiplatform, storage
+from google.cloud.aiplatform import hyperparameter_tuning as hpt
+from google.oauth2.credentials import Credentials
+
+transport, endpoint, package, image, token = sys.argv[1:]
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport=transport,
+    credentials=Credentials(token),
+    staging_bucket="gs://trainshed",
+)
+base, gate = f"gs://trainshed/tuned/{transport}", f"gates/{transport}"
+pool = {
+    "machine_spec": {"machine_type": "n1-standard-4"},
+    "replica_count": 1,
+    "python_package_spec": {
+        "executor_image_uri": image,
+        "package_uris": [package],
+        "python_module": "trainer.task",
+        "args": ["--gate", f"gs://trainshed/{gate}"],
+    },
+}
+job = aiplatform.HyperparameterTuningJob(
+    display_name=f"sdk-{transport}",
+    custom_job=aiplatform.CustomJob(
+        display_name="trial", worker_pool_specs=[pool], base_output_dir=base
+    ),
+    metric_spec={"accuracy": "maximize"},
+    parameter_spec={
+        "kind": hpt.CategoricalParameterSpec(
+            values=["svm", "neighbours"],
+            conditional_parameter_spec={
+                "c": hpt.DoubleParameterSpec(0.01, 100, "log", parent_values=["svm"]),
+                "tolerance": hpt.DoubleParameterSpec(0.9, 0.9999, "reverse_log", parent_values=["svm"]),
+                "neighbours": hpt.IntegerParameterSpec(1, 20, "linear", parent_values=["neighbours"]),
+                "leaf": hpt.IntegerParameterSpec(2, 64, "log", parent_values=["neighbours"]),
+            },
+        ),
+        "folds": hpt.DiscreteParameterSpec([2, 3, 5], "linear"),
+        "share": hpt.DoubleParameterSpec(0.5, 1.0, "linear"),
+    },
+    max_trial_count=12,
+    parallel_trial_count=4,
+    labels={"transport": transport},
+)
+job.run(sync=False)
+job.wait_for_resource_creation()
+seen = {"name": job.resource_name}
+
+# All of the first four have measured something and wait at the gate: so the job runs while it is looked at.
+deadline = time.monotonic() + 90
+while True:
+    trials = job.trials
+    if len(trials) == 4 and all(trial.measurements for trial in trials):
+        break
+    assert time.monotonic() < deadline, trials
+seen["running"] = [job.state.name, [trial.state.name for trial in trials]]
+storage.Client(project="trainshed", credentials=Credentials(token)).bucket("trainshed").blob(gate).upload_from_string("")
+
+job.wait()
+seen["state"] = job.state.name
+seen["trials"] = [
+    {
+        "id": trial.id,
+        "state": trial.state.name,
+        "given": {parameter.parameter_id: parameter.value for parameter in trial.parameters},
+        "measured": [metric.value for each in trial.measurements for metric in each.metrics],
+        "final": [(metric.metric_id, metric.value) for metric in trial.final_measurement.metrics],
+        "step": trial.final_measurement.step_count,
+        "times": [trial.start_time.timestamp(), trial.end_time.timestamp()],
+        "job": aiplatform.CustomJob.get(trial.custom_job).state.name,
+        "job_name": trial.custom_job,
+    }
+    for trial in job.trials
+]
+again = aiplatform.HyperparameterTuningJob.get(job.resource_name)
+seen["again"] = [again.display_name, again.state.name, len(again.trials)]
+found = aiplatform.HyperparameterTuningJob.list(filter=f'labels.transport={transport} AND state="JOB_STATE_SUCCEEDED"')
+seen["listed"] = [each.display_name for each in found]
+print("SEEN " + json.dumps(seen))
+"""
+
+_CONDITIONAL = {"svm": {"c", "tolerance"}, "neighbours": {"neighbours", "leaf"}}
+_BOUNDS = {
+    "c": (0.01, 100),
+    "tolerance": (0.9, 0.9999),
+    "neighbours": (1, 20),
+    "leaf": (2, 64),
+    "folds": (2, 5),
+    "share": (0.5, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the programs saw, by transport."""
+    program = tmp_path_factory.mktemp("sdk") / "tune.py"
+    program.write_text(_PROGRAM)
+    package = upload(service, "tuning/pkg-1.0.tar.gz", source_package(SKLEARN_TASK))
+    variables = given_by_env(service)
+    endpoints = {"grpc": service.extra["grpc_tls"], "rest": service.rest}
+
+    def run(transport: str) -> dict[str, Any]:
+        given = (transport, endpoints[transport], package, SKLEARN, service.token)
+        done = subprocess.run(
+            [sys.executable, str(program), *given],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
+        return json.loads(line.removeprefix("SEEN "))
+
+    with ThreadPoolExecutor(len(endpoints)) as pool:
+        yield dict(zip(endpoints, pool.map(run, endpoints), strict=True))
+
+
+transports = pytest.mark.parametrize("transport", ["grpc", "rest"])
+
+
+@transports
+def test_run_returns_with_all_trials_done(ran: dict[str, Any], transport: str) -> None:
+    """Issue 4: twelve trials, four at a time; and the job can be looked at while it runs."""
+    seen = ran[transport]
+    assert seen["running"] == ["JOB_STATE_RUNNING", ["ACTIVE"] * 4]
+    assert seen["state"] == "JOB_STATE_SUCCEEDED"
+    assert [trial["id"] for trial in seen["trials"]] == [str(n) for n in range(1, 13)]
+    assert {trial["state"] for trial in seen["trials"]} == {"SUCCEEDED"}
+    assert seen["again"] == [f"sdk-{transport}", "JOB_STATE_SUCCEEDED", 12]
+    assert seen["listed"] == [f"sdk-{transport}"]
+
+
+@transports
+def test_four_trials_run_at_a_time(ran: dict[str, Any], transport: str) -> None:
+    """SPEC §6: never more, and at the beginning so many."""
+    times = [trial["times"] for trial in ran[transport]["trials"]]
+    beside = [sum(a <= start < b for a, b in times) for start, _ in times]
+    assert max(beside) == 4
+
+
+@transports
+def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any], transport: str) -> None:
+    """SPEC §6, facts §7.2: every type and scale; a conditional parameter only where its parent's value is."""
+    kinds: set[str] = set()
+    for trial in ran[transport]["trials"]:
+        given = dict(trial["given"])
+        kind = given.pop("kind")
+        kinds.add(kind)
+        assert set(given) == {"folds", "share"} | _CONDITIONAL[kind]
+        for name, value in given.items():
+            low, high = _BOUNDS[name]
+            assert low <= value <= high, (name, value)
+        assert given["folds"] in (2, 3, 5)
+        whole = {"neighbours", "leaf"} & set(given)
+        assert all(given[name] == int(given[name]) for name in whole)
+    assert kinds == {"svm", "neighbours"}
+
+
+@transports
+def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
+    ran: dict[str, Any], transport: str, service: Service
+) -> None:
+    """SPEC §3, §6, facts §3.4, §3.5: `--name value`, AIP_MODEL_DIR below the trial's number, a CustomJob each."""
+    trials = ran[transport]["trials"]
+    assert len({trial["job_name"] for trial in trials}) == 12
+    assert {trial["job"] for trial in trials} == {"JOB_STATE_SUCCEEDED"}
+    for trial in trials:
+        directory = bucket(service) / "tuned" / transport / trial["id"] / "model"
+        assert (directory / "model.joblib").stat().st_size
+        report = json.loads((directory / "report.json").read_text())
+        assert report["trial"] == trial["id"]
+        assert report["given"] == pytest.approx(trial["given"])
+        # Every measurement is there, and the best one counts: that is what the SDK asks for.
+        assert trial["measured"] == pytest.approx(report["scores"])
+        assert trial["final"] == [["accuracy", pytest.approx(max(report["scores"]))]]
+        assert trial["step"] == report["scores"].index(max(report["scores"])) + 1
+
+
+@transports
+def test_the_best_trial_is_known(ran: dict[str, Any], transport: str, service: Service) -> None:
+    """SPEC §6: what the service calls the best is the best; and so small a task is solved."""
+    finals = {int(trial["id"]): trial["final"][0][1] for trial in ran[transport]["trials"]}
+    job_id = ran[transport]["name"].rsplit("/", 1)[1]
+    told = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["tuning"]
+    assert told["bestValue"] == max(finals.values()) == finals[told["best"]]
+    assert told["bestValue"] > 0.95

@@ -1,0 +1,170 @@
+"""Programs that trials run, the tuning jobs around them, and how their runs are counted and held, for end-to-end tests."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
+
+BUCKET = "trainshed"
+TUNING_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
+STUDIES = f"/v1/projects/{PROJECT}/locations/{REGION}/studies"
+
+TRIAL = """
+import os, sys, time
+import hypertune
+
+trial = int(os.environ["CLOUD_ML_TRIAL_ID"])
+given = dict(zip((name[2:] for name in sys.argv[1::2]), sys.argv[2::2]))
+tuner = hypertune.HyperTune()
+
+def report(value, step, tag="score"):
+    tuner.report_hyperparameter_tuning_metric(tag, value, global_step=step)
+
+def run_once(place):
+    # A file of its own for every run, so that a second run of a trial shows.
+    directory = "/gcs/trainshed/" + place
+    os.makedirs(directory, exist_ok=True)
+    open(f"{directory}/{trial}.{time.time_ns()}", "x").close()
+"""
+"""What programs of trials begin with: `trial`, its number; `given`, its parameters as text; `report`; `run_once`."""
+
+SKLEARN_TASK = """
+import argparse, json, os, pathlib, time
+import hypertune, joblib
+from sklearn.datasets import load_iris
+from sklearn.model_selection import cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import SVC
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gate")
+parser.add_argument("--kind", choices=["svm", "neighbours"], required=True)
+parser.add_argument("--c", type=float)
+parser.add_argument("--tolerance", type=float)
+parser.add_argument("--neighbours", type=int)
+parser.add_argument("--leaf", type=int)
+parser.add_argument("--folds", type=int, required=True)
+parser.add_argument("--share", type=float, required=True)
+args = parser.parse_args()
+
+if args.kind == "svm":
+    model = SVC(C=args.c, tol=1 - args.tolerance)
+else:
+    model = KNeighborsClassifier(args.neighbours, leaf_size=args.leaf)
+inputs, targets = load_iris(return_X_y=True)
+keep = slice(None, None, max(1, round(1 / args.share)))
+scores = cross_val_score(model, inputs[keep], targets[keep], cv=args.folds)
+tuner = hypertune.HyperTune()
+for step, score in enumerate(scores, 1):
+    tuner.report_hyperparameter_tuning_metric("accuracy", score, global_step=step)
+gate = pathlib.Path(args.gate.replace("gs://", "/gcs/"))
+while not gate.exists():
+    time.sleep(0.02)
+directory = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
+directory.mkdir(parents=True, exist_ok=True)
+joblib.dump(model.fit(inputs, targets), directory / "model.joblib")
+told = {name: value for name, value in vars(args).items() if value is not None and name != "gate"}
+report = {"trial": os.environ["CLOUD_ML_TRIAL_ID"], "given": told, "scores": list(scores)}
+(directory / "report.json").write_text(json.dumps(report))
+"""
+"""A classifier chosen and fitted by scikit-learn: parameters of every type and scale, some of one kind of model only.
+It measures a score per fold, waits for the object `--gate`, and leaves its model with a report beside it."""
+
+
+def double(name: str, low: float = 0.0, high: float = 1.0, scale: str = "LINEAR") -> dict[str, Any]:
+    return {
+        "parameterId": name,
+        "doubleValueSpec": {"minValue": low, "maxValue": high},
+        "scaleType": f"UNIT_{scale}_SCALE",
+    }
+
+
+def integer(name: str, low: int, high: int) -> dict[str, Any]:
+    return {
+        "parameterId": name,
+        "integerValueSpec": {"minValue": str(low), "maxValue": str(high)},
+        "scaleType": "UNIT_LINEAR_SCALE",
+    }
+
+
+def study_spec(*parameters: dict[str, Any], goal: str = "MAXIMIZE", **more: Any) -> dict[str, Any]:
+    """Of one metric, `score`."""
+    return {
+        "metrics": [{"metricId": "score", "goal": goal}],
+        "parameters": list(parameters or (double("x"),)),
+        **more,
+    }
+
+
+def tuning_job(
+    script: str,
+    *,
+    trials: int,
+    parallel: int = 1,
+    pools: Sequence[int] = (1,),
+    study: dict[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A tuning job whose trials run `TRIAL` and then `script` in the scikit-learn image."""
+    container = {"imageUri": SKLEARN, "command": ["python3", "-c", TRIAL + script]}
+    machine = {"machineType": "n1-standard-4"}
+    return {
+        "displayName": "tuning",
+        "studySpec": study or study_spec(),
+        "maxTrialCount": trials,
+        "parallelTrialCount": parallel,
+        "trialJobSpec": {
+            "workerPoolSpecs": [
+                {"machineSpec": machine, "replicaCount": count, "containerSpec": container}
+                for count in pools
+            ]
+        },
+        **more,
+    }
+
+
+def tune(service: Service, body: dict[str, Any]) -> str:
+    """Create a tuning job; returns its id."""
+    return service.call("POST", TUNING_JOBS, body)["name"].rsplit("/", 1)[1]
+
+
+def tuning(service: Service, job_id: str) -> dict[str, Any]:
+    """The tuning job as the public API shows it."""
+    return service.call("GET", f"{TUNING_JOBS}/{job_id}")
+
+
+def finished(service: Service, job_id: str) -> dict[str, Any]:
+    """The same, at its end."""
+    service.finish(job_id)
+    return tuning(service, job_id)
+
+
+def final(trial: dict[str, Any]) -> float:
+    """The value of the one metric of a trial that is over; JSON leaves a zero out."""
+    (metric,) = trial["finalMeasurement"]["metrics"]
+    return metric.get("value", 0.0)
+
+
+def job_of(service: Service, trial: dict[str, Any]) -> dict[str, Any]:
+    """The custom job that evaluates a trial."""
+    return service.call("GET", f"/v1/{trial['customJob']}")
+
+
+def bucket(service: Service) -> Path:
+    """Where the objects of the default bucket lie."""
+    return Path(service.extra["buckets"]) / BUCKET
+
+
+def runs(service: Service, place: str) -> Counter[int]:
+    """How often the program of each trial ran that says `run_once(place)`."""
+    return Counter(int(path.name.split(".")[0]) for path in (bucket(service) / place).iterdir())
+
+
+def gates(directory: Path, *names: str) -> None:
+    """Pipes at which programs and the test meet: opening one ends when both have."""
+    directory.mkdir(exist_ok=True)
+    for name in names:
+        os.mkfifo(directory / name)

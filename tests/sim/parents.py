@@ -1,0 +1,124 @@
+"""What tuning jobs and pipelines need in a simulation: an advisor that only counts, metrics and buckets that are made up."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from trainshed.controller.parents import Doors, ModelBuckets, TrialMetrics
+from trainshed.core.names import JobUid
+from trainshed.core.study.spec import StudySpec
+from trainshed.core.study.trials import Measurement, TrialState
+from trainshed.store.port import Store
+from trainshed.studies.port import Advisor, Curve, Proposals, Seen, StoppingVerdict
+
+
+class CountingAdvisor:
+    """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the trials that it is shown."""
+
+    def __init__(self, most: int = 0) -> None:
+        self.most = most
+        """Points that there are in all, 0 = any number."""
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        del seed
+        last = max((trial.number for trial in trials), default=0)
+        left = count if not self.most else min(count, self.most - last)
+        points = [
+            tuple((parameter.id, (last + 1 + n) / 1000) for parameter in spec.parameters)
+            for n in range(left)
+        ]
+        return Proposals(tuple(points), exhausted=left < count)
+
+    async def should_stop(
+        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+    ) -> StoppingVerdict:
+        del spec, trial, others
+        return StoppingVerdict(should_stop=False, why="nothing is stopped here")
+
+
+class MadeUpMetrics:
+    """Measurements by job, as a test puts them in."""
+
+    def __init__(self) -> None:
+        self.of: dict[JobUid, tuple[Measurement, ...]] = {}
+        self.usual: Callable[[JobUid], tuple[Measurement, ...]] = lambda uid: ()
+
+    def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
+        del started
+        return self.of.get(job_uid) or self.usual(job_uid)
+
+    def tags(self, job_uid: JobUid) -> tuple[str, ...]:
+        names = (name for one in self.measurements(job_uid) for name, _ in one.metrics)
+        return tuple(dict.fromkeys(names))
+
+
+class LearningAdvisor(CountingAdvisor):
+    """Proposes points that depend on every trial that it is shown and on what came of it, and stops trials that are bad:
+    below `bar` at their second measurement or later."""
+
+    def __init__(self, most: int = 0, bar: float = 0.0) -> None:
+        super().__init__(most)
+        self.bar = bar
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        left = count if not self.most else max(0, min(count, self.most - len(trials)))
+        shown = list(trials)
+        points: list[tuple[tuple[str, float], ...]] = []
+        for _ in range(left):
+            told = [(one.number, one.parameters, one.final and one.final.metrics) for one in shown]
+            dice = random.Random(f"{seed} {told}")
+            point = tuple((parameter.id, dice.random()) for parameter in spec.parameters)
+            points.append(point)
+            shown.append(Seen(len(shown) + 1, TrialState.ACTIVE, point))
+        return Proposals(tuple(points), exhausted=left < count)
+
+    async def should_stop(
+        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+    ) -> StoppingVerdict:
+        del others
+        last = trial.measurements[-1].value(spec.metrics[0].id)
+        bad = len(trial.measurements) > 1 and last is not None and last < self.bar
+        return StoppingVerdict(bad, f"{last} is below {self.bar}")
+
+
+class Buckets:
+    """Every place of a model has one, but for those in `empty`."""
+
+    def __init__(self, *empty: str) -> None:
+        self.empty = set(empty)
+
+    def last_written(self, uri: str) -> int:
+        return 0 if uri in self.empty else 1
+
+
+def fresh_uids() -> Iterator[int]:
+    """Identities of the jobs that parents make, far from those that tests give."""
+    return itertools.count(10**15)
+
+
+def doors(
+    store: Store,
+    now: Callable[[], int],
+    *,
+    advisor: Advisor | None = None,
+    metrics: TrialMetrics | None = None,
+    buckets: ModelBuckets | None = None,
+    uids: Iterator[int] | None = None,
+) -> Doors:
+    """Doors to a store of the simulation. `uids`: those of a service that came before are not given again."""
+    numbers = uids or fresh_uids()
+    return Doors(
+        intake=store.intake,
+        reader=store.reader,
+        studies=store.studies,
+        models=store.models,
+        advisor=advisor or CountingAdvisor(),
+        metrics=metrics or MadeUpMetrics(),
+        buckets=buckets or Buckets(),
+        now=now,
+        new_uid=lambda: JobUid(next(numbers)),
+    )

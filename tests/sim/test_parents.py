@@ -1,0 +1,324 @@
+"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time, with a service that dies at
+each of their commits (SPEC §6, DESIGN §3.7, docs/adr/0017). What must hold at every commit is in `tuning_books`."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.parents import CountingAdvisor
+from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
+from tests.sim.tuning_jobs import OUTPUT, tuning
+from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
+from tests.sim.universe import Universe
+from tests.unit.jobs import CREATED, SECOND
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import Api, JobUid
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.specs.model import Scheduling
+from trainshed.core.study.spec import Limits
+from trainshed.core.study.trials import Parameters, Trial, TrialState
+from trainshed.core.tuning.records import TuningJob
+from trainshed.engines.sim.programs import Life, Script
+
+
+def lived(world: Scenario) -> Universe:
+    made = Universe(world).run()
+    assert not made.wrong, made.wrong[0]
+    return made
+
+
+def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
+    """The same story once for each of its commits, with a service that is killed just before or just after it."""
+    commits = lived(world).tally.commits
+    assert commits > 5
+    for number in range(1, commits + 1, every):
+        for stored in (False, True):
+            made = Universe(replace(world, crash_commits=((number, stored),))).run()
+            assert not made.wrong, f"commit {number}, {stored}: {made.wrong[0]}"
+            assert made.tally.crashes == 1
+            yield made
+
+
+def the_tuning_job(made: Universe) -> TuningJob:
+    return next(w for w in made.books.families.works.values() if isinstance(w, TuningJob))
+
+
+def the_pipeline(made: Universe) -> Pipeline:
+    return next(w for w in made.books.families.works.values() if isinstance(w, Pipeline))
+
+
+def trials(made: Universe) -> tuple[Trial, ...]:
+    return made.books.families.trials[the_tuning_job(made).uid]
+
+
+def points(made: Universe) -> list[Parameters]:
+    return [trial.parameters for trial in trials(made)]
+
+
+class Counting(Universe):
+    """Points that depend on the number of the trial alone, not on who ended first."""
+
+    def _advisor(self) -> CountingAdvisor:
+        return CountingAdvisor()
+
+
+# --- tuning jobs ---
+
+
+def test_a_tuning_job_runs_its_trials_and_finds_the_best() -> None:
+    """SPEC §6: every trial a job of its own; measurements while they run."""
+    made = lived(lone(tuning(trials=6, parallel=3)))
+    job = the_tuning_job(made)
+    assert (job.state, job.succeeded, job.begun) == (JobState.SUCCEEDED, 6, 6)
+    finals = [trial.final.value("acc") for trial in trials(made) if trial.final]
+    assert job.best_value == max(value for value in finals if value is not None)
+    assert job.labels == (("team", "a"),)
+
+
+def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
+    """DESIGN §3.7: no trial is lost, none is doubled, and the same points are tried."""
+    world = lone(tuning(trials=6, parallel=3))
+    wanted = points(Counting(world).run())
+    assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
+    commits = lived(world).tally.commits
+    for number in range(1, commits + 1):
+        made = Counting(replace(world, crash_commits=((number, number % 2 == 0),))).run()
+        assert not made.wrong, f"commit {number}: {made.wrong[0]}"
+        assert points(made) == wanted
+        assert the_tuning_job(made).succeeded == 6
+
+
+def test_what_is_suggested_does_not_depend_on_crashes() -> None:
+    """SPEC §6: reproducible from what is stored. One trial after the other, each point made of all results before it."""
+    world = lone(tuning(trials=4, parallel=1))
+    plain = lived(world)
+    assert len(set(points(plain))) == 4
+    for made in crashed(world):
+        assert points(made) == points(plain)
+        assert [trial.final for trial in trials(made)] == [trial.final for trial in trials(plain)]
+
+
+def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> None:
+    """Facts §7.3, SPEC §6 early stopping: whatever the time of the crash, the records agree and the job ends."""
+    world = replace(
+        lone(
+            stopping(tuning(trials=6, parallel=3, failed=6)),
+            character=Character(10 * MINUTE, exit=0.3, mute=0.3, measures=4),
+        ),
+        bar=0.5,
+        seed=4,
+    )
+    plain = trials(lived(world))
+    assert any(trial.stopped_early for trial in plain)
+    assert any(trial.state is TrialState.INFEASIBLE for trial in plain)
+    for made in crashed(world, every=2):
+        assert the_tuning_job(made).state.is_final
+
+
+def test_a_stopped_trial_keeps_its_measurement_and_the_job_goes_on() -> None:
+    """SPEC §6."""
+    world = replace(lone(stopping(tuning(trials=4, parallel=2))), bar=2.0)
+    made = lived(world)
+    job = the_tuning_job(made)
+    assert (job.state, job.succeeded) == (JobState.SUCCEEDED, 4)
+    assert all(trial.stopped_early and trial.final for trial in trials(made))
+
+
+def test_a_first_trial_that_fails_ends_the_job() -> None:
+    """Facts §7.3."""
+    made = lived(lone(tuning(), character=Character(MINUTE, exit=1.0)))
+    job = the_tuning_job(made)
+    assert job.state is JobState.FAILED
+    assert job.error is not None
+    assert "non-zero status" in job.error.message
+    assert job.begun == 3
+
+
+def test_a_search_that_is_exhausted_ends_early() -> None:
+    """SPEC §6, grid search."""
+    made = lived(replace(lone(tuning(trials=6, parallel=3)), points=4))
+    assert (the_tuning_job(made).state, len(trials(made))) == (JobState.SUCCEEDED, 4)
+
+
+@pytest.mark.parametrize("asap", [False, True])
+def test_a_study_that_has_come_to_its_limit_of_time_begins_no_trial(asap: bool) -> None:
+    """Facts §7.2, maxDuration; with shouldStopAsap what still runs then is stopped early."""
+    limits = Limits(max_duration=16 * MINUTE, stop_asap=asap)
+    spec = replace(tuning().spec.study, limits=limits)
+    world = lone(tuning(trials=9, parallel=2, spec=spec))
+    for made in (lived(world), *crashed(world, every=4)):
+        job = the_tuning_job(made)
+        assert job.state is JobState.SUCCEEDED
+        assert 2 <= job.begun < 9
+        assert all(trial.created - CREATED <= 16 * MINUTE for trial in trials(made))
+        assert asap or not any(trial.stopped_early for trial in trials(made))
+
+
+def test_a_study_has_no_more_trials_than_its_limit_says() -> None:
+    """Facts §7.2, maxNumTrials, below what may run at once."""
+    spec = replace(tuning().spec.study, limits=Limits(max_trials=2))
+    job = the_tuning_job(lived(lone(tuning(trials=6, parallel=3, spec=spec))))
+    assert (job.state, job.begun) == (JobState.SUCCEEDED, 2)
+
+
+def test_trials_of_several_replicas_measure_once() -> None:
+    """SPEC §6: of a trial's replicas the primary reports."""
+    job = tuning(trials=2, parallel=2)
+    pools = job.spec.trial.pools
+    trial = replace(job.spec.trial, pools=(*pools, replace(pools[0], position=1, replica_count=2)))
+    given = trial.job_json.replace("]}", ', {"pythonPackageSpec": {"args": []}}]}')
+    job = replace(job, spec=replace(job.spec, trial=replace(trial, job_json=given)))
+    made = lived(lone(job))
+    assert the_tuning_job(made).succeeded == 2
+
+
+def test_an_ml_tuning_job_ends_at_its_own_limits_of_time() -> None:
+    """docs/choices.md: the running limit is the whole job's, whatever its trials do."""
+    limits = Scheduling(timeout=15 * MINUTE)
+    world = lone(
+        tuning(api=Api.ML, trials=6, parallel=1, scheduling=limits),
+        character=Character(10 * MINUTE, measures=1),
+    )
+    for made in (lived(world), *crashed(world, every=3)):
+        job = the_tuning_job(made)
+        assert job.state is JobState.CANCELLED
+        assert job.error is not None
+        assert "maximum running time" in job.error.message
+        assert job.begun < 6
+
+
+# --- cancels ---
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
+def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
+    """SPEC §2, "Cancel": CANCELLED, nothing of it lives, no trial begins; and the service dies at the commit that follows."""
+    world = lone(tuning(trials=4, parallel=2), character=Character(MINUTE, measures=2))
+    whole = lived(world)
+    lasts = the_tuning_job(whole).ended - CREATED
+    for part in range(24):
+        at = CREATED + lasts * part // 24
+        cancelled = replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
+        made = lived(cancelled)
+        assert the_tuning_job(made).state is JobState.CANCELLED
+        first = _commit_of_cancel(made)
+        for number in (first, first + 1, first + 2):
+            crash = replace(cancelled, crash_commits=((number, stored),), downs=(SECOND,))
+            again = Universe(crash).run()
+            assert not again.wrong, f"cancel at {at}, commit {number}: {again.wrong[0]}"
+            assert the_tuning_job(again).state is JobState.CANCELLED
+
+
+def _commit_of_cancel(made: Universe) -> int:
+    """The number of the commit that made the cancel known."""
+    return next(n for n, what in enumerate(made.written, 1) if what == "request_cancel")
+
+
+def test_a_trial_that_is_cancelled_by_hand_is_replaced() -> None:
+    world = lone(tuning(trials=4, parallel=2))
+    at = CREATED + MINUTE
+    made = lived(replace(world, requests=(*world.requests, CancelTrial(at, JobUid(7000), 2))))
+    job = the_tuning_job(made)
+    assert (job.state, job.succeeded, job.infeasible, job.failed) == (JobState.SUCCEEDED, 3, 1, 0)
+    assert "cancelled by the user" in trials(made)[1].infeasible_reason
+
+
+# --- pipelines ---
+
+
+def test_a_pipeline_leaves_one_version_of_its_model_whenever_the_service_dies() -> None:
+    """Facts §1.2; docs/adr/0017: registered in the commit that ends it."""
+    world = lone(*with_custom_job())
+    for made in crashed(world):
+        pipeline = the_pipeline(made)
+        assert pipeline.state is PipelineState.SUCCEEDED
+        assert pipeline.model.endswith("/models/m@1")
+
+
+def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> None:
+    """Facts §1.2, bestTrialBackingCustomJob."""
+    world = lone(*with_tuning_job(trials=3))
+    for made in (lived(world), *crashed(world, every=2)):
+        pipeline, job = the_pipeline(made), the_tuning_job(made)
+        assert pipeline.state is PipelineState.SUCCEEDED
+        best = trials(made)[job.best - 1]
+        assert pipeline.best_job == best.job
+        (version,) = made.books.families.models
+        assert version.artifact_uri == f"{OUTPUT}/{job.best}/model"
+
+
+def test_pipelines_of_one_model_leave_versions_that_follow_each_other() -> None:
+    """Two that end at once do not take one version."""
+    families = [with_custom_job(number) for number in (8000, 8100, 8200)]
+    world = lone(*(work for family in families for work in family))
+    for made in (lived(world), *crashed(world, every=5)):
+        models = [w.model for w in made.books.families.works.values() if isinstance(w, Pipeline)]
+        assert sorted(model.rpartition("@")[2] for model in models) == ["1", "2", "3"]
+
+
+def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
+    """Facts §1.2: the artifacts are checked to exist."""
+    made = lived(replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
+    pipeline = the_pipeline(made)
+    assert (pipeline.state, pipeline.model) == (PipelineState.FAILED, "")
+    assert made.books.families.models == []
+
+
+@pytest.mark.parametrize("which", ["pipeline", "job"])
+def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: str) -> None:
+    """SPEC §2, "Cancel"."""
+    for kind in (with_custom_job, with_tuning_job):
+        pipeline, backing = kind()
+        world = lone(pipeline, backing, character=Character(MINUTE, measures=1))
+        uid = pipeline.uid if which == "pipeline" else backing.uid
+        lasts = the_pipeline(lived(world)).ended - CREATED
+        for part in range(10):
+            at = CREATED + lasts * part // 10
+            cancelled = replace(world, requests=(*world.requests, Cancel(at, uid)))
+            made = lived(cancelled)
+            assert the_pipeline(made).state is PipelineState.CANCELLED
+            first = _commit_of_cancel(made)
+            for number in range(first, first + 4):
+                crash = replace(cancelled, crash_commits=((number, number % 2 == 0),))
+                again = Universe(crash).run()
+                assert not again.wrong, f"cancel at {at}, commit {number}: {again.wrong[0]}"
+                assert the_pipeline(again).state is PipelineState.CANCELLED
+
+
+# --- the checks can fail ---
+
+
+def test_a_trial_that_is_lost_is_noticed() -> None:
+    """The checks can fail: a store that forgets a trial's row."""
+
+    class Forgetful(Universe):
+        def _before_commit(self, what: str) -> None:
+            super()._before_commit(what)
+            if what == "commit" and self.tally.commits > 6:
+                self.store.here(lambda c: c.execute("DELETE FROM trials WHERE number = 1"))
+
+    assert any("trials [" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
+
+
+def test_a_measurement_that_is_lost_is_noticed() -> None:
+    """The checks can fail: a program whose words reach nobody but the notebook."""
+
+    class Forgetful(Universe):
+        def _before_commit(self, what: str) -> None:
+            super()._before_commit(what)
+            self.store.here(lambda c: c.execute("DELETE FROM measurements"))
+
+    assert any("measured" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
+
+
+def test_a_program_that_reports_to_nobody_has_no_result() -> None:
+    """The simulation itself: what a program does not report is not there."""
+
+    class Mute(Universe):
+        def _script(self, life: Life) -> Script:
+            return replace(super()._script(life), reports=())
+
+    made = Mute(lone(tuning())).run()
+    assert not made.wrong, made.wrong[0]
+    assert the_tuning_job(made).state is JobState.FAILED

@@ -1,0 +1,191 @@
+"""What must hold of tuning jobs and pipelines at every commit of a simulated service (SPEC §6, docs/adr/0017)."""
+
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tests.sim.tuning_jobs import METRIC
+from tests.sim.tuning_play import disagreements
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import JobUid, ModelName
+from trainshed.core.pipelines.records import ModelVersion, Pipeline
+from trainshed.core.study.trials import Trial
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.engines.sim.notebooks import Notebooks
+from trainshed.store.port import Commit, Store
+
+T = TypeVar("T")
+
+Family = TuningJob | Pipeline
+
+
+@dataclass(slots=True)
+class Families:
+    """`works`: tuning jobs and pipelines as committed last. `trials`: rows as they were at that commit. `jobs`: those that
+    works made, as committed last. `models`: versions that were registered, in their order."""
+
+    store: Store | None = None
+    notebooks: Notebooks | None = None
+    works: dict[JobUid, Family] = field(default_factory=dict[JobUid, Family])
+    trials: dict[JobUid, tuple[Trial, ...]] = field(default_factory=dict[JobUid, tuple[Trial, ...]])
+    jobs: dict[JobUid, Job] = field(default_factory=dict[JobUid, Job])
+    models: list[ModelVersion] = field(default_factory=list[ModelVersion])
+    wrong: list[str] = field(default_factory=list[str])
+
+    def created(self, work: Work) -> None:
+        if not isinstance(work, Job):
+            self.works[work.uid] = work
+        elif work.parent is not None:
+            self.jobs[work.uid] = work
+
+    def committed(self, commit: Commit) -> None:
+        """A step was stored: the rows beside it must agree with it."""
+        work = commit.job
+        if isinstance(work, Job):
+            if work.uid in self.jobs:
+                self.jobs[work.uid] = work
+            return
+        before = self.works[work.uid]
+        if before.state.is_final:
+            self._wrong(work, f"it was {before.state} and is {work.state}")
+        self.works[work.uid] = work
+        if commit.model is not None:
+            self.models.append(commit.model)
+        match work:
+            case TuningJob():
+                for said in self._of_tuning(work, before):
+                    self._wrong(work, said)
+            case Pipeline():
+                for said in self._of_pipeline(work, commit):
+                    self._wrong(work, said)
+
+    def trial_of(self, uid: JobUid) -> Parent | None:
+        """Which trial a job evaluates; None if it is none's."""
+        job = self.jobs.get(uid)
+        return job.parent if job and job.parent and job.parent.trial else None
+
+    def trial_job(self, tuning: JobUid, number: int) -> Job | None:
+        """The job of a trial, if it has begun."""
+        wanted = (tuning, number)
+        found = (
+            j for j in self.jobs.values() if j.parent and (j.parent.uid, j.parent.trial) == wanted
+        )
+        return next(found, None)
+
+    def alive(self) -> list[JobUid]:
+        return [uid for uid, work in self.works.items() if not work.state.is_final]
+
+    async def of_cancel(self, work: Family, at: int) -> list[str]:
+        """SPEC §2, "Cancel": what was cancelled is CANCELLED, unless all that it had to do was over when that was heard."""
+        if work.state in (JobState.CANCELLED, PipelineState.CANCELLED):
+            return []
+        ends = [
+            job.ended for job in self.jobs.values() if job.parent and job.parent.uid == work.uid
+        ]
+        whole = not isinstance(work, TuningJob) or _came_to_its_end(work)
+        if whole and (isinstance(work, Pipeline) or not ends or max(ends) <= work.ended):
+            return []
+        return [f"{work.name} was cancelled at {at} and is {work.state}"]
+
+    async def broken(self) -> list[str]:
+        """What of the promises of tuning jobs and pipelines was not kept in the end."""
+        assert self.store is not None and self.notebooks is not None
+        found: list[str] = []
+        for work in self.works.values():
+            children = [j for j in self.jobs.values() if j.parent and j.parent.uid == work.uid]
+            found += [
+                f"{j.uid} of {work.name} is {j.state}" for j in children if not j.state.is_final
+            ]
+            if isinstance(work, TuningJob):
+                found += await self._of_measurements(work)
+        return found
+
+    async def _of_measurements(self, work: TuningJob) -> list[str]:
+        """Nothing that a trial measured while it ran is lost (DESIGN §3)."""
+        assert self.store is not None and self.notebooks is not None
+        stored = await self.store.studies.measurements(work.study)
+        found: list[str] = []
+        for trial in await self.store.studies.history((work.study,)):
+            kept = {(m.step, m.value(METRIC)) for m in stored.get(trial.number, ())}
+            made = {
+                (m.step, m.value(METRIC))
+                for m in self.notebooks.measurements(trial.job)
+                if m.value(METRIC) is not None
+            }
+            if made - kept:
+                found.append(f"trial {trial.number} of {work.uid} measured {made}; stored {kept}")
+        return found
+
+    # --- at each commit ---
+
+    def _of_tuning(self, work: TuningJob, before: Family) -> Iterator[str]:
+        assert self.store is not None and isinstance(before, TuningJob)
+        rows = _now(self.store.studies.history((work.study,)))
+        yield from disagreements(work, rows)
+        for old, new in zip(self.trials.get(work.uid, ()), rows, strict=False):
+            if old.state.is_over and old != new:
+                yield f"trial {old.number} was over and has changed: {old}, {new}"
+            if (old.parameters, old.job, old.created) != (new.parameters, new.job, new.created):
+                yield f"trial {old.number} is another one: {old}, {new}"
+        self.trials[work.uid] = rows
+        if before.outcome is not None and work.next_trial != before.next_trial:
+            yield f"trial {before.next_trial} began though the end was decided"
+        children = _now(self.store.reader.children(work.uid))
+        jobs = {
+            child.parent.trial: child
+            for child in children
+            if isinstance(child, Job) and child.parent
+        }
+        if len(jobs) != len(children) or {n: job.uid for n, job in jobs.items()} != {
+            trial.number: trial.job for trial in rows
+        }:
+            yield f"its jobs are {[child.uid for child in children]}, its trials' {rows}"
+        alive = [child for child in children if not child.state.is_final]
+        if len(alive) > work.spec.parallel_trials:
+            yield f"{len(alive)} jobs of trials live"
+        if work.state.is_final and alive:
+            yield f"it is {work.state} while {[child.uid for child in alive]} live"
+
+    def _of_pipeline(self, work: Pipeline, commit: Commit) -> Iterator[str]:
+        assert self.store is not None
+        backing, _ = _now(self.store.reader.job_by_uid(work.job))
+        if work.state.is_final and not backing.state.is_final:
+            yield f"it is {work.state} while {backing.name} is {backing.state}"
+        if bool(work.model) != (commit.model is not None):
+            yield f"it left {work.model!r}; registered was {commit.model}"
+        if work.model:
+            versions = _now(self.store.models.versions(_model(work)))
+            own = [version for version in versions if version.pipeline == str(work.name)]
+            if [f"{one.name}@{one.version}" for one in own] != [work.model]:
+                yield f"it left {work.model}; there are {own}"
+            if sum("default" in version.aliases for version in versions) != 1:
+                yield f"of the versions not exactly one is the default: {versions}"
+        if isinstance(backing, TuningJob) and work.state is PipelineState.SUCCEEDED:
+            best = _now(self.store.studies.trial(backing.study, backing.best)).trial
+            if work.best_job != best.job:
+                yield f"its best job is {work.best_job}, that of the best trial {best.job}"
+
+    def _wrong(self, work: Family, what: str) -> None:
+        self.wrong.append(f"{type(work).__name__} {work.uid}: {what}")
+
+
+def _came_to_its_end(work: TuningJob) -> bool:
+    """It ended by itself: nothing was left to try, or too much had failed."""
+    return work.exhausted or work.begun == work.spec.max_trials or work.state is JobState.FAILED
+
+
+def _model(work: Pipeline) -> ModelName:
+    draft = work.spec.model
+    assert draft is not None
+    return ModelName(work.name.project_id, work.name.location, draft.model_id)
+
+
+def _now(reading: Coroutine[Any, Any, T]) -> T:
+    """What a door of the inline store answers: it never gives way, so it can be asked from within a hook."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the inline store gave way")

@@ -1,0 +1,122 @@
+"""Tuning jobs, pipelines and studies for tests: small, valid, and the same every time."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.jobs import CREATED, MACHINE, program
+from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
+from trainshed.core.pipelines.records import ModelDraft, Pipeline, PipelineSpec, Task
+from trainshed.core.specs.model import JobSpec, Scheduling, WorkerPool
+from trainshed.core.study.spec import (
+    Goal,
+    Limits,
+    Metric,
+    Parameter,
+    ParameterType,
+    Selection,
+    StudySpec,
+)
+from trainshed.core.study.studies import Study
+from trainshed.core.study.trials import StudyUid
+from trainshed.core.tuning.records import TuningJob, TuningSpec
+
+PROJECT, REGION = "demo", "us-central1"
+METRIC = "acc"
+OUTPUT = "gs://b/out"
+
+
+def study_spec(
+    goal: Goal = Goal.MAXIMIZE,
+    selection: Selection = Selection.LAST,
+    limits: Limits | None = None,
+) -> StudySpec:
+    """One parameter `x` from 0 to 1, one metric."""
+    return StudySpec(
+        (Parameter("x", ParameterType.DOUBLE, 0.0, 1.0),),
+        (Metric(METRIC, goal),),
+        selection=selection,
+        limits=limits or Limits(),
+    )
+
+
+def trial_spec(
+    *, api: Api = Api.VERTEX, scheduling: Scheduling | None = None, workers: int = 0
+) -> JobSpec:
+    """What each trial runs: a primary, and so many workers."""
+    counts = (1, workers) if workers else (1,)
+    pools = tuple(WorkerPool(i, count, MACHINE, program()) for i, count in enumerate(counts))
+    given: dict[str, Any] = {
+        "workerPoolSpecs": [{"pythonPackageSpec": {"args": []}} for _ in pools]
+    }
+    return JobSpec(
+        api,
+        REGION,
+        pools,
+        scheduling or Scheduling(),
+        json.dumps(given if api is Api.VERTEX else {"hyperparameters": {}}),
+        base_output_directory=OUTPUT if api is Api.VERTEX else "",
+    )
+
+
+def tuning(
+    number: int = 7000,
+    *,
+    api: Api = Api.VERTEX,
+    trials: int = 6,
+    parallel: int = 3,
+    failed: int = 0,
+    spec: StudySpec | None = None,
+    scheduling: Scheduling | None = None,
+) -> TuningJob:
+    """A queued tuning job. `failed`: maxFailedTrialCount."""
+    vertex = api is Api.VERTEX
+    name = JobName(
+        api,
+        PROJECT,
+        REGION if vertex else "",
+        str(number) if vertex else f"tuning_{number}",
+        Collection.TUNING_JOBS if vertex else Collection.CUSTOM_JOBS,
+    )
+    return TuningJob(
+        uid=JobUid(number),
+        name=name,
+        display_name=f"tuning {number}",
+        spec=TuningSpec(
+            spec or study_spec(),
+            trial_spec(api=api, scheduling=scheduling),
+            trials,
+            parallel,
+            failed,
+        ),
+        public_json="{}",
+        created=CREATED,
+        updated=CREATED,
+        labels=(("team", "a"),),
+    )
+
+
+def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str = "m") -> Pipeline:
+    """A pipeline that is not stored yet. `model`: the id of the model that it leaves, "" = none."""
+    draft = ModelDraft(model, f"model {model}", json.dumps({"displayName": model}))
+    return Pipeline(
+        uid=JobUid(number),
+        name=JobName(Api.VERTEX, PROJECT, REGION, str(number), Collection.PIPELINES),
+        display_name=f"pipeline {number}",
+        spec=PipelineSpec(task, OUTPUT, draft if model else None),
+        public_json="{}",
+        created=CREATED,
+        updated=CREATED,
+    )
+
+
+def study(number: int = 9000, limits: Limits | None = None) -> Study:
+    """A study of the study API."""
+    return Study(
+        StudyUid(number),
+        StudyName(PROJECT, REGION, str(number)),
+        f"study {number}",
+        replace(study_spec(), limits=limits or Limits()),
+        "{}",
+        CREATED,
+    )

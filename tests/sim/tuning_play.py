@@ -1,0 +1,208 @@
+"""Plays the controller to one tuning job, without a store: its trials, their jobs and what they measure are plain values.
+
+Only what the controller and a store may do to them is done to them, so whatever goes wrong is the machine's own.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tests.sim.tuning_jobs import METRIC
+from tests.unit.jobs import SECOND
+from trainshed.core.failure.messages import INVALID_ARGUMENT
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid
+from trainshed.core.study.spec import Goal
+from trainshed.core.study.trials import Measurement, Trial, TrialState
+from trainshed.core.tuning import machine
+from trainshed.core.tuning.machine import Sight
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.turn import Turn
+
+
+@dataclass
+class Play:
+    """`points`: how many points there are to try in all, None = any number. `jobs` None: deleted."""
+
+    job: TuningJob
+    points: int | None = None
+    trials: dict[int, Trial] = field(default_factory=dict[int, Trial])
+    jobs: dict[int, Job | None] = field(default_factory=dict[int, Job | None])
+    measured: dict[int, tuple[Measurement, ...]] = field(
+        default_factory=dict[int, tuple[Measurement, ...]]
+    )
+    stored: dict[int, tuple[Measurement, ...]] = field(
+        default_factory=dict[int, tuple[Measurement, ...]]
+    )
+    told: list[TimelineEntry] = field(default_factory=list[TimelineEntry])
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        self.now = max(self.now, self.job.updated)
+
+    def look(
+        self,
+        *,
+        cancel: CancelCause | None = None,
+        stop: tuple[int, ...] = (),
+        broken: bool = False,
+    ) -> "Play":
+        """One turn. `stop`: trials that the study's rule wants stopped early. `broken`: the service cannot go on."""
+        self.now += SECOND
+        before = self.job
+        turn = Turn(self.job, self.now)
+        machine.observe(turn, [self._sight(each.number) for each in before.running])
+        if cancel is not None:
+            machine.cancel(turn, CancelRequested(cancel, self.now))
+        for number in stop:
+            machine.stop_trial(turn, self.trials[number], "it lags behind")
+        if broken:
+            machine.fail(turn, "The engine is missing.", "no such module")
+        self._begin(turn)
+        result = turn.result()
+        self.job = result.job
+        self.trials |= {trial.number: trial for trial in result.trials}
+        self.told += result.timeline
+        for number, measurement in result.measurements:
+            self.stored[number] = (*self.stored.get(number, ()), measurement)
+        return self
+
+    def _sight(self, number: int) -> Sight:
+        measured = self.measured.get(number, ())
+        tags = tuple({name: None for one in measured for name, _ in one.metrics})
+        return Sight(
+            self.trials[number],
+            self.jobs[number],
+            tuple(one for one in measured if one.value(METRIC) is not None),
+            self.stored.get(number, ()),
+            tags,
+        )
+
+    def _begin(self, turn: Turn) -> None:
+        count = machine.wanted(turn.job)
+        if count == 0:
+            return
+        last = turn.job.begun
+        given = count if self.points is None else min(count, self.points - last)
+        uids = itertools.count(turn.job.uid + turn.job.next_trial)
+        proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(given)]
+        for made in machine.begin(turn, proposals, exhausted=given < count):
+            assert made.trial.number not in self.trials, "a trial began twice"
+            self.jobs[made.trial.number] = made.job
+
+    # --- what the jobs of trials do ---
+
+    def reports(self, number: int, *values: float, tag: str = METRIC) -> "Play":
+        """The program measures: one value after the other, at steps 1, 2, …"""
+        before = self.measured.get(number, ())
+        steps = itertools.count(len(before) + 1)
+        new = (Measurement(((tag, value),), next(steps)) for value in values)
+        self.measured[number] = (*before, *new)
+        return self
+
+    def becomes(self, number: int, state: JobState, message: str = "") -> "Play":
+        """The trial's job comes to a state, all that lies before it included."""
+        self.now += SECOND
+        job = self.jobs[number]
+        assert job is not None
+        started = job.started or (self.now if state is not JobState.QUEUED else 0)
+        if state is JobState.PREPARING:
+            started = job.started
+        error = None
+        if message or state in (JobState.FAILED, JobState.CANCELLED):
+            error = JobError(INVALID_ARGUMENT, message or f"It is {state}.", cause="exit")
+        self.jobs[number] = replace(
+            job,
+            state=state,
+            attempt=max(1, job.attempt),
+            started=started,
+            ended=self.now if state.is_final else 0,
+            error=error,
+        )
+        return self
+
+    def succeeds(self, number: int, *values: float) -> "Play":
+        """It measures so much and ends well; the next look sees it."""
+        return self.reports(number, *values).becomes(number, JobState.SUCCEEDED)
+
+    def is_deleted(self, number: int) -> "Play":
+        self.jobs[number] = None
+        return self
+
+    def obey(self) -> "Play":
+        """The jobs that are to be cancelled are."""
+        for uid, _ in machine.to_cancel(self.job):
+            for number, job in self.jobs.items():
+                if job is not None and job.uid == uid and not job.state.is_final:
+                    self.becomes(number, JobState.CANCELLED)
+        return self
+
+    # --- what must hold after every look ---
+
+    @property
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in self.told]
+
+    @property
+    def last(self) -> str:
+        return self.told[-1].message
+
+    def wrong(self) -> list[str]:
+        return list(disagreements(self.job, tuple(self.trials.values())))
+
+
+def disagreements(job: TuningJob, trials: tuple[Trial, ...]) -> Iterator[str]:
+    """What is not as it must be in a tuning job as stored beside its trials (SPEC §6, docs/adr/0017)."""
+    spec = job.spec
+    numbers = [trial.number for trial in trials]
+    if numbers != list(range(spec.first_trial, job.next_trial)):
+        yield f"trials {numbers}; the next one is to be {job.next_trial}"
+    if job.begun > spec.max_trials:
+        yield f"{job.begun} trials of at most {spec.max_trials}"
+    if len(job.running) > spec.parallel_trials:
+        yield f"{len(job.running)} trials run of at most {spec.parallel_trials}"
+    alive = {(trial.number, trial.job) for trial in trials if not trial.state.is_over}
+    if {(each.number, each.job) for each in job.running} != alive or len(alive) != len(job.running):
+        yield f"running {job.running}; of the trials {alive} are not over"
+    done = [trial for trial in trials if trial.state is TrialState.SUCCEEDED]
+    infeasible = [trial for trial in trials if trial.state is TrialState.INFEASIBLE]
+    if (job.succeeded, job.infeasible) != (len(done), len(infeasible)):
+        yield f"counts {job.succeeded}, {job.infeasible}; rows {len(done)}, {len(infeasible)}"
+    if job.failed > job.infeasible:
+        yield f"{job.failed} of {job.infeasible} infeasible trials failed"
+    values = {trial.number: trial.final.value(METRIC) for trial in done if trial.final is not None}
+    finals = {number: value for number, value in values.items() if value is not None}
+    if len(finals) != len(done):
+        yield f"trials that succeeded without a value: {values}"
+    if finals:
+        aim = max if spec.study.metrics[0].goal is Goal.MAXIMIZE else min
+        if job.best_value != aim(finals.values()) or finals.get(job.best) != job.best_value:
+            yield f"best {job.best} with {job.best_value} of {finals}"
+    elif job.best:
+        yield f"best {job.best}, though no trial succeeded"
+    for trial in infeasible:
+        if not trial.infeasible_reason or trial.final is not None:
+            yield f"infeasible without a reason: {trial}"
+    for trial in trials:
+        if trial.state.is_over != bool(trial.ended) or (trial.stopped_early and not trial.started):
+            yield f"times of {trial}"
+    yield from _of_the_end(job)
+
+
+def _of_the_end(job: TuningJob) -> Iterator[str]:
+    if not job.state.is_final:
+        if job.ended or job.error:
+            yield f"it is {job.state}, and {job.error} at {job.ended}"
+        return
+    if job.running:
+        yield f"it is {job.state} while {job.running} run"
+    if job.outcome is None or job.outcome.state is not job.state:
+        yield f"it is {job.state}; decided was {job.outcome}"
+    elif job.error != job.outcome.error or (job.error is None) != (job.state is JobState.SUCCEEDED):
+        yield f"it is {job.state} with {job.error}; decided was {job.outcome}"
+    if not job.ended:
+        yield "it is over since no time"
+    if job.state is JobState.SUCCEEDED and not job.succeeded:
+        yield "it succeeded without a trial that did"

@@ -1,0 +1,207 @@
+"""The service's own authority and server certificate, and the ones that a user gives."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.verification import PolicyBuilder, Store
+
+from trainshed.serve import certificates
+from trainshed.serve.authority import Authority
+from trainshed.serve.certificates import CertificatesUnusable, given, make, names_of, own
+
+NOW = 1_760_000_000.0
+DAY = 86_400
+NAMES = ("localhost", "127.0.0.1", "::1", "box")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made in this process, on a machine called `box`: that there is one of their own is for the end-to-end tests."""
+    monkeypatch.setattr(certificates, "_make_elsewhere", make)
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+
+
+def load(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def names_in(path: Path) -> set[str]:
+    found = load(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = {str(each) for each in found.get_values_for_type(x509.IPAddress)}
+    return addresses | set(found.get_values_for_type(x509.DNSName))
+
+
+def test_the_certificate_is_the_authoritys_and_names_this_machine(tmp_path: Path) -> None:
+    made = own(tmp_path / "tls", "127.0.0.1", NOW)
+    assert names_in(made.chain) == set(NAMES)
+    policy = (
+        PolicyBuilder()
+        .store(Store([load(made.ca)]))
+        .time(load(made.chain).not_valid_before_utc)
+        .build_server_verifier(x509.DNSName("localhost"))
+    )
+    assert len(policy.verify(load(made.chain), [])) == 2
+    authority = load(made.ca)
+    assert (authority.not_valid_after_utc.timestamp() - NOW) / DAY == pytest.approx(3_650, abs=1)
+    for file in (tmp_path / "tls").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+    assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
+
+
+def test_the_file_of_roots_holds_everybodys_and_ours(tmp_path: Path) -> None:
+    """The variable that names it takes the place of all other roots a gRPC client has."""
+    made = own(tmp_path, "127.0.0.1", NOW)
+    roots = made.roots.read_text()
+    assert roots.count("-----BEGIN CERTIFICATE-----") > 50
+    assert made.ca.read_text() in roots
+
+
+def test_a_second_start_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own(tmp_path, "127.0.0.1", NOW)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def never(*_: object) -> None:
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(certificates, "_make_elsewhere", never)
+    own(tmp_path, "127.0.0.1", NOW + 400 * DAY)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def damage_chain(directory: Path) -> None:
+    (directory / "server.pem").write_text("torn")
+
+
+def lose_key(directory: Path) -> None:
+    (directory / "server.key").unlink()
+
+
+def lose_note(directory: Path) -> None:
+    (directory / "server.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "happens"),
+    [
+        ("127.0.0.1", 600, None),
+        ("10.1.2.3", 1, None),
+        ("127.0.0.1", 1, damage_chain),
+        ("127.0.0.1", 1, lose_key),
+        ("127.0.0.1", 1, lose_note),
+    ],
+)
+def test_renewed_by_the_same_authority(
+    tmp_path: Path, host: str, days: int, happens: Callable[[Path], None] | None
+) -> None:
+    """Near its end, under other names, or damaged: clients that trust the authority go on."""
+    first = own(tmp_path, "127.0.0.1", NOW)
+    authority, old = first.ca.read_bytes(), first.chain.read_bytes()
+    if happens is not None:
+        happens(tmp_path)
+    again = own(tmp_path, host, NOW + days * DAY)
+    assert again.ca.read_bytes() == authority
+    assert again.chain.read_bytes() != old
+    assert names_in(again.chain) == {*NAMES, host}
+    ends = load(again.chain).not_valid_after_utc.timestamp()
+    assert ends - (NOW + days * DAY) == pytest.approx(825 * DAY, abs=DAY)
+
+
+def test_an_authority_near_its_end_is_replaced(tmp_path: Path) -> None:
+    first = own(tmp_path, "127.0.0.1", NOW).ca.read_bytes()
+    again = own(tmp_path, "127.0.0.1", NOW + 3_500 * DAY)
+    assert again.ca.read_bytes() != first
+    assert again.ca.read_text() in again.roots.read_text()
+
+
+def test_an_authority_that_lost_its_key_is_not_replaced_behind_the_users_back(
+    tmp_path: Path,
+) -> None:
+    own(tmp_path, "127.0.0.1", NOW)
+    (tmp_path / "ca.key").unlink()
+    own(tmp_path, "127.0.0.1", NOW + DAY)  # As long as it need not sign, it is not missed.
+    with pytest.raises(CertificatesUnusable, match=r"ca\.key is missing.*move .*ca\.pem away"):
+        own(tmp_path, "10.1.2.3", NOW + DAY)
+
+
+def test_the_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+    own(tmp_path, "127.0.0.1", NOW)
+    (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
+    with pytest.raises(ValueError, match=r"ca\.key does not belong to ca\.pem"):
+        own(tmp_path, "10.1.2.3", NOW)
+
+
+@pytest.mark.parametrize(
+    ("host", "machine", "expected"),
+    [
+        ("0.0.0.0", "box", NAMES),
+        ("::", "localhost", NAMES[:3]),
+        ("192.168.1.7", "büro", (*NAMES[:3], "192.168.1.7")),
+        ("train.example.com", "box", (*NAMES, "train.example.com")),
+    ],
+)
+def test_names(host: str, machine: str, expected: tuple[str, ...]) -> None:
+    assert names_of(host, machine) == expected
+
+
+# --- the user's own
+
+
+def pair(directory: Path) -> tuple[Path, Path]:
+    authority = Authority.new(NOW, 10 * DAY)
+    chain, key = authority.issue(("train.example.com",), NOW, NOW + DAY)
+    (directory / "cert.pem").write_bytes(chain + authority.certificate_pem())
+    (directory / "key.pem").write_bytes(key)
+    return directory / "cert.pem", directory / "key.pem"
+
+
+def test_the_users_own_certificate_is_what_clients_are_to_trust(tmp_path: Path) -> None:
+    chain, key = pair(tmp_path)
+    found = given(chain, key, tmp_path / "tls")
+    assert (found.chain, found.key, found.ca) == (chain, key, chain)
+    assert chain.read_text().strip() in found.roots.read_text()
+
+
+def missing(chain: Path, key: Path) -> None:
+    key.unlink()
+
+
+def no_pem(chain: Path, key: Path) -> None:
+    chain.write_text("hello")
+
+
+def of_another(chain: Path, key: Path) -> None:
+    key.write_bytes(Authority.new(NOW, DAY).key_pem())
+
+
+def encrypted(chain: Path, key: Path) -> None:
+    secret = serialization.load_pem_private_key(key.read_bytes(), None)
+    key.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"x"),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (missing, r"key .*key\.pem cannot be read: No such file"),
+        (no_pem, r"cert\.pem cannot be served: .*not in PEM"),
+        (of_another, r"key\.pem belongs to another certificate"),
+        (encrypted, r"key\.pem is encrypted"),
+    ],
+)
+def test_bad_files_are_named_with_what_to_do(
+    tmp_path: Path, harm: Callable[[Path, Path], None], words: str
+) -> None:
+    chain, key = pair(tmp_path)
+    harm(chain, key)
+    with pytest.raises(CertificatesUnusable, match=words) as refused:
+        given(chain, key, tmp_path / "tls")
+    assert "--tls-key" in str(refused.value)

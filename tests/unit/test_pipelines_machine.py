@@ -1,0 +1,206 @@
+"""The life of a training pipeline (facts §1.2): what its backing job shows leads to its next state, and to its model."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.tuning_jobs import OUTPUT, pipeline, tuning
+from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import JobUid, ModelName
+from trainshed.core.pipelines import machine
+from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task
+
+NOW = CREATED + 60 * SECOND
+CANCEL = CancelRequested(CancelCause.USER, NOW)
+J, P = JobState, PipelineState
+
+
+def backing(state: JobState, *, started: int = 0, message: str = "") -> Job:
+    error = JobError(3, message) if message else None
+    return replace(job(), state=state, started=started, error=error)
+
+
+def stored(**how: object) -> Pipeline:
+    """As the API stores it, with its job."""
+    return machine.created(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
+
+
+def seen(subject: Pipeline, *jobs: Job | None) -> Pipeline:
+    """It looks at its job as that comes along."""
+    for n, one in enumerate(jobs):
+        subject, _ = machine.observed(subject, one, NOW + n * SECOND)
+    return subject
+
+
+def draft(subject: Pipeline, **changes: object) -> Pipeline:
+    model = subject.spec.model
+    assert model is not None
+    changed = replace(model, **changes)  # pyright: ignore[reportArgumentType] # by name
+    return replace(subject, spec=replace(subject.spec, model=changed))
+
+
+def left(subject: Pipeline, *before: ModelVersion) -> ModelVersion:
+    return machine.model_version(subject, machine.artifacts(subject, 0), before, NOW)
+
+
+def test_it_is_pending_with_its_job_from_the_first_moment() -> None:
+    """docs/adr/0017: both are stored in one step."""
+    subject = stored()
+    assert (subject.state, subject.job) == (P.PENDING, job().uid)
+
+
+def test_it_goes_with_its_job() -> None:
+    """Facts §1.2: PENDING until the job runs, and again while it is tried again; its start is the first one."""
+    at = CREATED + SECOND
+    subject = seen(stored(), backing(J.QUEUED), backing(J.PREPARING))
+    assert (subject.state, subject.started) == (P.PENDING, 0)
+    subject = seen(subject, backing(J.RUNNING, started=at))
+    assert (subject.state, subject.started) == (P.RUNNING, at)
+    subject = seen(subject, backing(J.PREPARING, started=at))
+    assert subject.state is P.PENDING
+    subject = seen(subject, backing(J.RUNNING, started=at))
+    assert (subject.state, subject.started) == (P.RUNNING, at)
+
+
+@pytest.mark.parametrize("state", [J.QUEUED, J.PREPARING, J.RUNNING, J.CANCELLING])
+def test_a_second_look_changes_nothing(state: JobState) -> None:
+    one = backing(state, started=CREATED + SECOND if state is not J.QUEUED else 0)
+    subject = seen(stored(), one)
+    assert machine.observed(subject, one, NOW + 1) == (subject, ())
+
+
+def test_a_job_that_fails_is_its_own_failure() -> None:
+    subject, told = machine.observed(stored(), backing(J.FAILED, message="exited with 1"), NOW)
+    assert (subject.state, subject.ended) == (P.FAILED, NOW)
+    assert subject.error is not None
+    assert subject.error.message == "exited with 1"
+    assert [(entry.kind, entry.message) for entry in told] == [("failed", "exited with 1")]
+
+
+def test_a_job_that_is_deleted_under_it_ends_it() -> None:
+    subject = seen(stored(), None)
+    assert subject.state is P.FAILED
+    assert subject.error is not None
+    assert "was deleted" in subject.error.message
+
+
+def test_a_job_that_is_cancelled_by_hand_cancels_it() -> None:
+    subject = seen(stored(), backing(J.RUNNING, started=CREATED), backing(J.CANCELLED))
+    assert subject.state is P.CANCELLED
+    assert subject.error is not None
+    assert str(job().name) in subject.error.message
+
+
+def test_its_cancel_waits_for_its_job() -> None:
+    """SPEC §2, "Cancel"."""
+    subject, told = machine.cancelled(stored(), CANCEL)
+    assert (subject.state, subject.cancelled) == (P.CANCELLING, NOW)
+    assert [entry.kind for entry in told] == ["cancel_requested"]
+    assert machine.cancelled(subject, CANCEL) == (subject, ())
+    subject = seen(subject, backing(J.RUNNING, started=CREATED), backing(J.CANCELLING))
+    assert subject.state is P.CANCELLING
+    subject = seen(subject, backing(J.CANCELLED))
+    assert subject.state is P.CANCELLED
+    assert subject.error is not None
+    assert subject.error.message == "The pipeline was cancelled by the user."
+
+
+def test_a_job_that_succeeds_in_spite_of_the_cancel_leaves_its_model() -> None:
+    """SPEC §2, "Cancel": its program had exited already."""
+    subject, _ = machine.cancelled(stored(), CANCEL)
+    subject, _ = machine.succeeded(subject, left(subject), JobUid(0), NOW)
+    assert (subject.state, subject.model) == (
+        P.SUCCEEDED,
+        "projects/demo/locations/us-central1/models/m@1",
+    )
+
+
+def test_the_model_is_in_the_model_directory_of_the_job() -> None:
+    """Facts §1.2: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task that of its best trial."""
+    assert machine.artifacts(stored(), 0) == f"{OUTPUT}/model"
+    assert machine.artifacts(draft(stored(), artifact_uri="gs://b/x"), 0) == "gs://b/x"
+    assert machine.artifacts(stored(task=Task.TUNING), 4) == f"{OUTPUT}/4/model"
+
+
+def test_the_first_version_of_a_model_is_its_default() -> None:
+    version = left(draft(stored(), aliases=("champion",)))
+    assert (version.version, version.aliases) == (1, ("default", "champion"))
+    assert version.artifact_uri == f"{OUTPUT}/model"
+    assert json.loads(version.public_json) == {
+        "displayName": "m",
+        "artifactUri": f"{OUTPUT}/model",
+    }
+    assert version.pipeline == str(stored().name)
+    assert left(draft(stored(), aliases=("default",))).aliases == ("default",)
+
+
+def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is() -> None:
+    first = left(stored())
+    third = replace(first, version=3, aliases=())
+    version = left(draft(stored(), is_new_version=True), third, first)
+    assert (version.version, version.aliases) == (4, ())
+
+
+def test_a_model_that_is_not_there_fails_the_pipeline_and_says_where_it_should_be() -> None:
+    """Facts §1.2: the artifacts are checked."""
+    subject, _ = machine.model_missing(stored(), f"{OUTPUT}/model", NOW)
+    assert subject.state is P.FAILED
+    assert subject.error is not None
+    assert f"{OUTPUT}/model" in subject.error.message
+    assert "AIP_MODEL_DIR" in subject.error.message
+
+
+def test_a_pipeline_without_a_model_just_ends() -> None:
+    subject, told = machine.succeeded(stored(model=""), None, JobUid(0), NOW)
+    assert (subject.state, subject.model, subject.ended) == (P.SUCCEEDED, "", NOW)
+    assert [entry.message for entry in told] == ["The pipeline succeeded."]
+
+
+def test_a_tuning_task_names_the_job_of_its_best_trial() -> None:
+    """Facts §1.2, bestTrialBackingCustomJob."""
+    subject = machine.created(pipeline(task=Task.TUNING, model=""), tuning())
+    running = replace(tuning(), state=J.RUNNING, started=NOW)
+    subject, _ = machine.observed(subject, running, NOW)
+    assert subject.state is P.RUNNING
+    subject, _ = machine.succeeded(subject, None, JobUid(42), NOW)
+    assert subject.best_job == 42
+
+
+def test_whatever_its_job_does_the_pipeline_ends_with_it_and_stays_over() -> None:
+    """Exhaustive: four looks at a job in any state, or deleted, with a cancel at any time."""
+    states = (None, *JobState)
+    for sights in itertools.product(states, repeat=4):
+        for when in (None, 0, 2):
+            _live(sights, when)
+
+
+def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
+    subject = stored()
+    for n, state in enumerate(sights):
+        if n == cancel_at:
+            subject, _ = machine.cancelled(subject, CANCEL)
+        before = subject
+        started = CREATED if state not in (None, J.QUEUED) else 0
+        one = backing(state, started=started) if state else None
+        subject, told = machine.observed(subject, one, NOW + n)
+        if state is J.SUCCEEDED and not subject.state.is_final:
+            subject, told = machine.succeeded(subject, left(subject), JobUid(0), NOW + n)
+        if before.state.is_final:
+            assert (subject, told) == (before, ())
+        is_end = state in (None, J.SUCCEEDED, J.FAILED, J.CANCELLED)
+        assert subject.state.is_final == (before.state.is_final or is_end)
+        assert bool(subject.ended) == subject.state.is_final
+        assert bool(subject.model) == (subject.state is P.SUCCEEDED)
+        if subject.state is not before.state:
+            assert subject.updated >= before.updated
+
+
+def test_the_model_of_another_project_is_another_model() -> None:
+    other = stored()
+    other = replace(other, name=replace(other.name, project_id="other"))
+    assert left(other).name == ModelName("other", "us-central1", "m")

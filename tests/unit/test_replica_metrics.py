@@ -1,0 +1,367 @@
+"""What becomes of a trial's metrics file, look by look (SPEC §6, facts §7.4, TUNING, metrics file)."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.replica import metrics, program, reports, system
+from trainshed.replica.loop import Loop
+from trainshed.replica.protocol import FILES
+
+PATIENCE = 20.0
+
+
+def line(value: object, step: object = None, at: float | None = None, tag: str = "loss") -> str:
+    """As cloudml-hypertune writes it."""
+    report: dict[str, object] = {tag: value, "checkpoint_path": "", "trial": "3"}
+    if step is not None:
+        report["global_step"] = step
+    if at is not None:
+        report["timestamp"] = at
+    return json.dumps(report, sort_keys=True)
+
+
+class Slot:
+    """A slot's directory, whose program is the test, and a shim's eye on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / FILES / program.HYPERTUNE / reports.FILE
+        self.path.parent.mkdir(parents=True)
+        self.logs = root / "logs"
+        self.logs.mkdir()
+        self.said: list[str] = []
+        self.told = 0
+        self.loop = Loop()
+        self.metrics = self.incarnation(1)
+
+    def incarnation(self, number: int) -> metrics.Metrics:
+        """A new shim; its predecessor looks no more."""
+        self.loop = Loop()
+        self.metrics = metrics.Metrics(
+            str(self.logs), number, self.loop, say=self.said.append, tell=self._hear
+        )
+        return self.metrics
+
+    def _hear(self) -> None:
+        self.told += 1
+
+    def write(self, *lines: str) -> None:
+        self.path.write_text("".join(text + "\n" for text in lines))
+
+    def turn(self, pause: float = 0) -> None:
+        """What has happened until now is seen."""
+        self.loop.turn(pause)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not true():
+            assert time.monotonic() < deadline
+            self.loop.turn(1000)
+
+    def taken(self) -> list[dict[str, Any]]:
+        entries = [json.loads(e) for e in (self.logs / metrics.FILE).read_text().splitlines()]
+        return [entry for entry in entries if "values" in entry]
+
+    def values(self, tag: str = "loss") -> list[tuple[int, float]]:
+        return [(e["step"], e["values"][tag]) for e in self.taken() if tag in e["values"]]
+
+
+@pytest.fixture
+def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
+    monkeypatch.chdir(tmp_path)
+    return Slot(tmp_path)
+
+
+@pytest.fixture
+def running(slot: Slot) -> Slot:
+    slot.metrics.begin(5)
+    return slot
+
+
+def test_what_the_library_writes_is_taken_down_as_it_says(running: Slot) -> None:
+    running.write(line("0.5", "10", 1700000000.25), line("0.4", "20", 1700000001.5))
+    running.turn()
+    assert running.taken() == [
+        {"at": 1700000000250000000, "step": 10, "values": {"loss": 0.5}, "incarnation": 1},
+        {"at": 1700000001500000000, "step": 20, "values": {"loss": 0.4}, "incarnation": 1},
+    ]
+    first = (running.logs / metrics.FILE).read_text().splitlines()[0]
+    assert json.loads(first) == {"started": 5, "incarnation": 1}
+
+
+def test_what_was_taken_once_is_never_taken_back(running: Slot) -> None:
+    """TUNING: the file keeps the last 100 lines."""
+    for newest in range(0, 300, 50):
+        running.write(*(line("1", str(i), i + 1.0) for i in range(max(0, newest - 99), newest + 1)))
+        running.turn()
+    running.path.unlink()
+    running.turn()
+    assert [step for step, _ in running.values()] == list(range(251))
+
+
+def test_the_newest_value_of_a_step_follows_and_the_same_one_does_not(running: Slot) -> None:
+    """TUNING: keyed by (tag, global_step). Without a global_step all is step 0."""
+    reported: list[str] = []
+    for number, value in enumerate(["0.5", "0.6", "0.6", "0.5"]):
+        reported.append(line(value, None, 100.0 + number))
+        running.write(*reported)
+        running.turn()
+    running.write(*reported)
+    running.turn()
+    assert running.values() == [(0, 0.5), (0, 0.6), (0, 0.5)]
+    assert [e["at"] for e in running.taken()] == [100 * 10**9, 101 * 10**9, 103 * 10**9]
+
+
+def test_a_clock_that_is_set_back_does_not_make_the_old_value_win(running: Slot) -> None:
+    running.write(line("0.5", None, 100.0))
+    running.turn()
+    running.write(line("0.5", None, 100.0), line("0.7", None, 50.0))
+    running.turn()
+    assert [e["at"] for e in running.taken()] == [100 * 10**9, 100 * 10**9 + 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "step"),
+    [
+        (line(0.5, 3), 0.5, 3),
+        (line("5e-1", "3"), 0.5, 3),
+        (line(1, 3.0), 1.0, 3),
+        (line("-0", "3.0"), 0.0, 3),
+        (line("7", ""), 7.0, 0),
+    ],
+)
+def test_numbers_may_be_numbers_or_texts(
+    running: Slot, written: str, value: float, step: int
+) -> None:
+    running.write(written)
+    running.turn()
+    assert running.values() == [(step, value)]
+    assert running.taken()[0]["at"] > 1_600_000_000 * 10**9
+
+
+def test_several_metrics_in_one_line(running: Slot) -> None:
+    running.write(json.dumps({"acc": 0.9, "loss": "0.1", "global_step": 4}))
+    running.turn()
+    assert running.taken()[0]["values"] == {"acc": 0.9, "loss": 0.1}
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "oops", True, None, [1], "1e999"])
+def test_what_is_no_finite_number_is_left_out_and_told_once(running: Slot, value: object) -> None:
+    for step in range(3):
+        running.write(line(value, step, 9.0), line("0.5", step, 9.0, "acc"))
+        running.turn()
+    running.metrics.seal()
+    assert running.values() == []
+    assert len(running.values("acc")) == 3
+    assert len(running.said) == 2
+    assert '"loss"' in running.said[0]
+    assert json.dumps(value) in running.said[0]
+    assert running.said[1].startswith("3 values")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ["hello", "[1]", '"x"', "[" * 5000, '{"loss": "1", "global_step": "x"}', "1" * 70000, "\x00"],
+)
+def test_lines_that_are_none_are_passed_over_and_told_once(running: Slot, garbage: str) -> None:
+    for step in range(3):
+        running.write(garbage + " " * step, line("0.5", step, 9.0))
+        running.turn()
+    assert [step for step, _ in running.values()] == [0, 1, 2]
+    assert len(running.said) == 1
+    assert len(running.said[0]) < 1000
+
+
+def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
+    """TUNING: tolerate a torn end."""
+    text = line("0.5", 1, 9.0) + "\n" + line("0.4", 2, 10.0)
+    running.path.write_text(text[:-5])
+    running.turn()
+    assert running.values() == [(1, 0.5)]
+    running.path.write_text(text)
+    running.turn()
+    assert running.values() == [(1, 0.5), (2, 0.4)]
+    assert running.said == []
+
+
+def test_the_last_state_is_read_at_the_end(running: Slot) -> None:
+    running.write(line("0.5", 1, 9.0))
+    running.metrics.seal()
+    assert running.values() == [(1, 0.5)]
+    assert running.told == 1
+
+
+def test_a_torn_end_that_stays_is_told(running: Slot) -> None:
+    running.path.write_text('{"loss": ')
+    running.metrics.seal()
+    assert running.values() == []
+    assert len(running.said) == 1
+
+
+def test_a_file_may_be_renamed_into_its_place(running: Slot) -> None:
+    for step in range(3):
+        other = running.path.with_suffix(".new")
+        other.write_text(line("0.5", step, 9.0))
+        other.rename(running.path)
+        running.turn()
+    assert [step for step, _ in running.values()] == [0, 1, 2]
+
+
+def test_the_directory_may_be_made_later_and_anew(slot: Slot) -> None:
+    slot.path.parent.rmdir()
+    slot.metrics.begin(5)
+    for step in range(2):
+        slot.path.parent.mkdir()
+        slot.write(line("0.5", step, 9.0))
+        slot.until(lambda step=step: len(slot.values()) > step)
+        slot.path.unlink()
+        slot.path.parent.rmdir()
+        slot.turn()
+    assert [step for step, _ in slot.values()] == [0, 1]
+
+
+def test_where_nobody_tells_the_file_is_looked_at(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, or for a user who has no inotify left."""
+
+    def refuse(directory: str, mask: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(system, "watch_handle", refuse)
+    slot.metrics.begin(5)
+    for step in range(2):
+        slot.write(*(line("0.5", earlier, 9.0) for earlier in range(step + 1)))
+        slot.until(lambda step=step: len(slot.values()) > step)
+    assert [step for step, _ in slot.values()] == [0, 1]
+
+
+def test_a_thousand_reports_in_a_burst(running: Slot) -> None:
+    """All that was in the file at one look or another."""
+    held: list[str] = []
+    for step in range(1000):
+        held = [*held[-99:], line(str(step), str(step), 1000.0 + step)]
+        running.write(*held)
+        if step % 60 == 59:
+            running.turn()
+    running.metrics.seal()
+    assert running.values() == [(step, float(step)) for step in range(1000)]
+    assert running.told >= 1
+
+
+def test_a_long_file_is_read_from_its_end(running: Slot) -> None:
+    count = 120_000
+    running.write(*(f'{{"loss":"0.25","global_step":"{step:08d}"}}' for step in range(count)))
+    running.turn()
+    steps = [step for step, _ in running.values()]
+    assert steps[-1] == count - 1
+    assert steps == list(range(steps[0], count))
+    assert running.said == []
+
+
+def test_the_next_incarnation_goes_on(running: Slot) -> None:
+    """Its predecessor was killed before it had read the last line, and in the middle of a write."""
+    running.write(line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0))
+    running.turn()
+    running.write(
+        line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0), line("0.3", 3, 12.0)
+    )
+    with (running.logs / metrics.FILE).open("a") as file:
+        file.write('{"at": 1, "st')
+    running.incarnation(2).begin(6)
+    running.turn()
+    running.write(line("0.2", 4, 13.0))
+    running.turn()
+    assert running.values() == [(1, 0.5), (1, 0.6), (2, 0.4), (3, 0.3), (4, 0.2)]
+    assert [e["incarnation"] for e in running.taken()] == [1, 1, 1, 1, 2]
+
+
+def test_who_comes_later_is_told_that_there_is_something(running: Slot) -> None:
+    running.metrics.tell_again()
+    running.turn(50)
+    assert running.told == 0
+    running.write(line("0.5", 1, 9.0))
+    running.turn()
+    running.until(lambda: running.told >= 1)
+    running.metrics.tell_again()
+    running.until(lambda: running.told >= 2)
+
+
+@pytest.mark.parametrize("kind", ["link", "directory link", "pipe", "directory"])
+def test_only_the_programs_own_plain_file_is_read(slot: Slot, tmp_path: Path, kind: str) -> None:
+    """SPEC §3: no access to others' files, so not by the service's hand either."""
+    secret = tmp_path / "secret" / reports.FILE
+    secret.parent.mkdir()
+    secret.write_text(line("0.5", 1, 9.0) + "\npassword\n")
+    if kind == "link":
+        slot.path.symlink_to(secret)
+    elif kind == "directory link":
+        slot.path.parent.rmdir()
+        slot.path.parent.symlink_to(secret.parent)
+    elif kind == "pipe":
+        os.mkfifo(slot.path)
+    else:
+        slot.path.mkdir()
+    slot.metrics.begin(5)
+    slot.turn()
+    slot.metrics.seal()
+    assert slot.values() == []
+    assert len(slot.said) == 1
+    assert "cannot be read" in slot.said[0]
+    assert "password" not in slot.said[0]
+
+
+def test_a_file_that_changes_all_the_time_is_read_once_it_rests(
+    running: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of one state and half of the next would be a report that nobody made."""
+    running.write(line("0.5", 1, 9.0))
+    pread = os.pread
+
+    def disturbed(handle: int, size: int, offset: int) -> bytes:
+        data = pread(handle, size, offset)
+        with running.path.open("a") as file:
+            file.write(" ")
+        return data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", disturbed)
+        running.turn()
+    assert running.values() == []
+    running.until(lambda: bool(running.values()))
+    assert running.values() == [(1, 0.5)]
+
+
+def test_all_is_durable_at_the_end_and_within_a_second_before(
+    running: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN §4, order at an exit."""
+    synced: list[int] = []
+
+    def sync(handle: int) -> None:
+        synced.append(len(running.taken()))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    running.write(line("0.5", 1, 9.0))
+    running.turn()
+    running.until(lambda: bool(synced))
+    assert synced == [1]
+    running.write(line("0.4", 2, 9.0))
+    running.metrics.seal()
+    assert synced == [1, 2]
+
+
+def test_what_was_left_behind_is_told_after_the_start(slot: Slot) -> None:
+    """Engine port, watch: started first."""
+    slot.write(line("0.5", 1, 9.0))
+    slot.incarnation(2)
+    slot.turn(50)
+    assert slot.told == 0
+    assert slot.values() == [(1, 0.5)]
+    slot.metrics.begin(6)
+    slot.until(lambda: slot.told == 1)

@@ -1,0 +1,185 @@
+"""Hyperparameters of `ml` v1 jobs: what is refused, with which fields, and what they become (SPEC §6, facts §7.1)."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import FakeRuntimes, Request, ml_job
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.specs.ml import ParsedMlJob, parse_job
+from trainshed.core.study.spec import (
+    Algorithm,
+    Goal,
+    MedianStopping,
+    Metric,
+    Parameter,
+    ParameterType,
+    Scale,
+)
+from trainshed.core.tuning.records import TuningSpec
+
+PARAMS = "hyperparameters.params[0]"
+RATE: Request = {
+    "parameterName": "rate",
+    "type": "DOUBLE",
+    "minValue": 0.1,
+    "maxValue": 1.0,
+    "scaleType": "UNIT_LOG_SCALE",
+}
+
+
+def tuned(*params: Request, **changes: Any) -> Request:
+    return ml_job(hyperparameters={"params": list(params or (RATE,)), **changes})
+
+
+def parse(request: Request, max_trials: int = 0) -> ParsedMlJob:
+    return parse_job(request, runtimes=FakeRuntimes(), max_trials=max_trials)
+
+
+def tuning_of(request: Request) -> TuningSpec:
+    found = parse(request).tuning
+    assert found is not None
+    return found
+
+
+def violations(request: Request, max_trials: int = 0) -> list[str]:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(request, max_trials)
+    assert all(v.description.strip() for v in refusal.value.violations)
+    return [v.field for v in refusal.value.violations]
+
+
+def rate(**changes: Any) -> Request:
+    merged = {**RATE, **changes}
+    return tuned({name: value for name, value in merged.items() if value is not None})
+
+
+ONE_FAULT: dict[str, tuple[Request, str]] = {
+    "no parameters": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters.params"),
+    "no name": (rate(parameterName=None), f"{PARAMS}.parameter_name"),
+    "no type": (rate(type=None), f"{PARAMS}.type"),
+    "name twice": (tuned(RATE, RATE), "hyperparameters.params[1].parameter_name"),
+    "no bounds": (rate(minValue=None, maxValue=None, scaleType=None), f"{PARAMS}.max_value"),
+    "logarithm of 0": (rate(minValue=None), f"{PARAMS}.scale_type"),
+    "no integer": (rate(type="INTEGER", maxValue=2.5, minValue=1), f"{PARAMS}.max_value"),
+    "no categories": (
+        rate(type="CATEGORICAL", minValue=None, maxValue=None, scaleType=None),
+        f"{PARAMS}.categorical_values",
+    ),
+    "categories with a bound": (
+        rate(type="CATEGORICAL", categoricalValues=["a"], minValue=None, scaleType=None),
+        f"{PARAMS}.max_value",
+    ),
+    "categories with a scale": (
+        rate(type="CATEGORICAL", categoricalValues=["a"], minValue=None, maxValue=None),
+        f"{PARAMS}.scale_type",
+    ),
+    "values out of order": (
+        rate(type="DISCRETE", discreteValues=[2, 1]),
+        f"{PARAMS}.discrete_values",
+    ),
+    "grid of doubles": (tuned(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
+    "negative trials": (tuned(maxTrials=-1), "hyperparameters.max_trials"),
+    "more at a time than in all": (
+        tuned(maxParallelTrials=2),
+        "hyperparameters.max_parallel_trials",
+    ),
+    "more failures than trials": (tuned(maxFailedTrials=2), "hyperparameters.max_failed_trials"),
+    "tag that hypertune's lines have": (
+        tuned(hyperparameterMetricTag="trial"),
+        "hyperparameters.hyperparameter_metric_tag",
+    ),
+    "no job id": (
+        tuned(resumePreviousJobId="a-b"),
+        "hyperparameters.resume_previous_job_id",
+    ),
+    "goes on from itself": (
+        tuned(resumePreviousJobId="job_1"),
+        "hyperparameters.resume_previous_job_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_refusal_names_the_field(case: str) -> None:
+    """SPEC §1.4, facts §7.1: each rule by itself names the field that breaks it."""
+    request, field = ONE_FAULT[case]
+    assert violations(request) == [field]
+
+
+def test_violations_of_job_and_parameters_come_together() -> None:
+    """SPEC §1.4."""
+    request = ml_job(
+        region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5}
+    )
+    assert set(violations(request)) == {
+        "region",
+        f"{PARAMS}.parameter_name",
+        f"{PARAMS}.max_value",
+        "hyperparameters.max_trials",
+    }
+
+
+def test_defaults_of_hyperparameters() -> None:
+    """Facts §7.1: MAXIMIZE, one trial, its tag, and the service decides when to fail."""
+    found = parse(tuned())
+    spec = tuning_of(tuned())
+    assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (1, 1, 0)
+    assert spec.study.metrics == (Metric("training/hptuning/metric", Goal.MAXIMIZE),)
+    assert spec.study.stopping is None
+    assert spec.study.algorithm is Algorithm.DEFAULT
+    assert spec.trial.metric_tag == "training/hptuning/metric"
+    assert found.resume_previous_job_id == ""
+    assert parse(ml_job()).tuning is None
+
+
+def test_what_hyperparameters_become() -> None:
+    """Facts §7.1: types, scales, and the fields that DISCRETE parameters ignore."""
+    request = tuned(
+        RATE,
+        {"parameterName": "n", "type": "INTEGER", "minValue": 1.0, "maxValue": 64.0},
+        {
+            "parameterName": "batch",
+            "type": "DISCRETE",
+            "discreteValues": [16, 32.5],
+            "maxValue": 7,
+            "scaleType": "UNIT_REVERSE_LOG_SCALE",
+        },
+        {
+            "parameterName": "opt",
+            "type": "CATEGORICAL",
+            "categoricalValues": ["adam", "sgd"],
+            "scaleType": "NONE",
+        },
+        goal="MINIMIZE",
+        hyperparameterMetricTag="loss",
+        algorithm="RANDOM_SEARCH",
+        maxTrials=12,
+        maxParallelTrials=4,
+        maxFailedTrials=3,
+        enableTrialEarlyStopping=True,
+        resumePreviousJobId="earlier",
+    )
+    spec = tuning_of(request)
+    assert spec.study.parameters == (
+        Parameter("rate", ParameterType.DOUBLE, low=0.1, high=1.0, scale=Scale.LOG),
+        Parameter("n", ParameterType.INTEGER, low=1, high=64),
+        Parameter("batch", ParameterType.DISCRETE, values=(16.0, 32.5), scale=Scale.REVERSE_LOG),
+        Parameter("opt", ParameterType.CATEGORICAL, categories=("adam", "sgd")),
+    )
+    assert spec.study.metrics == (Metric("loss", Goal.MINIMIZE),)
+    assert spec.study.algorithm is Algorithm.RANDOM_SEARCH
+    assert spec.study.stopping == MedianStopping()
+    assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (12, 4, 3)
+    assert parse(request).resume_previous_job_id == "earlier"
+
+
+def test_limit_of_the_service() -> None:
+    """SPEC §6: the public limit of trials is a setting."""
+    assert violations(tuned(maxTrials=5), 4) == ["hyperparameters.max_trials"]
+
+
+def test_limits_of_time_are_kept_for_the_job() -> None:
+    """Facts §2.6: the longest wait is that of the job as a whole."""
+    request = ml_job(hyperparameters={"params": [RATE]}, scheduling={"maxWaitTime": "1800s"})
+    assert tuning_of(request).trial.scheduling.max_wait == 1800 * 10**9

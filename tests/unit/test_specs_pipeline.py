@@ -1,0 +1,314 @@
+"""Training pipelines: what is refused, with which fields, and what a valid one becomes (facts §1.2, §3.4)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, package, pool
+from tests.unit.test_specs_tuning import STUDY
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.pipelines.records import ModelDraft, Task
+from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
+from trainshed.core.specs.tuning import ParsedTuningJob
+from trainshed.core.specs.vertex import ParsedCustomJob
+
+DEFINITIONS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
+CUSTOM = f"{DEFINITIONS}/custom_task_1.0.0.yaml"
+TUNING = f"{DEFINITIONS}/hyperparameter_tuning_task_1.0.0.yaml"
+OUTPUT = {"baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"}}
+MODEL: Request = {"displayName": "model", "containerSpec": {"imageUri": "gcr.io/p1/serve:v1"}}
+PARENT = "projects/p1/locations/us-central1/models/m1"
+FILES: Request = {"datasetId": "123", "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
+TABLES: Request = {"datasetId": "1-2", "bigqueryDestination": {"outputUri": "bq://p1"}}
+DATA = "input_data_config"
+
+
+def pipeline(**changes: Any) -> Request:
+    return {"displayName": "pipeline", "trainingTaskDefinition": CUSTOM, **changes}
+
+
+def inputs(*pools: Request, **changes: Any) -> Request:
+    return {**custom_job(*pools)["jobSpec"], **OUTPUT, **changes}
+
+
+def tuning_inputs(**changes: Any) -> Request:
+    return {
+        "studySpec": STUDY,
+        "trialJobSpec": inputs(),
+        "maxTrialCount": 2,
+        "parallelTrialCount": 1,
+        **changes,
+    }
+
+
+def parse(request: Request, given: Request | None = None, max_trials: int = 0) -> ParsedPipeline:
+    return parse_pipeline(
+        request,
+        inputs() if given is None else given,
+        region="us-central1",
+        runtimes=FakeRuntimes(),
+        max_trials=max_trials,
+        new_id="77",
+    )
+
+
+def violations(request: Request, given: Request | None = None) -> list[str]:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(request, given)
+    assert all(v.description.strip() for v in refusal.value.violations)
+    return [v.field for v in refusal.value.violations]
+
+
+def custom_of(found: ParsedPipeline) -> ParsedCustomJob:
+    assert isinstance(found.job, ParsedCustomJob)
+    return found.job
+
+
+def data(**changes: Any) -> Request:
+    given = {**FILES, **changes}
+    config = {name: value for name, value in given.items() if value is not None}
+    return pipeline(inputDataConfig=config)
+
+
+def model(**changes: Any) -> Request:
+    return pipeline(modelToUpload={**MODEL, **changes})
+
+
+ONE_FAULT: dict[str, tuple[Request, str]] = {
+    "no display name": (pipeline(displayName=""), "display_name"),
+    "label": (pipeline(labels={"A": "b"}), "labels.A"),
+    "no task": (pipeline(trainingTaskDefinition=""), "training_task_definition"),
+    "AutoML": (
+        pipeline(trainingTaskDefinition=f"{DEFINITIONS}/automl_image_classification_1.0.0.yaml"),
+        "training_task_definition",
+    ),
+    "model without a name": (model(displayName=""), "model_to_upload.display_name"),
+    "model's label": (model(labels={"A": "b"}), "model_to_upload.labels.A"),
+    "model's place": (model(artifactUri="/tmp/x"), "model_to_upload.artifact_uri"),
+    "model without a serving image": (
+        model(containerSpec={"args": ["x"]}),
+        "model_to_upload.container_spec.image_uri",
+    ),
+    "alias like a version": (
+        model(versionAliases=["default", "1"]),
+        "model_to_upload.version_aliases[1]",
+    ),
+    "alias twice": (
+        model(versionAliases=["default", "default"]),
+        "model_to_upload.version_aliases[1]",
+    ),
+    "model id with a digit first": ({**model(), "modelId": "1a"}, "model_id"),
+    "long model id": ({**model(), "modelId": "a" * 64}, "model_id"),
+    "upper case model id": ({**model(), "modelId": "Model"}, "model_id"),
+    "no name of a parent": ({**model(), "parentModel": "m1"}, "parent_model"),
+    "parent elsewhere": (
+        {**model(), "parentModel": PARENT.replace("us-central1", "europe-west4")},
+        "parent_model",
+    ),
+    "parent's version": ({**model(), "parentModel": f"{PARENT}@2"}, "parent_model"),
+    "both id and parent": ({**model(), "modelId": "a", "parentModel": PARENT}, "model_id"),
+    "no dataset": (data(datasetId=None), f"{DATA}.dataset_id"),
+    "dataset of another shape": (data(datasetId="../x"), f"{DATA}.dataset_id"),
+    "no destination": (data(gcsDestination=None), f"{DATA}.gcs_destination"),
+    "two destinations": (
+        data(bigqueryDestination={"outputUri": "bq://p1"}),
+        f"{DATA}.gcs_destination",
+    ),
+    "destination's path": (
+        data(gcsDestination={"outputUriPrefix": "x"}),
+        f"{DATA}.gcs_destination.output_uri_prefix",
+    ),
+    "table as destination": (
+        pipeline(
+            inputDataConfig={**TABLES, "bigqueryDestination": {"outputUri": "bq://p1.d.table"}}
+        ),
+        f"{DATA}.bigquery_destination.output_uri",
+    ),
+    "two splits": (
+        data(fractionSplit={}, predefinedSplit={"key": "k"}),
+        f"{DATA}.predefined_split",
+    ),
+    "fractions above 1": (
+        data(fractionSplit={"trainingFraction": 0.8, "testFraction": 0.3}),
+        f"{DATA}.fraction_split",
+    ),
+    "negative fraction": (
+        data(fractionSplit={"testFraction": -0.1}),
+        f"{DATA}.fraction_split.test_fraction",
+    ),
+    "split without a column": (
+        data(timestampSplit={"trainingFraction": 0.5}),
+        f"{DATA}.timestamp_split.key",
+    ),
+    "filter left out": (
+        data(filterSplit={"trainingFilter": "-", "testFilter": "-"}),
+        f"{DATA}.filter_split.validation_filter",
+    ),
+    "annotation schema": (
+        data(annotationSchemaUri="file.yaml"),
+        f"{DATA}.annotation_schema_uri",
+    ),
+    "schema and query": (
+        data(annotationSchemaUri="gs://bucket/s.yaml", savedQueryId="1"),
+        f"{DATA}.saved_query_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_refusal_names_the_field(case: str) -> None:
+    """SPEC §1.4, facts §1.2: each rule by itself names the field that breaks it."""
+    request, field = ONE_FAULT[case]
+    assert violations(request) == [field]
+
+
+def test_all_violations_are_reported_at_once() -> None:
+    """SPEC §1.4: the pipeline's, the model's, the data's and those of the task's inputs."""
+    request = {
+        "trainingTaskDefinition": TUNING,
+        "modelToUpload": {"displayName": ""},
+        "modelId": "-",
+        "inputDataConfig": {},
+    }
+    given = tuning_inputs(
+        trialJobSpec={"workerPoolSpecs": [pool(replicaCount="2")]}, maxTrialCount=0
+    )
+    assert set(violations(request, given)) == {
+        "display_name",
+        "model_to_upload.display_name",
+        "model_to_upload.artifact_uri",
+        "model_id",
+        f"{DATA}.dataset_id",
+        f"{DATA}.gcs_destination",
+        "training_task_inputs.trial_job_spec.worker_pool_specs[0].replica_count",
+        "training_task_inputs.max_trial_count",
+    }
+
+
+def test_custom_task() -> None:
+    """Facts §1.2: the job is the inputs', its place the model's."""
+    found = parse(pipeline(labels={"team": "a"}, encryptionSpec={"kmsKeyName": "k"}))
+    assert (found.spec.task, found.spec.output, found.spec.model) == (
+        Task.CUSTOM,
+        "gs://bucket/out",
+        None,
+    )
+    job = custom_of(found)
+    assert (job.display_name, job.labels) == ("pipeline-custom-job", (("team", "a"),))
+    assert json.loads(job.spec.job_json) == inputs()
+    assert any("encryption_spec" in warning for warning in job.spec.warnings)
+
+
+def test_tuning_task() -> None:
+    """Facts §1.2: studySpec, trialJobSpec and the counts; the limit of trials holds here, too."""
+    found = parse(pipeline(displayName="x" * 128, trainingTaskDefinition=TUNING), tuning_inputs())
+    assert (found.spec.task, found.spec.output) == (Task.TUNING, "gs://bucket/out")
+    assert isinstance(found.job, ParsedTuningJob)
+    assert found.job.spec.max_trials == 2
+    assert found.job.display_name.endswith("x-hyperparameter-tuning-job")
+    assert len(found.job.display_name) == 128
+    with pytest.raises(InvalidRequest, match=r"training_task_inputs\.max_trial_count"):
+        parse(pipeline(trainingTaskDefinition=TUNING), tuning_inputs(), max_trials=1)
+
+
+def test_model_of_a_pipeline() -> None:
+    """Facts §1.2: modelToUpload, modelId, parentModel; artifactUri wins over the output directory."""
+    given = model(versionAliases=["default", "best"], labels={"a": "b"})
+    draft = parse(given).spec.model
+    assert draft == ModelDraft(
+        model_id="77",
+        display_name="model",
+        public_json=json.dumps(given["modelToUpload"], separators=(",", ":")),
+        aliases=("default", "best"),
+        labels=(("a", "b"),),
+    )
+    named = parse({**model(artifactUri="gs://bucket/m"), "modelId": "my_model-1"}).spec.model
+    assert named is not None
+    assert (named.model_id, named.artifact_uri, named.is_new_version) == (
+        "my_model-1",
+        "gs://bucket/m",
+        False,
+    )
+    version = parse({**model(), "parentModel": PARENT}).spec.model
+    assert version is not None
+    assert (version.model_id, version.is_new_version) == ("m1", True)
+
+
+def test_model_needs_a_place() -> None:
+    """Facts §1.2: neither baseOutputDirectory nor artifactUri with modelToUpload."""
+    nowhere = inputs(baseOutputDirectory=None)
+    nowhere.pop("baseOutputDirectory")
+    assert violations(model(), nowhere) == ["model_to_upload.artifact_uri"]
+    assert parse(model(artifactUri="gs://bucket/m"), nowhere).spec.output == ""
+    assert parse(pipeline(), nowhere).spec.model is None
+
+
+def test_model_id_without_a_model_is_said_to_be_idle() -> None:
+    """The SDK sends modelId also where no model is uploaded."""
+    found = custom_of(parse(pipeline(modelId="abc")))
+    assert any("model_id" in warning for warning in found.spec.warnings)
+
+
+def test_files_of_the_input_data() -> None:
+    """Facts §3.4: four variables for every program, before the user's own; the timeline says that nothing is exported."""
+    user = container(env=[{"name": "AIP_DATA_FORMAT", "value": "mine"}])
+    found = custom_of(
+        parse(
+            data(
+                fractionSplit={
+                    "trainingFraction": 0.7,
+                    "validationFraction": 0.2,
+                    "testFraction": 0.1,
+                }
+            ),
+            inputs(pool(), user),
+        )
+    )
+    where = "gs://bucket/data/dataset-123"
+    expected = (
+        ("AIP_DATA_FORMAT", "csv"),
+        ("AIP_TRAINING_DATA_URI", f"{where}/training-*.csv"),
+        ("AIP_VALIDATION_DATA_URI", f"{where}/validation-*.csv"),
+        ("AIP_TEST_DATA_URI", f"{where}/test-*.csv"),
+    )
+    assert found.spec.pool(0).program.env == expected
+    assert found.spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
+    assert any(where in warning for warning in found.spec.warnings)
+    assert json.loads(found.spec.job_json) == inputs(pool(), user)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"annotationSchemaUri": "gs://bucket/schema.yaml"}, "jsonl"),
+        ({"savedQueryId": "4"}, "jsonl"),
+        (
+            {"filterSplit": {"trainingFilter": "a", "validationFilter": "-", "testFilter": "-"}},
+            "jsonl",
+        ),
+        ({"predefinedSplit": {"key": "column"}}, "csv"),
+        ({"stratifiedSplit": {"key": "column", "trainingFraction": 1}}, "csv"),
+    ],
+)
+def test_format_of_the_input_data(changes: Request, kind: str) -> None:
+    """Facts §3.4: jsonl for what has annotations, csv for tables."""
+    env = dict(custom_of(parse(data(**changes))).spec.pool(0).program.env)
+    assert env["AIP_DATA_FORMAT"] == kind
+    assert env["AIP_TEST_DATA_URI"].endswith(f"/test-*.{kind}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"), [("bq://p1", "bq://p1.dataset_1_2"), ("bq://p1.d1", "bq://p1.d1")]
+)
+def test_tables_of_the_input_data(uri: str, place: str) -> None:
+    """Facts §3.4: a table per set; a trial's programs are told as well."""
+    config = {**TABLES, "bigqueryDestination": {"outputUri": uri}}
+    found = parse(
+        pipeline(trainingTaskDefinition=TUNING, inputDataConfig=config),
+        tuning_inputs(trialJobSpec=inputs(package())),
+    )
+    assert isinstance(found.job, ParsedTuningJob)
+    env = dict(found.job.spec.trial.pool(0).program.env)
+    assert env["AIP_DATA_FORMAT"] == "bigquery"
+    assert env["AIP_VALIDATION_DATA_URI"] == f"{place}.validation"

@@ -1,0 +1,541 @@
+"""Vertex studies: what is refused, with which fields, and what a valid one becomes (SPEC §6, facts §7.2)."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.specs.study import parse_study
+from trainshed.core.study.spec import (
+    Algorithm,
+    ConvexStopping,
+    DecayCurveStopping,
+    Goal,
+    Limits,
+    MedianStopping,
+    Metric,
+    Noise,
+    Parameter,
+    ParameterType,
+    Scale,
+    Selection,
+    StudySpec,
+)
+
+Request = dict[str, Any]
+FIRST = "study_spec.parameters[0]"
+
+
+def double(name: str = "x", low: float = 1.0, high: float = 2.0, **more: Any) -> Request:
+    return {"parameterId": name, "doubleValueSpec": {"minValue": low, "maxValue": high}, **more}
+
+
+def integer(name: str = "n", low: str = "1", high: str = "9", **more: Any) -> Request:
+    return {"parameterId": name, "integerValueSpec": {"minValue": low, "maxValue": high}, **more}
+
+
+def discrete(name: str = "d", *values: float, **more: Any) -> Request:
+    return {"parameterId": name, "discreteValueSpec": {"values": list(values or (1, 2))}, **more}
+
+
+def categorical(name: str = "c", *values: str, **more: Any) -> Request:
+    given = {"values": list(values or ("a", "b"))}
+    return {"parameterId": name, "categoricalValueSpec": given, **more}
+
+
+def study(*parameters: Request, **spec: Any) -> Request:
+    metrics = [{"metricId": "loss", "goal": "MINIMIZE"}]
+    return {
+        "displayName": "study",
+        "studySpec": {"metrics": metrics, "parameters": list(parameters or (double(),)), **spec},
+    }
+
+
+def child(parameter: Request, **condition: Any) -> Request:
+    return {"parameterSpec": parameter, **condition}
+
+
+def parse(request: Request) -> StudySpec:
+    return parse_study(request).spec
+
+
+def violations(request: Request) -> dict[str, str]:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(request)
+    found = refusal.value.violations
+    assert all(v.description.strip() for v in found)
+    return {v.field: v.description for v in found}
+
+
+def with_default(parameter: Request, default: Any) -> Request:
+    kind = next(name for name in parameter if name.endswith("ValueSpec"))
+    return study({**parameter, kind: {**parameter[kind], "defaultValue": default}})
+
+
+def metrics(*given: Request) -> Request:
+    return study(metrics=list(given))
+
+
+CONDITIONAL = f"{FIRST}.conditional_parameter_specs"
+A = {"values": ["a"]}
+METRICS = "study_spec.metrics"
+
+ONE_FAULT: dict[str, tuple[Request, str]] = {
+    "no display name": ({**study(), "displayName": ""}, "display_name"),
+    "no parameters": (
+        {**study(), "studySpec": {"metrics": [{"metricId": "m", "goal": "MINIMIZE"}]}},
+        "study_spec.parameters",
+    ),
+    "no metrics": (study(metrics=[]), METRICS),
+    "metric without id": (metrics({"goal": "MINIMIZE"}), f"{METRICS}[0].metric_id"),
+    "white space in a metric": (
+        metrics({"metricId": "a b", "goal": "MINIMIZE"}),
+        f"{METRICS}[0].metric_id",
+    ),
+    "metric twice": (
+        metrics({"metricId": "a", "goal": "MINIMIZE"}, {"metricId": "a", "goal": "MAXIMIZE"}),
+        f"{METRICS}[1].metric_id",
+    ),
+    "safety metrics only": (
+        metrics({"metricId": "a", "goal": "MINIMIZE", "safetyConfig": {}}),
+        METRICS,
+    ),
+    "safe fraction": (
+        metrics(
+            {"metricId": "a", "goal": "MINIMIZE"},
+            {
+                "metricId": "b",
+                "goal": "MINIMIZE",
+                "safetyConfig": {"desiredMinSafeTrialsFraction": 1.5},
+            },
+        ),
+        f"{METRICS}[1].safety_config.desired_min_safe_trials_fraction",
+    ),
+    "parameter without id": (study(double("")), f"{FIRST}.parameter_id"),
+    "white space in an id": (study(double("a b")), f"{FIRST}.parameter_id"),
+    "zero byte in an id": (study(double("a\0")), f"{FIRST}.parameter_id"),
+    "id twice": (study(double(), integer("x")), "study_spec.parameters[1].parameter_id"),
+    "no value spec": (study({"parameterId": "x"}), FIRST),
+    "two value specs": (study({**double(), **integer("x")}), f"{FIRST}.integer_value_spec"),
+    "no bounds": (
+        study({"parameterId": "x", "doubleValueSpec": {}}),
+        f"{FIRST}.double_value_spec.max_value",
+    ),
+    "bounds turned round": (study(double(low=3)), f"{FIRST}.double_value_spec.max_value"),
+    "infinite bound": (
+        study({"parameterId": "x", "doubleValueSpec": {"maxValue": "Infinity"}}),
+        f"{FIRST}.double_value_spec.max_value",
+    ),
+    "overflowing range": (
+        study(double(low=-1.7e308, high=1.7e308)),
+        f"{FIRST}.double_value_spec.max_value",
+    ),
+    "integer beyond floats": (
+        study(integer(high=str(2**53))),
+        f"{FIRST}.integer_value_spec.max_value",
+    ),
+    "logarithm of zero": (study(double(low=0, scaleType="UNIT_LOG_SCALE")), f"{FIRST}.scale_type"),
+    "reverse logarithm of a negative": (
+        study(discrete("d", -1, 1, scaleType="UNIT_REVERSE_LOG_SCALE")),
+        f"{FIRST}.scale_type",
+    ),
+    "scale of categories": (
+        study(categorical(scaleType="UNIT_LINEAR_SCALE")),
+        f"{FIRST}.scale_type",
+    ),
+    "discrete without values": (
+        study({"parameterId": "d", "discreteValueSpec": {}}),
+        f"{FIRST}.discrete_value_spec.values",
+    ),
+    "discrete out of order": (study(discrete("d", 1, 3, 2)), f"{FIRST}.discrete_value_spec.values"),
+    "discrete too near": (
+        study(discrete("d", 1, 1 + 1e-11)),
+        f"{FIRST}.discrete_value_spec.values",
+    ),
+    "1001 discrete values": (
+        study(discrete("d", *range(1001))),
+        f"{FIRST}.discrete_value_spec.values",
+    ),
+    "no categories": (
+        study({"parameterId": "c", "categoricalValueSpec": {}}),
+        f"{FIRST}.categorical_value_spec.values",
+    ),
+    "category twice": (
+        study(categorical("c", "a", "a")),
+        f"{FIRST}.categorical_value_spec.values[1]",
+    ),
+    "default outside": (with_default(double(), 2.5), f"{FIRST}.double_value_spec.default_value"),
+    "default no category": (
+        with_default(categorical(), "z"),
+        f"{FIRST}.categorical_value_spec.default_value",
+    ),
+    "grid of doubles": (study(algorithm="GRID_SEARCH"), "study_spec.algorithm"),
+    "two stopping rules": (
+        study(medianAutomatedStoppingSpec={}, decayCurveStoppingSpec={}),
+        "study_spec.median_automated_stopping_spec",
+    ),
+    "unknown learning rate": (
+        study(convexAutomatedStoppingSpec={"learningRateParameterName": "lr"}),
+        "study_spec.convex_automated_stopping_spec.learning_rate_parameter_name",
+    ),
+    "least steps above most": (
+        study(convexAutomatedStoppingSpec={"minStepCount": "5", "maxStepCount": "4"}),
+        "study_spec.convex_automated_stopping_spec.min_step_count",
+    ),
+    "old rule likewise": (
+        study(convexStopConfig={"maxNumSteps": "-1"}),
+        "study_spec.convex_stop_config.max_num_steps",
+    ),
+    "no trial at all": (
+        study(studyStoppingConfig={"maxNumTrials": 0}),
+        "study_spec.study_stopping_config.max_num_trials",
+    ),
+    "both a duration and a time": (
+        study(
+            studyStoppingConfig={
+                "maximumRuntimeConstraint": {"maxDuration": "1s", "endTime": "2026-01-01T00:00:00Z"}
+            }
+        ),
+        "study_spec.study_stopping_config.maximum_runtime_constraint.end_time",
+    ),
+    "children of a double": (
+        study(
+            double(conditionalParameterSpecs=[child(integer(), parentIntValues={"values": ["1"]})])
+        ),
+        CONDITIONAL,
+    ),
+    "child without condition": (
+        study(categorical(conditionalParameterSpecs=[child(integer())])),
+        f"{CONDITIONAL}[0].parent_categorical_values",
+    ),
+    "condition of another kind": (
+        study(
+            integer("m", conditionalParameterSpecs=[child(integer(), parentCategoricalValues=A)])
+        ),
+        f"{CONDITIONAL}[0].parent_categorical_values",
+    ),
+    "empty condition": (
+        study(
+            categorical(conditionalParameterSpecs=[child(integer(), parentCategoricalValues={})])
+        ),
+        f"{CONDITIONAL}[0].parent_categorical_values.values",
+    ),
+    "condition outside the parent": (
+        study(
+            integer(
+                "m",
+                conditionalParameterSpecs=[
+                    child(integer(), parentIntValues={"values": ["1", "10"]})
+                ],
+            )
+        ),
+        f"{CONDITIONAL}[0].parent_int_values.values[1]",
+    ),
+    "child like its parent": (
+        study(
+            categorical(
+                "c", conditionalParameterSpecs=[child(integer("c"), parentCategoricalValues=A)]
+            )
+        ),
+        f"{CONDITIONAL}[0].parameter_spec.parameter_id",
+    ),
+    "children that share a value": (
+        study(
+            categorical(
+                conditionalParameterSpecs=[
+                    child(integer(), parentCategoricalValues={"values": ["a", "b"]}),
+                    child(double("n"), parentCategoricalValues=A),
+                ]
+            )
+        ),
+        f"{CONDITIONAL}[1].parameter_spec.parameter_id",
+    ),
+    "child like a parameter of the top": (
+        study(
+            categorical(conditionalParameterSpecs=[child(integer(), parentCategoricalValues=A)]),
+            integer(),
+        ),
+        "study_spec.parameters[1].parameter_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_refusal_names_the_field(case: str) -> None:
+    """SPEC §1.4, §6, facts §7.2: each rule by itself names the field that breaks it."""
+    request, field = ONE_FAULT[case]
+    assert list(violations(request)) == [field]
+
+
+def test_all_violations_are_reported_at_once() -> None:
+    """SPEC §1.4: also those of deeper parameters below a faulty one."""
+    request = study(
+        {
+            "parameterId": "",
+            "conditionalParameterSpecs": [child(double("y", low=5), parentIntValues={})],
+        },
+        metrics=[{"metricId": "a b"}],
+        medianAutomatedStoppingSpec={},
+        convexAutomatedStoppingSpec={"maxStepCount": "-1"},
+    )
+    assert set(violations({**request, "displayName": ""})) == {
+        "display_name",
+        f"{METRICS}[0].metric_id",
+        f"{METRICS}[0].goal",
+        f"{FIRST}.parameter_id",
+        FIRST,
+        f"{CONDITIONAL}[0].parameter_spec.double_value_spec.max_value",
+        "study_spec.convex_automated_stopping_spec",
+    }
+
+
+def test_a_study_of_every_type() -> None:
+    """SPEC §6, facts §7.2: types, scales, defaults; zero bounds are left out of proto3 JSON."""
+    spec = parse(
+        study(
+            {"parameterId": "x", "doubleValueSpec": {"maxValue": 1}},
+            {"parameterId": "n", "integerValueSpec": {"minValue": "-3"}},
+            discrete("d", 0.5, 16, scaleType="UNIT_LOG_SCALE"),
+            categorical("c", "adam", "sgd"),
+            double("r", scaleType="UNIT_REVERSE_LOG_SCALE"),
+            algorithm="ALGORITHM_UNSPECIFIED",
+            measurementSelectionType="BEST_MEASUREMENT",
+            observationNoise="HIGH",
+        )
+    )
+    assert spec.parameters == (
+        Parameter("x", ParameterType.DOUBLE, low=0, high=1),
+        Parameter("n", ParameterType.INTEGER, low=-3, high=0),
+        Parameter("d", ParameterType.DISCRETE, values=(0.5, 16.0), scale=Scale.LOG),
+        Parameter("c", ParameterType.CATEGORICAL, categories=("adam", "sgd")),
+        Parameter("r", ParameterType.DOUBLE, low=1, high=2, scale=Scale.REVERSE_LOG),
+    )
+    assert spec.metrics == (Metric("loss", Goal.MINIMIZE),)
+    assert (spec.algorithm, spec.selection) == (Algorithm.DEFAULT, Selection.BEST)
+    assert spec.noise is Noise.HIGH
+    assert (spec.stopping, spec.limits) == (None, Limits())
+
+
+def test_defaults_have_the_type_of_the_parameter() -> None:
+    """Facts §7.2: a default of a DISCRETE parameter means the nearest value; unset is not zero."""
+    assert parse(with_default(double(), 1.5)).parameters[0].default == 1.5
+    number = parse(with_default(integer(), "7")).parameters[0].default
+    assert number == 7 and isinstance(number, int)
+    assert parse(with_default(discrete("d", 1, 2, 8), 4.4)).parameters[0].default == 2.0
+    assert parse(with_default(categorical(), "b")).parameters[0].default == "b"
+    assert parse(study(double(low=-1))).parameters[0].default is None
+
+
+def test_tree_is_flattened_depth_first() -> None:
+    """SPEC §6: a parent stands before its children; same ids may stand under conditions that share nothing."""
+    units = {"parentIntValues": {"values": ["2", "3"]}}
+    spec = parse(
+        study(
+            categorical(
+                conditionalParameterSpecs=[
+                    child(
+                        integer(
+                            "layers", conditionalParameterSpecs=[child(double("rate"), **units)]
+                        ),
+                        parentCategoricalValues=A,
+                    ),
+                    child(
+                        discrete(
+                            "layers",
+                            2,
+                            4,
+                            conditionalParameterSpecs=[
+                                child(double("rate"), parentDiscreteValues={"values": [4 + 1e-11]})
+                            ],
+                        ),
+                        parentCategoricalValues={"values": ["b"]},
+                    ),
+                ]
+            ),
+            integer("last"),
+        )
+    )
+    assert [(p.id, p.parent, p.when) for p in spec.parameters] == [
+        ("c", -1, ()),
+        ("layers", 0, ("a",)),
+        ("rate", 1, (2, 3)),
+        ("layers", 0, ("b",)),
+        ("rate", 3, (4.0,)),
+        ("last", -1, ()),
+    ]
+
+
+def test_stopping_rules() -> None:
+    """SPEC §6, facts §7.2: each of the three, and the deprecated spelling of the third."""
+    assert parse(study(medianAutomatedStoppingSpec={})).stopping == MedianStopping()
+    decay = parse(study(decayCurveStoppingSpec={"useElapsedDuration": True}))
+    assert decay.stopping == DecayCurveStopping(use_elapsed=True)
+    convex = {
+        "maxStepCount": "100",
+        "minStepCount": "20",
+        "learningRateParameterName": "x",
+        "updateAllStoppedTrials": True,
+    }
+    assert parse(study(convexAutomatedStoppingSpec=convex)).stopping == ConvexStopping(
+        max_steps=100, min_steps=20, learning_rate="x", update_all_stopped=True
+    )
+    old = {"maxNumSteps": "100", "autoregressiveOrder": "3", "useSeconds": True}
+    assert parse(study(convexStopConfig=old)).stopping == ConvexStopping(
+        max_steps=100, min_measurements=3, use_elapsed=True
+    )
+
+
+def test_limits_of_a_study() -> None:
+    """Facts §7.2, studyStoppingConfig: durations and moments in ns."""
+    spec = parse(
+        study(
+            studyStoppingConfig={
+                "shouldStopAsap": True,
+                "minimumRuntimeConstraint": {"maxDuration": "1.5s"},
+                "maximumRuntimeConstraint": {"endTime": "1970-01-02T00:00:00.25Z"},
+                "minNumTrials": 0,
+                "maxNumTrials": 7,
+                "maxNumTrialsNoProgress": 3,
+                "maxDurationNoProgress": "60s",
+            }
+        )
+    )
+    assert spec.limits == Limits(
+        max_trials=7,
+        min_trials=0,
+        min_duration=1_500_000_000,
+        max_trials_without_progress=3,
+        max_duration_without_progress=60 * 10**9,
+        end_at=86_400_250_000_000,
+        stop_asap=True,
+    )
+
+
+def test_several_objectives_and_safety() -> None:
+    """SPEC §6: multi-objective studies; a threshold that is left out is 0 (public text)."""
+    spec = parse(
+        metrics(
+            {"metricId": "a", "goal": "MINIMIZE"},
+            {"metricId": "b", "goal": "MAXIMIZE"},
+            {
+                "metricId": "s",
+                "goal": "MAXIMIZE",
+                "safetyConfig": {"desiredMinSafeTrialsFraction": 0.0},
+            },
+        )
+    )
+    assert spec.metrics == (
+        Metric("a", Goal.MINIMIZE),
+        Metric("b", Goal.MAXIMIZE),
+        Metric("s", Goal.MAXIMIZE, safety=0.0, safe_fraction=0.0),
+    )
+
+
+def test_grid_takes_what_can_be_counted() -> None:
+    """Facts §7.1: INTEGER, CATEGORICAL and DISCRETE."""
+    spec = parse(study(integer(), categorical(), discrete(), algorithm="GRID_SEARCH"))
+    assert spec.algorithm is Algorithm.GRID_SEARCH
+
+
+BOUNDS = st.one_of(st.integers(-2, 9).map(float), st.floats())
+SCALES = st.sampled_from(["", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"])
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 0) -> Request:
+    """A parameter with its children, more often right than wrong."""
+    kind = draw(st.sampled_from(["double", "integer", "discrete", "categorical"]))
+    spec: Request = {}
+    scaled = {"scaleType": draw(SCALES)}
+    match kind:
+        case "double":
+            spec = {"minValue": draw(BOUNDS), "maxValue": draw(BOUNDS)}
+        case "integer":
+            spec = {
+                "minValue": str(draw(st.integers(-1, 2))),
+                "maxValue": str(draw(st.integers(1))),
+            }
+        case "discrete":
+            values = draw(st.lists(BOUNDS, max_size=3))
+            spec = {"values": sorted(values), "defaultValue": draw(BOUNDS)}
+        case _:
+            spec, scaled = {"values": ["a", draw(st.text(max_size=1))]}, {}
+    parent = {"integer": "Int", "discrete": "Discrete", "categorical": "Categorical"}.get(
+        kind, "Int"
+    )
+    below: list[Request] = []
+    while depth < 3 and draw(st.booleans()):
+        some = {"Int": ["1"], "Discrete": spec.get("values", [])[:1]}.get(parent, ["a"])
+        below.append(child(draw(trees(depth + 1)), **{f"parent{parent}Values": {"values": some}}))
+    return {
+        "parameterId": f"{kind}{depth}{draw(st.integers(0, 9))}",
+        f"{kind}ValueSpec": spec,
+        "conditionalParameterSpecs": below,
+        **scaled,
+    }
+
+
+@given(st.lists(trees(), min_size=1, max_size=2))
+def test_any_tree_is_read_or_refused(given_trees: list[Request]) -> None:
+    """Whatever was sent, it is refused in words or it holds what `core.study.spec` promises."""
+    try:
+        spec = parse(study(*given_trees))
+    except InvalidRequest as refusal:
+        assert all(v.field and v.description for v in refusal.violations)
+        return
+    for position, parameter in enumerate(spec.parameters):
+        assert parameter.parent < position
+        assert bool(parameter.when) == (parameter.parent != -1)
+        least = min(parameter.values, default=parameter.low)
+        most = max(parameter.values, default=parameter.high)
+        assert least <= most < float("inf")
+        if parameter.scale is not Scale.LINEAR:
+            assert least > 0
+        if parameter.type is ParameterType.DISCRETE:
+            assert list(parameter.values) == sorted(set(parameter.values))
+            assert parameter.default in parameter.values
+
+
+@st.composite
+def choices(draw: st.DrawFn, depth: int = 0) -> Request:
+    """A categorical tree whose ids clash now and then."""
+    below: list[Request] = []
+    while depth < 2 and len(below) < 2 and draw(st.booleans()):
+        values = draw(st.sampled_from([["a"], ["b"], ["a", "b"]]))
+        below.append(child(draw(choices(depth + 1)), parentCategoricalValues={"values": values}))
+    return categorical(draw(st.sampled_from("xyz")), conditionalParameterSpecs=below)
+
+
+def flat(
+    tree: Request, parent: int, when: list[str], out: list[tuple[str, int, list[str]]]
+) -> None:
+    out.append((tree["parameterId"], parent, when))
+    place = len(out) - 1
+    for item in tree["conditionalParameterSpecs"]:
+        flat(item["parameterSpec"], place, item["parentCategoricalValues"]["values"], out)
+
+
+def has_clash(nodes: list[tuple[str, int, list[str]]]) -> bool:
+    """Whether some assignment makes two parameters of one id active; tries them all."""
+    for chosen in itertools.product("ab", repeat=len(nodes)):
+        active: list[bool] = []
+        for _, parent, when in nodes:
+            active.append(parent == -1 or (active[parent] and chosen[parent] in when))
+        ids = [name for (name, _, _), is_active in zip(nodes, active, strict=True) if is_active]
+        if len(ids) != len(set(ids)):
+            return True
+    return False
+
+
+@given(choices())
+def test_ids_are_refused_exactly_where_two_can_be_active(tree: Request) -> None:
+    """Facts §7.2: items of the same name need disjoint conditions, on whichever level they part."""
+    nodes: list[tuple[str, int, list[str]]] = []
+    flat(tree, -1, [], nodes)
+    if has_clash(nodes):
+        assert all(field.endswith("parameter_id") for field in violations(study(tree)))
+    else:
+        assert len(parse(study(tree)).parameters) == len(nodes)

@@ -1,0 +1,124 @@
+"""Vertex tuning jobs: what is refused, with which fields, and what a valid one becomes (SPEC §6, facts §1.2, §7)."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, pool
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.names import Api
+from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
+from trainshed.core.study.spec import Goal, Metric, Selection
+
+LOSS: Request = {"metricId": "loss", "goal": "MINIMIZE"}
+STUDY: Request = {
+    "metrics": [LOSS],
+    "parameters": [{"parameterId": "x", "doubleValueSpec": {"maxValue": 1.0}}],
+}
+
+
+def tuning_job(**changes: Any) -> Request:
+    return {
+        "displayName": "tuning",
+        "studySpec": STUDY,
+        "maxTrialCount": 12,
+        "parallelTrialCount": 4,
+        "trialJobSpec": custom_job()["jobSpec"],
+        **changes,
+    }
+
+
+def parse(request: Request, max_trials: int = 0) -> ParsedTuningJob:
+    return parse_tuning_job(
+        request, region="us-central1", runtimes=FakeRuntimes(), max_trials=max_trials
+    )
+
+
+def violations(request: Request, max_trials: int = 0) -> list[str]:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(request, max_trials)
+    assert all(v.description.strip() for v in refusal.value.violations)
+    return [v.field for v in refusal.value.violations]
+
+
+def study(**changes: Any) -> Request:
+    return tuning_job(studySpec={**STUDY, **changes})
+
+
+ONE_FAULT: dict[str, tuple[Request, str]] = {
+    "no display name": (tuning_job(displayName=""), "display_name"),
+    "label": (tuning_job(labels={"Key": "v"}), "labels.Key"),
+    "no trials": (tuning_job(maxTrialCount=0, parallelTrialCount=1), "max_trial_count"),
+    "none at a time": (tuning_job(parallelTrialCount=0), "parallel_trial_count"),
+    "too many at a time": (tuning_job(parallelTrialCount=13), "parallel_trial_count"),
+    "failures below 0": (tuning_job(maxFailedTrialCount=-1), "max_failed_trial_count"),
+    "more failures than trials": (tuning_job(maxFailedTrialCount=13), "max_failed_trial_count"),
+    "no pools": (tuning_job(trialJobSpec={}), "trial_job_spec.worker_pool_specs"),
+    "machine of a trial": (
+        tuning_job(
+            trialJobSpec={"workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standard-99"})]}
+        ),
+        "trial_job_spec.worker_pool_specs[0].machine_spec.machine_type",
+    ),
+    "two objectives": (
+        study(metrics=[LOSS, {"metricId": "b", "goal": "MAXIMIZE"}]),
+        "study_spec.metrics",
+    ),
+    "metric that hypertune's lines have": (
+        study(metrics=[{"metricId": "global_step", "goal": "MAXIMIZE"}]),
+        "study_spec.metrics[0].metric_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_refusal_names_the_field(case: str) -> None:
+    """SPEC §1.4, facts §1.2, §7.3, §7.4: each rule by itself names the field that breaks it."""
+    request, field = ONE_FAULT[case]
+    assert violations(request) == [field]
+
+
+def test_all_violations_are_reported_at_once() -> None:
+    """SPEC §1.4: the study's, the trial job's and the job's own."""
+    assert set(violations({"labels": {"A": "b"}})) == {
+        "display_name",
+        "labels.A",
+        "study_spec.metrics",
+        "study_spec.parameters",
+        "trial_job_spec.worker_pool_specs",
+        "max_trial_count",
+        "parallel_trial_count",
+    }
+
+
+def test_limit_of_the_service() -> None:
+    """SPEC §6: the public limit of trials is a setting, and 0 is none."""
+    assert violations(tuning_job(), 11) == ["max_trial_count"]
+    assert parse(tuning_job(), 12).spec.max_trials == 12
+    assert parse(tuning_job(maxTrialCount=100_000)).spec.max_trials == 100_000
+
+
+def test_what_a_tuning_job_becomes() -> None:
+    """SPEC §6, facts §1.2."""
+    found = parse(
+        tuning_job(
+            studySpec={**STUDY, "measurementSelectionType": "BEST_MEASUREMENT"},
+            trialJobSpec={
+                **custom_job(pool(), container(args=["--a"]))["jobSpec"],
+                "baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"},
+            },
+            maxFailedTrialCount=3,
+            labels={"team": "a"},
+            encryptionSpec={"kmsKeyName": "k"},
+        )
+    )
+    spec = found.spec
+    assert (found.display_name, found.labels) == ("tuning", (("team", "a"),))
+    assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (12, 4, 3)
+    assert spec.study.metrics == (Metric("loss", Goal.MINIMIZE),)
+    assert spec.study.selection is Selection.BEST
+    assert (spec.trial.api, spec.trial.region) == (Api.VERTEX, "us-central1")
+    assert [p.position for p in spec.trial.pools] == [0, 1]
+    assert spec.trial.base_output_directory == "gs://bucket/out"
+    assert any("encryption_spec" in warning for warning in spec.trial.warnings)
+    assert (spec.resumed, spec.first_trial) == ((), 1)

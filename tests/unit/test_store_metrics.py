@@ -1,0 +1,103 @@
+"""What a trial has measured, read from what its primary's shim took down (SPEC §6)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.names import JobUid
+from trainshed.core.study.trials import Measurement
+from trainshed.store.logs.metrics import MetricsReader
+
+JOB = JobUid(7)
+SECOND = 10**9
+
+
+def start(at: int, incarnation: int = 1) -> dict[str, object]:
+    return {"started": at * SECOND, "incarnation": incarnation}
+
+
+def report(at: int, step: int, incarnation: int = 1, **values: float) -> dict[str, object]:
+    return {"at": at * SECOND, "step": step, "values": values, "incarnation": incarnation}
+
+
+def write(
+    root: Path, *entries: dict[str, object], attempt: int = 1, replica: str = "workerpool0-0"
+) -> Path:
+    directory = root / str(JOB) / str(attempt) / replica
+    directory.mkdir(parents=True)
+    path = directory / "metrics.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> MetricsReader:
+    return MetricsReader(tmp_path)
+
+
+def test_a_job_that_measured_nothing(tmp_path: Path, reader: MetricsReader) -> None:
+    assert reader.measurements(JOB) == ()
+    write(tmp_path, start(100))
+    assert reader.measurements(JOB) == ()
+    assert reader.tags(JOB) == ()
+    assert MetricsReader(tmp_path / "nowhere").measurements(JOB) == ()
+
+
+def test_steps_ascend_and_several_metrics_of_one_are_one_measurement(
+    tmp_path: Path, reader: MetricsReader
+) -> None:
+    """SPEC §6: ascending by step, whatever the order of the reports; time since the trial's start."""
+    write(
+        tmp_path,
+        start(100),
+        report(120, 20, loss=0.2),
+        report(110, 10, loss=0.5),
+        report(121, 20, acc=0.9),
+    )
+    assert reader.measurements(JOB) == (
+        Measurement((("loss", 0.5),), 10, 10 * SECOND),
+        Measurement((("acc", 0.9), ("loss", 0.2)), 20, 21 * SECOND),
+    )
+    assert reader.tags(JOB) == ("acc", "loss")
+
+
+def test_the_newest_value_wins_over_all_attempts(tmp_path: Path, reader: MetricsReader) -> None:
+    """SPEC §6, §2.1: a trial whose job was restarted has measured again what its last attempt measured."""
+    attempt_ten = [start(300), report(310, 1, loss=0.3)]
+    write(
+        tmp_path,
+        start(100),
+        report(110, 1, loss=0.9),
+        report(111, 1, loss=0.8),
+        report(112, 2, loss=0.7),
+    )
+    write(tmp_path, *attempt_ten, attempt=10)
+    write(tmp_path, start(200), report(210, 1, loss=0.4), attempt=2)
+    assert reader.measurements(JOB) == (
+        Measurement((("loss", 0.3),), 1, 210 * SECOND),
+        Measurement((("loss", 0.7),), 2, 12 * SECOND),
+    )
+
+
+def test_the_start_may_be_said(tmp_path: Path, reader: MetricsReader) -> None:
+    write(tmp_path, start(100), report(110, 1, loss=0.9))
+    assert reader.measurements(JOB, 105 * SECOND)[0].elapsed == 5 * SECOND
+    assert reader.measurements(JOB, 500 * SECOND)[0].elapsed == 0
+
+
+def test_only_the_primary_counts(tmp_path: Path, reader: MetricsReader) -> None:
+    """Facts §7.4."""
+    write(tmp_path, start(100), report(110, 1, loss=0.9), replica="workerpool1-0")
+    assert reader.measurements(JOB) == ()
+
+
+def test_a_torn_end_counts_once_it_is_whole(tmp_path: Path, reader: MetricsReader) -> None:
+    path = write(tmp_path, start(100), report(110, 1, loss=0.9))
+    line = json.dumps(report(111, 2, loss=0.1))
+    with path.open("a") as file:
+        file.write("not json\n" + line)
+        file.flush()
+        assert [m.step for m in reader.measurements(JOB)] == [1]
+        file.write("\n")
+    assert [m.step for m in reader.measurements(JOB)] == [1, 2]

@@ -1,0 +1,230 @@
+"""The GP bandit as its users see it: good points, few repeats, the same after a restart, in time (SPEC §6)."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from statistics import median
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.contract.studies.trees import (
+    LISTED,
+    LOSS,
+    MIXED,
+    Objective,
+    best,
+    bowl,
+    cube,
+    legal,
+    mixed_loss,
+    over,
+    pending,
+    play,
+)
+from trainshed.core.study.spec import (
+    Goal,
+    Metric,
+    Noise,
+    Parameter,
+    ParameterType,
+    StudySpec,
+    Value,
+)
+from trainshed.core.study.trials import Measurement, Parameters, TrialState
+from trainshed.studies.gp.bandit import GaussianProcessBandit
+from trainshed.studies.optimal import optimal_trials
+from trainshed.studies.port import Seen
+from trainshed.studies.random_search import RandomSearch
+
+BANDIT = GaussianProcessBandit()
+FLAT = StudySpec(cube(4), (LOSS,))
+TREE = StudySpec(MIXED, (LOSS,))
+
+
+@pytest.mark.parametrize(
+    ("spec", "objective"), [(FLAT, bowl), (TREE, mixed_loss)], ids=["bowl", "tree"]
+)
+def test_it_is_far_better_than_random(spec: StudySpec, objective: Objective) -> None:
+    """SPEC §6: the default is Bayesian. How good it is, `make bench-tuning` measures; here a tenth must be left."""
+    ours = [best(play(BANDIT, spec, objective, 30, seed)) for seed in range(3)]
+    random = [best(play(RandomSearch(), spec, objective, 30, seed)) for seed in range(3)]
+    assert median(ours) < 0.1 * median(random)
+
+
+def test_maximizing_is_minimizing_upside_down() -> None:
+    up = StudySpec(FLAT.parameters, (Metric("loss", Goal.MAXIMIZE),))
+    trials = play(BANDIT, FLAT, bowl, 12)
+    flipped = [
+        over(trial.number, trial.parameters, -bowl(dict(trial.parameters))) for trial in trials
+    ]
+    assert BANDIT.suggest(up, flipped, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)
+
+
+def test_trials_read_back_in_any_order_give_the_same() -> None:
+    """SPEC §6: suggestions are reproducible from what is stored."""
+    trials = [*play(BANDIT, TREE, mixed_loss, 14), pending(15, (("kind", "line"), ("rate", 0.01)))]
+    expected = BANDIT.suggest(TREE, trials, 2, 7)
+    stored = msgspec.json.decode(msgspec.json.encode(trials), type=list[Seen])
+    assert GaussianProcessBandit().suggest(TREE, stored, 2, 7) == expected
+    assert BANDIT.suggest(TREE, stored[::-1], 2, 7) == expected
+
+
+def test_the_seed_matters() -> None:
+    trials = play(BANDIT, FLAT, bowl, 3)
+    assert BANDIT.suggest(FLAT, trials, 1, 7) != BANDIT.suggest(FLAT, trials, 1, 8)
+
+
+@pytest.mark.parametrize("known", [0, 1, 12])
+def test_pending_points_are_not_proposed_again(known: int) -> None:
+    """SPEC §6: parallel trials: eight at once lie apart from each other."""
+    trials = play(BANDIT, FLAT, bowl, known)
+    points = BANDIT.suggest(FLAT, trials, 8, 7).parameters
+    places = np.array([[float(value) for _, value in point] for point in points])
+    for index, place in enumerate(places):
+        assert np.abs(np.delete(places, index, axis=0) - place).max(axis=1).min() > 1e-3
+
+
+def test_a_countable_space_is_tried_out_before_anything_repeats() -> None:
+    spec = StudySpec(LISTED, (LOSS,))
+    trials = play(BANDIT, spec, lambda values: float(values["size"]), 36)
+    assert len({trial.parameters for trial in trials}) == 36
+    assert legal(spec, BANDIT.suggest(spec, trials, 1, 7).parameters[0])
+
+
+def test_a_large_countable_space_repeats_nothing() -> None:
+    spec = StudySpec(
+        (
+            Parameter("n", ParameterType.INTEGER, 1, 3000),
+            Parameter("m", ParameterType.INTEGER, 1, 3),
+        ),
+        (LOSS,),
+    )
+    trials = play(
+        BANDIT, spec, lambda values: abs(float(values["n"]) - 777) + float(values["m"]), 25
+    )
+    assert len({trial.parameters for trial in trials}) == 25
+    assert best(trials) < 20
+
+
+def test_infeasible_points_are_left_behind() -> None:
+    """SPEC §6: a trial without a value teaches where not to go."""
+
+    def half(values: dict[str, Value]) -> float | None:
+        return None if float(values["x0"]) < 0.0 else bowl(values)
+
+    trials = play(BANDIT, StudySpec(cube(2), (LOSS,)), half, 30)
+    failed = [trial.state is TrialState.INFEASIBLE for trial in trials]
+    assert sum(failed[15:]) <= 3
+    assert best(trials) < 0.05
+
+
+def test_a_flat_objective_is_no_end() -> None:
+    trials = play(BANDIT, FLAT, lambda values: 1.0, 8)
+    assert len({trial.parameters for trial in trials}) == 8
+
+
+def test_noise_is_seen_through() -> None:
+    spec = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)
+    rng = np.random.default_rng(5)
+    trials = play(BANDIT, spec, lambda values: bowl(values) + float(rng.normal(0.0, 2.0)), 40)
+    last = [bowl(dict(trial.parameters)) for trial in trials[20:]]
+    assert median(last) < 4.0
+
+
+def measured(number: int, point: Parameters, *values: tuple[str, float]) -> Seen:
+    return Seen(number, TrialState.SUCCEEDED, point, Measurement(values))
+
+
+def test_several_objectives_fill_the_front() -> None:
+    """SPEC §6: multi-objective studies: a front of many trials from end to end, not one corner of it."""
+    spec = StudySpec(
+        cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE))
+    )
+    trials: list[Seen] = []
+    for number in range(1, 31):
+        (point,) = BANDIT.suggest(spec, trials, 1, 7).parameters
+        x, y = (float(value) for _, value in point)
+        trials.append(
+            measured(number, point, ("near", x * x + y * y), ("far", -((x - 1) ** 2) - y * y))
+        )
+    front = optimal_trials(spec, trials)
+    assert len(front) >= 12
+    nears = sorted(
+        float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None
+    )
+    assert nears[0] < 0.05
+    assert nears[-1] > 0.8
+
+
+def test_unsafe_points_are_avoided() -> None:
+    """SPEC §6, safety metrics: the best safe point lies at the edge of what is safe; few steps go over it."""
+    spec = StudySpec(
+        cube(2, 0.0, 1.0), (LOSS, Metric("heat", Goal.MINIMIZE, safety=0.5, safe_fraction=0.9))
+    )
+    trials: list[Seen] = []
+    for number in range(1, 26):
+        (point,) = BANDIT.suggest(spec, trials, 1, 7).parameters
+        x, y = (float(value) for _, value in point)
+        trials.append(measured(number, point, ("loss", 2.0 - x - y), ("heat", x)))
+    hot = [trial for trial in trials[5:] if trial.parameters[0][1] > 0.5]  # type: ignore[operator]
+    assert len(hot) <= 6
+    safe = [
+        2.0 - sum(float(value) for _, value in trial.parameters)
+        for trial in trials
+        if float(trial.parameters[0][1]) <= 0.5
+    ]
+    assert min(safe) < 0.6
+
+
+def test_only_safety_metrics() -> None:
+    spec = StudySpec(cube(2), (Metric("heat", Goal.MINIMIZE, safety=0.5),))
+    trials = [measured(1, (("x0", 0.0), ("x1", 0.0)), ("heat", 1.0))]
+    assert legal(spec, BANDIT.suggest(spec, trials, 1, 7).parameters[0])
+
+
+TIMED = """
+import time
+from tests.contract.studies.trees import LOSS, bowl, cube, over
+from trainshed.core.study.spec import StudySpec
+from trainshed.studies.gp.bandit import GaussianProcessBandit
+from trainshed.studies.random_search import RandomSearch
+spec = StudySpec(cube(10), (LOSS,))
+points = RandomSearch().suggest(spec, [], 20000, 3).parameters
+trials = [over(number, point, bowl(dict(point))) for number, point in enumerate(points, 1)]
+for count in (100, 1000, 20000):
+    spent = []
+    for _ in range(3):
+        started = time.process_time()
+        GaussianProcessBandit().suggest(spec, trials[:count], 1, 7)
+        spent.append(time.process_time() - started)
+    print(min(spent))
+"""
+
+
+def test_twenty_thousand_trials_cost_little_more_than_a_thousand() -> None:
+    """Under 0.1 s at 100 trials and under 0.5 s at 20,000 are the aims; here, on any machine, with much room. In a process of
+    its own with one thread, as the service does it."""
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", TIMED],
+        env=alone,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    hundred, thousand, all_of_them = (float(line) for line in done.stdout.split())
+    assert hundred < 0.8
+    assert all_of_them < 2.5
+    assert all_of_them < 4.0 * thousand
+
+
+def test_a_deleted_trial_does_no_harm() -> None:
+    """Trials may be deleted; numbers have gaps then, and a new number is never an old one."""
+    trials = play(BANDIT, FLAT, bowl, 10)
+    del trials[4]
+    again = [replace(trial) for trial in trials]
+    assert BANDIT.suggest(FLAT, again, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)

@@ -1,0 +1,109 @@
+"""Optimal trials: the best one, the Pareto front of several objectives, safety."""
+
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainshed.core.study.spec import Goal, Metric, StudySpec
+from trainshed.core.study.trials import Measurement, TrialState
+from trainshed.studies.optimal import optimal_trials
+from trainshed.studies.port import Seen
+
+UP, DOWN = Metric("up", Goal.MAXIMIZE), Metric("down", Goal.MINIMIZE)
+THIRD = Metric("third", Goal.MAXIMIZE)
+SAFE = Metric("risk", Goal.MINIMIZE, safety=0.5)
+
+
+def tried(number: int, **metrics: float) -> Seen:
+    return Seen(number, TrialState.SUCCEEDED, (), Measurement(tuple(metrics.items())))
+
+
+def numbers(spec: StudySpec, trials: Sequence[Seen]) -> list[int]:
+    return [trial.number for trial in optimal_trials(spec, trials)]
+
+
+def test_one_objective_has_the_best_and_its_equals() -> None:
+    """SPEC §6: goals."""
+    trials = [tried(1, down=2), tried(2, down=1), tried(3, down=3), tried(4, down=1)]
+    assert numbers(StudySpec((), (DOWN,)), trials) == [2, 4]
+    assert numbers(StudySpec((), (Metric("down", Goal.MAXIMIZE),)), trials) == [3]
+
+
+def test_front_of_two_objectives_ascends_by_number() -> None:
+    """SPEC §6: multi-objective studies."""
+    trials = [
+        tried(1, up=3, down=3),
+        tried(2, up=1, down=1),
+        tried(3, up=1, down=2),
+        tried(4, up=2, down=2),
+        tried(5, up=2, down=3),
+    ]
+    assert numbers(StudySpec((), (UP, DOWN)), trials) == [1, 2, 4]
+
+
+def test_who_has_no_final_measurement_or_lacks_a_metric_is_out() -> None:
+    trials = [
+        Seen(1, TrialState.INFEASIBLE, ()),
+        Seen(2, TrialState.ACTIVE, ()),
+        tried(3, up=9),
+        tried(4, up=1, down=1),
+    ]
+    assert numbers(StudySpec((), (UP, DOWN)), trials) == [4]
+    assert numbers(StudySpec((), (UP, DOWN)), trials[:3]) == []
+
+
+@pytest.mark.parametrize(("limit", "goal"), [(0.5, Goal.MINIMIZE), (0.7, Goal.MAXIMIZE)])
+def test_unsafe_trials_are_out(limit: float, goal: Goal) -> None:
+    """Facts §7.2: safetyConfig. The threshold itself is safe; what was not measured is not known to be."""
+    spec = StudySpec((), (UP, Metric("risk", goal, safety=limit)))
+    trials = [
+        tried(1, up=1, risk=limit),
+        tried(2, up=3, risk=0.6),
+        tried(3, up=9),
+    ]
+    assert numbers(spec, trials) == [1]
+
+
+def test_safety_metrics_are_no_objectives() -> None:
+    trials = [tried(1, up=1, risk=0.1), tried(2, up=2, risk=0.4)]
+    assert numbers(StudySpec((), (UP, SAFE)), trials) == [2]
+    assert numbers(StudySpec((), (SAFE,)), trials) == [1, 2]
+
+
+scores = st.integers(0, 4).map(float)
+
+
+@given(st.lists(st.tuples(scores, scores, scores), max_size=25), st.sampled_from([2, 3]))
+def test_front_is_what_nobody_dominates(points: list[tuple[float, ...]], count: int) -> None:
+    spec = StudySpec((), (UP, DOWN, THIRD)[:count])
+    trials = [
+        tried(index + 1, up=point[0], down=point[1], third=point[2])
+        for index, point in enumerate(points)
+    ]
+    goods = [(point[0], -point[1], point[2])[:count] for point in points]
+
+    def dominated(one: tuple[float, ...]) -> bool:
+        return any(
+            other != one and all(a >= b for a, b in zip(other, one, strict=True)) for other in goods
+        )
+
+    expected = [index + 1 for index, good in enumerate(goods) if not dominated(good)]
+    assert numbers(spec, trials) == expected
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_twenty_thousand_trials_take_moments(count: int) -> None:
+    """Issue: studies of 20,000 trials. A quadratic way takes minutes."""
+    draw = random.Random(1)
+    trials = [
+        tried(number, up=draw.random(), down=draw.random(), third=draw.random())
+        for number in range(1, 20_001)
+    ]
+    begun = time.process_time()
+    front = numbers(StudySpec((), (UP, DOWN, THIRD)[:count]), trials)
+    assert 1 < len(front) < 1000
+    assert time.process_time() - begun < 5

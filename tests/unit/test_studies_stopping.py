@@ -1,0 +1,354 @@
+"""Early stopping on made curves: where each rule must stop, must not, and must say that it is too early."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainshed.core.study.spec import (
+    ConvexStopping,
+    DecayCurveStopping,
+    Goal,
+    MedianStopping,
+    Metric,
+    Selection,
+    Stopping,
+    StudySpec,
+)
+from trainshed.core.study.trials import Measurement
+from trainshed.studies.port import Curve, StoppingVerdict
+from trainshed.studies.stopping.convex import predicted_final, updated_finals
+from trainshed.studies.stopping.deciding import decide
+
+NS = 1_000_000_000
+STEPS = 50
+RULES = (MedianStopping(), DecayCurveStopping(), ConvexStopping())
+
+
+def study(
+    rule: Stopping | None, goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST
+) -> StudySpec:
+    return StudySpec(
+        (),
+        (Metric("m", goal),),
+        selection=selection,
+        median_stopping=rule if isinstance(rule, MedianStopping) else None,
+        decay_curve_stopping=rule if isinstance(rule, DecayCurveStopping) else None,
+        convex_stopping=rule if isinstance(rule, ConvexStopping) else None,
+    )
+
+
+def curve(
+    number: int, values: Sequence[float], *, over: bool = True, rate: float | None = None
+) -> Curve:
+    """One measurement a step, and ten seconds a step."""
+    measurements = tuple(
+        Measurement((("m", value),), step, step * 10 * NS)
+        for step, value in enumerate(values, start=1)
+    )
+    return Curve(number, measurements, over, rate)
+
+
+def rising(end: float, pace: float = 10.0, steps: int = STEPS) -> list[float]:
+    """To `end` ever more slowly."""
+    return [end * (1 - math.exp(-step / pace)) for step in range(1, steps + 1)]
+
+
+def negated(one: Curve) -> Curve:
+    turned = tuple(
+        Measurement((("m", -(each.value("m") or 0.0)),), each.step, each.elapsed)
+        for each in one.measurements
+    )
+    return Curve(one.number, turned, one.is_over, one.learning_rate)
+
+
+def noisy(values: Sequence[float], seed: int, by: float = 0.01) -> list[float]:
+    draw = random.Random(seed)
+    return [value + draw.gauss(0, by) for value in values]
+
+
+FINISHED = [curve(i, rising(0.5 + 0.04 * i, 8 + i % 3)) for i in range(1, 11)]
+HOPELESS = curve(99, rising(0.3)[:30], over=False)
+PROMISING = curve(98, rising(0.95)[:30], over=False)
+
+
+def verdict(
+    rule: Stopping, trial: Curve, others: Sequence[Curve], goal: Goal = Goal.MAXIMIZE
+) -> StoppingVerdict:
+    if goal is Goal.MINIMIZE:
+        trial, others = negated(trial), [negated(one) for one in others]
+    return decide(study(rule, goal), trial, others)
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_hopeless_trial_is_stopped_and_promising_one_is_not(rule: Stopping, goal: Goal) -> None:
+    """SPEC §6: early stopping (median, decay curve, convex); goals."""
+    assert verdict(rule, HOPELESS, FINISHED, goal).should_stop
+    found = verdict(rule, PROMISING, FINISHED, goal)
+    assert not found.should_stop
+    assert "Too early" not in found.why
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_noise_changes_neither(rule: Stopping, goal: Goal) -> None:
+    """SPEC §6: early stopping."""
+    others = [curve(i, noisy(rising(0.5 + 0.04 * i, 8 + i % 3), i)) for i in range(1, 11)]
+    for seed in range(5):
+        hopeless = curve(99, noisy(rising(0.3)[:30], 100 + seed), over=False)
+        promising = curve(98, noisy(rising(0.95)[:30], 200 + seed), over=False)
+        assert verdict(rule, hopeless, others, goal).should_stop
+        assert not verdict(rule, promising, others, goal).should_stop
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    ("trial", "others"),
+    [
+        (HOPELESS, FINISHED[:4]),
+        (Curve(99, (), False), FINISHED),
+        (HOPELESS, [Curve(one.number, one.measurements, False) for one in FINISHED]),
+        (HOPELESS, []),
+    ],
+    ids=["few finished", "nothing measured", "all pending", "alone"],
+)
+def test_too_early(rule: Stopping, trial: Curve, others: Sequence[Curve]) -> None:
+    """SPEC §6: early stopping."""
+    found = decide(study(rule), trial, others)
+    assert not found.should_stop
+    assert found.why.startswith("Too early")
+
+
+@pytest.mark.parametrize("rule", [DecayCurveStopping(), ConvexStopping()])
+def test_few_measurements_are_too_early(rule: Stopping) -> None:
+    """Facts §7.2: minMeasurementCount is 5 by default."""
+    found = decide(study(rule), curve(99, rising(0.3)[:4], over=False), FINISHED)
+    assert found.why.startswith("Too early: the trial has 4 measurements, 5 are needed")
+
+
+def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectives() -> None:
+    over = Curve(99, HOPELESS.measurements, True)
+    two = StudySpec(
+        (),
+        (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)),
+        median_stopping=MedianStopping(),
+    )
+    for found in (
+        decide(study(None), HOPELESS, FINISHED),
+        decide(study(MedianStopping()), over, FINISHED),
+        decide(two, HOPELESS, FINISHED),
+    ):
+        assert not found.should_stop
+
+
+@given(
+    st.sampled_from(RULES),
+    st.sampled_from(list(Goal)),
+    st.sampled_from(list(Selection)),
+    st.lists(st.lists(st.floats(-1, 1), min_size=5, max_size=12), min_size=6, max_size=9),
+    st.lists(st.floats(-1, 1), min_size=1, max_size=12),
+)
+@settings(deadline=None, max_examples=150)
+def test_best_so_far_is_never_stopped(
+    rule: Stopping, goal: Goal, selection: Selection, others: list[list[float]], own: list[float]
+) -> None:
+    """SPEC §6: early stopping. Whatever the curves: who has reached the best value of all goes on."""
+    best = max(value for values in (*others, own) for value in values)
+    trial = curve(99, [*own, best], over=False)
+    finished = [curve(i, values) for i, values in enumerate(others, start=1)]
+    if goal is Goal.MINIMIZE:
+        trial, finished = negated(trial), [negated(one) for one in finished]
+    assert not decide(study(rule, goal, selection), trial, finished).should_stop
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_order_of_the_others_does_not_matter(rule: Stopping) -> None:
+    """SPEC §6: as if nothing had happened."""
+    assert decide(study(rule), HOPELESS, FINISHED) == decide(study(rule), HOPELESS, FINISHED[::-1])
+
+
+# The median rule.
+
+
+def test_median_compares_the_best_value_with_running_averages() -> None:
+    """Facts §7.2: the trial's best, strictly below the median of running averages up to its last measurement."""
+    others = [curve(i, [0.0, 2.0, 100.0]) for i in range(1, 6)]
+    equal = decide(study(MedianStopping()), curve(9, [1.0, 0.0], over=False), others)
+    below = decide(study(MedianStopping()), curve(9, [0.99, 0.0], over=False), others)
+    assert (equal.should_stop, below.should_stop) == (False, True)
+
+
+def test_median_by_elapsed_time() -> None:
+    """Facts §7.2: medianAutomatedStoppingSpec; by time the trial stands where the others had measured only once."""
+    others = [curve(i, [0.5, 2.0, 3.0]) for i in range(1, 6)]
+    slow = tuple(
+        Measurement((("m", value),), step, 5 * NS * (step + 1))
+        for step, value in ((1, 0.5), (2, 0.6))
+    )
+    trial = Curve(9, slow, False)
+    assert decide(study(MedianStopping()), trial, others).should_stop
+    by_time = decide(study(MedianStopping(use_elapsed=True)), trial, others)
+    assert not by_time.should_stop
+    assert "after 15 s" in by_time.why
+
+
+def test_median_counts_only_who_had_measured_by_then() -> None:
+    late = [Curve(i, (Measurement((("m", 5.0),), 40),), True) for i in range(1, 9)]
+    found = decide(study(MedianStopping()), curve(9, [0.1] * 10, over=False), late)
+    assert found.why.startswith("Too early: 0 trials")
+
+
+# Decay curve.
+
+
+def test_decay_curve_lets_slow_starters_run_where_slow_starters_won() -> None:
+    """API description: very low probability to beat the best. The same curve has none where all have the same pace."""
+    trial = curve(99, rising(0.92, 30.0)[:15], over=False)
+    slow_won = [curve(i, rising(0.4 + 0.05 * i, 3.0 * i)) for i in range(1, 11)]
+    one_pace = [curve(i, rising(0.7 + 0.02 * i, 8.0)) for i in range(1, 11)]
+    assert not decide(study(DecayCurveStopping()), trial, slow_won).should_stop
+    assert decide(study(DecayCurveStopping()), trial, one_pace).should_stop
+
+
+def test_decay_curve_is_not_blinded_by_a_diverged_trial() -> None:
+    diverged = curve(50, [-math.exp(step) for step in range(STEPS)])
+    assert decide(study(DecayCurveStopping()), HOPELESS, [*FINISHED, diverged]).should_stop
+    assert not decide(study(DecayCurveStopping()), PROMISING, [*FINISHED, diverged]).should_stop
+
+
+def test_decay_curve_says_nothing_where_nobody_came_so_far() -> None:
+    short = [curve(i, rising(0.9)[:20]) for i in range(1, 11)]
+    assert decide(study(DecayCurveStopping()), HOPELESS, short).why.startswith("Too early")
+
+
+def test_decay_curve_by_elapsed_time() -> None:
+    found = decide(study(DecayCurveStopping(use_elapsed=True)), HOPELESS, FINISHED)
+    assert found.should_stop
+    assert "after 300 s" in found.why
+
+
+@pytest.mark.parametrize("values", [[0.5] * STEPS, rising(0.9)], ids=["flat", "alike"])
+def test_decay_curve_with_nothing_to_learn_from(values: list[float]) -> None:
+    """All finished trials are the same; who stands lower has no chance, who stands higher goes on."""
+    others = [curve(i, values) for i in range(1, 11)]
+    low = curve(99, [value - 0.1 for value in values[:30]], over=False)
+    high = curve(99, [value + 0.1 for value in values[:30]], over=False)
+    assert decide(study(DecayCurveStopping()), low, others).should_stop
+    assert not decide(study(DecayCurveStopping()), high, others).should_stop
+
+
+# Convex.
+
+
+def test_convex_waits_for_its_first_step() -> None:
+    """Facts §7.2: minStepCount, by default a tenth of maxStepCount; only a measurement beyond it counts."""
+    trial = curve(99, noisy([0.01] * 10, 1, 0.0001), over=False)
+    for rule, early in (
+        (ConvexStopping(max_steps=100), True),
+        (ConvexStopping(max_steps=99), False),
+        (ConvexStopping(min_steps=10), True),
+        (ConvexStopping(min_steps=9), False),
+    ):
+        found = decide(study(rule), trial, FINISHED)
+        assert found.why.startswith("Too early") is early, rule
+        assert found.should_stop is not early, rule
+
+
+def test_convex_wants_one_finished_trial_more_than_measurements() -> None:
+    """API description: min_measurement_count + 1 completed trials."""
+    assert "6 are needed" in decide(study(ConvexStopping()), HOPELESS, FINISHED[:5]).why
+    assert decide(study(ConvexStopping()), HOPELESS, FINISHED[:6]).should_stop
+    three = ConvexStopping(min_measurements=3)
+    assert decide(study(three), HOPELESS, FINISHED[:4]).should_stop
+
+
+def test_convex_goes_by_the_slope_to_the_last_step() -> None:
+    """API description: an overestimate at max_num_steps according to the slope."""
+    others = [curve(i, rising(0.5)) for i in range(1, 8)]
+    line = curve(99, [0.01 * step for step in range(1, 21)], over=False)
+    assert decide(study(ConvexStopping(max_steps=45)), line, others).should_stop
+    assert not decide(study(ConvexStopping(max_steps=60)), line, others).should_stop
+
+
+def test_convex_says_nothing_of_a_flat_curve() -> None:
+    """API description: no prediction if the curve is completely flat."""
+    flat = curve(99, [0.1] * 20, over=False)
+    assert "flat" in decide(study(ConvexStopping()), flat, FINISHED).why
+
+
+def test_convex_by_elapsed_time_counts_seconds() -> None:
+    """API description: with use_elapsed_duration the step counts are seconds."""
+    late = ConvexStopping(use_elapsed=True, min_steps=300, max_steps=500)
+    assert decide(study(late), HOPELESS, FINISHED).why.startswith("Too early")
+    soon = ConvexStopping(use_elapsed=True, min_steps=299, max_steps=500)
+    assert decide(study(soon), HOPELESS, FINISHED).should_stop
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_convex_predicts_the_final_value_of_what_it_stops(goal: Goal) -> None:
+    """API description: a last measurement with max_num_steps and the predicted value."""
+    rule = ConvexStopping(max_steps=STEPS)
+    trial, others = HOPELESS, FINISHED
+    if goal is Goal.MINIMIZE:
+        trial, others = negated(trial), [negated(one) for one in others]
+    found = predicted_final(rule, study(rule, goal), trial, others)
+    assert found is not None
+    assert found.step == STEPS
+    value = found.value("m") or 0.0
+    assert abs(value) == pytest.approx(rising(0.3)[-1], abs=0.02)
+    assert (value < 0) is (goal is Goal.MINIMIZE)
+
+
+def test_convex_uses_the_learning_rate() -> None:
+    """Facts §7.2: learningRateParameterName. Others with four times the rate were as far at a quarter of the steps."""
+    rule = ConvexStopping(max_steps=STEPS, learning_rate="rate")
+    truth = rising(0.6, 40.0)
+    trial = curve(99, truth[:20], over=False, rate=0.1)
+    fast = [curve(i, rising(0.5 + 0.05 * i, 10.0), rate=0.4) for i in range(1, 9)]
+
+    def error(others: Sequence[Curve]) -> float:
+        found = predicted_final(rule, study(rule), trial, others)
+        return abs(((found and found.value("m")) or 0.0) - truth[-1])
+
+    unknown = [Curve(one.number, one.measurements, True) for one in fast]
+    assert error(fast) < 0.02
+    assert error(unknown) > 2 * error(fast)
+
+
+def test_convex_updates_the_stopped_ones_only_if_asked() -> None:
+    """API description: updateAllStoppedTrials."""
+    stopped = [curve(20, rising(0.3)[:20]), curve(21, [0.2] * 10)]
+    for rule, expected in ((ConvexStopping(), []), (ConvexStopping(update_all_stopped=True), [20])):
+        found = updated_finals(rule, study(rule), stopped, FINISHED)
+        assert [number for number, _ in found] == expected
+
+
+@pytest.mark.parametrize("rule", [DecayCurveStopping(), ConvexStopping()])
+def test_best_of_a_family_of_noisy_curves_survives(rule: Stopping) -> None:
+    """SPEC §6: early stopping. Hardly any that would have become the best is stopped, most of the others are."""
+    draw = random.Random(7)
+
+    def one() -> list[float]:
+        values = rising(draw.uniform(0.5, 0.95), draw.uniform(3, 20))
+        return noisy(values, draw.randrange(10**6))
+
+    lost = winners = stopped = losers = 0
+    for _ in range(100):
+        others = [curve(i, one()) for i in range(1, 13)]
+        best = max(other.measurements[-1].value("m") or 0.0 for other in others)
+        values = one()
+        halted = any(
+            decide(study(rule), curve(99, values[:step], over=False), others).should_stop
+            for step in (10, 20, 30, 40)
+        )
+        if values[-1] > best + 0.02:
+            winners, lost = winners + 1, lost + halted
+        elif values[-1] < best - 0.05:
+            losers, stopped = losers + 1, stopped + halted
+    assert winners >= 5
+    assert lost <= 1
+    assert stopped > 0.7 * losers

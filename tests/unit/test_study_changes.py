@@ -1,0 +1,269 @@
+"""What may happen to a trial, and what clients may say of one (SPEC §6, facts §7)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from trainshed.core.errors import FailedPrecondition, InvalidRequest
+from trainshed.core.lifecycle.transitions import Next
+from trainshed.core.specs.request import Faults
+from trainshed.core.study import changes
+from trainshed.core.study.changes import TRIAL, TrialTrigger
+from trainshed.core.study.proposing import Claim, GivenTrial, parse_trial
+from trainshed.core.study.reading import (
+    GivenMeasurement,
+    GivenMetric,
+    GivenParameter,
+    read_measurement,
+    read_parameters,
+)
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
+from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+
+SPEC = StudySpec(
+    parameters=(
+        Parameter("rate", ParameterType.DOUBLE, low=0.001, high=1.0),
+        Parameter("model", ParameterType.CATEGORICAL, categories=("linear", "deep")),
+        Parameter("layers", ParameterType.INTEGER, low=1, high=5, parent=1, when=("deep",)),
+        Parameter("width", ParameterType.DISCRETE, values=(16.0, 32.0), parent=2, when=(2, 3)),
+    ),
+    metrics=(Metric("loss", Goal.MINIMIZE), Metric("memory", Goal.MINIMIZE, safety=4.0)),
+)
+LOSS = Measurement((("loss", 0.5), ("memory", 1.0)), step=1)
+
+
+def a_trial(state: TrialState = TrialState.REQUESTED) -> Trial:
+    return Trial(StudyUid(1), 7, state, (("rate", 0.1),), created=10)
+
+
+# --- changes
+
+
+def test_a_trial_goes_from_request_to_success() -> None:
+    """SPEC §2: the states of a trial."""
+    given = changes.assigned(a_trial(), "worker", 20)
+    assert (given.state, given.client, given.started) == (TrialState.ACTIVE, "worker", 20)
+    measured = changes.measured(given, 30)
+    assert measured == given, "only the first sign of life is a start"
+    done = changes.completed(measured, LOSS, 40)
+    assert (done.state, done.final, done.ended) == (TrialState.SUCCEEDED, LOSS, 40)
+
+
+def test_who_measures_a_requested_trial_evaluates_it() -> None:
+    measured = changes.measured(a_trial(), 20)
+    assert (measured.state, measured.started) == (TrialState.ACTIVE, 20)
+
+
+def test_a_trial_completed_without_a_measurement_is_infeasible() -> None:
+    """Facts §1.2: INFEASIBLE is done without a final measurement."""
+    done = changes.completed(a_trial(TrialState.ACTIVE), None, 40)
+    assert (done.state, done.final, done.ended) == (TrialState.INFEASIBLE, None, 40)
+    assert done.infeasible_reason == changes.NOT_MEASURED
+
+
+def test_a_trial_that_is_to_stop_may_still_report() -> None:
+    told = changes.stopped(a_trial(TrialState.ACTIVE))
+    assert (told.state, told.stopped_early) == (TrialState.STOPPING, True)
+    assert changes.stopped(told) == told, "being told twice is fine"
+    assert changes.measured(told, 30).state is TrialState.STOPPING
+    assert changes.completed(told, LOSS, 40).state is TrialState.SUCCEEDED
+
+
+@pytest.mark.parametrize("state", [state for state in TrialState if state.is_over])
+def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
+    over = a_trial(state)
+    refused = (
+        lambda: changes.assigned(over, "worker", 20),
+        lambda: changes.measured(over, 20),
+        lambda: changes.stopped(over),
+        lambda: changes.completed(over, LOSS, 20),
+        lambda: changes.infeasible(over, "late", 20),
+    )
+    for change in refused:
+        with pytest.raises(FailedPrecondition, match=f"Trial 7 is {state} and cannot be"):
+            change()
+
+
+@pytest.mark.parametrize("state", [TrialState.ACTIVE, TrialState.STOPPING])
+def test_two_clients_do_not_get_one_trial(state: TrialState) -> None:
+    with pytest.raises(FailedPrecondition, match="somebody evaluates it already"):
+        changes.assigned(a_trial(state), "other", 20)
+
+
+def test_every_trigger_is_told_in_words_and_every_unfinished_trial_can_end() -> None:
+    """SPEC §2: no state is a trap."""
+    for state in TrialState:
+        if state.is_over:
+            continue
+        for trigger in (TrialTrigger.COMPLETED, TrialTrigger.FOUND_INFEASIBLE):
+            cell = TRIAL.cells[state, trigger]
+            assert isinstance(cell, Next) and cell.state.is_over
+
+
+# --- parameters
+
+
+def params(**values: float | str | None) -> list[GivenParameter]:
+    return [
+        GivenParameter(f"trial.parameters[{index}]", "parameter_id", name, value)
+        for index, (name, value) in enumerate(values.items())
+    ]
+
+
+def refused(given: list[GivenParameter]) -> dict[str, str]:
+    faults = Faults()
+    read_parameters(SPEC, given, faults, at="trial.parameters")
+    with pytest.raises(InvalidRequest) as caught:
+        faults.refuse()
+    return {fault.field: fault.description for fault in caught.value.violations}
+
+
+def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
+    """SPEC §6: every parameter type and conditional parameters."""
+    faults = Faults()
+    given = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
+    read = read_parameters(SPEC, given, faults, at="trial.parameters")
+    faults.refuse()
+    assert read == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
+    assert [type(value) for _, value in read] == [float, str, int, float]
+
+
+def test_only_active_parameters_are_asked_for() -> None:
+    faults = Faults()
+    read = read_parameters(SPEC, params(rate=0.5, model="linear"), faults, at="trial.parameters")
+    faults.refuse()
+    assert read == (("rate", 0.5), ("model", "linear"))
+
+
+def test_every_wrong_parameter_is_named_at_once() -> None:
+    """SPEC §1.4."""
+    told = refused(params(rate=2.0, model="shallow", depth=1.0))
+    assert told == {
+        "trial.parameters[0].value": "2.0 is no value of 'rate', which has numbers from 0.001 to 1.",
+        "trial.parameters[1].value": "'shallow' is no value of 'model', which has the values linear, deep.",
+        "trial.parameters[2].parameter_id": "'depth' is no parameter of the study, which has rate, model, layers, width.",
+    }
+
+
+def test_an_inactive_parameter_is_refused_however_deep_it_stands() -> None:
+    told = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
+    assert told == {
+        "trial.parameters[2].parameter_id": "'layers' is not active here: it asks for model = deep.",
+        "trial.parameters[3].parameter_id": "'width' is not active here: it asks for layers = 2, 3.",
+    }
+
+
+def test_nothing_is_said_of_the_children_of_a_wrong_parameter() -> None:
+    told = refused(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
+    assert list(told) == ["trial.parameters[1].value"]
+
+
+@pytest.mark.parametrize("value", [2.5, 0.0, 6.0, math.nan, math.inf, "2", None])
+def test_what_is_no_integer_of_the_range_is_refused(value: float | str | None) -> None:
+    told = refused(params(rate=0.5, model="deep", layers=value))
+    assert list(told) == ["trial.parameters[2].value"]
+    assert "whole numbers from 1 to 5" in told["trial.parameters[2].value"]
+
+
+def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
+    twice = [*params(rate=0.5), GivenParameter("trial.parameters[1]", "parameter_id", "rate", 0.6)]
+    told = refused(twice)
+    assert told["trial.parameters[1].parameter_id"].startswith("'rate' is given twice")
+    assert told["trial.parameters"].startswith("The parameter 'model' is missing")
+
+
+# --- measurements
+
+
+def measurement(step: int = 0, elapsed: int = 0, **metrics: float) -> GivenMeasurement:
+    return GivenMeasurement(
+        "measurement",
+        "elapsed_duration",
+        tuple(
+            GivenMetric(f"measurement.metrics[{index}]", "metric_id", name, value)
+            for index, (name, value) in enumerate(metrics.items())
+        ),
+        step,
+        elapsed,
+    )
+
+
+def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() -> None:
+    faults = Faults()
+    read = read_measurement(SPEC, measurement(3, 5, loss=0.1), faults, final=False)
+    faults.refuse()
+    assert read == Measurement((("loss", 0.1),), 3, 5)
+    read_measurement(SPEC, measurement(loss=0.1), faults, final=True)
+    with pytest.raises(InvalidRequest, match="missing: memory"):
+        faults.refuse()
+
+
+def test_every_fault_of_a_measurement_is_named_at_once() -> None:
+    """SPEC §1.4."""
+    faults = Faults()
+    given = measurement(-1, -1, loss=math.nan, gain=1.0)
+    read_measurement(SPEC, given, faults, final=False)
+    with pytest.raises(InvalidRequest) as caught:
+        faults.refuse()
+    assert [fault.field for fault in caught.value.violations] == [
+        "measurement.metrics[0].value",
+        "measurement.metrics[1].metric_id",
+        "measurement.step_count",
+        "measurement.elapsed_duration",
+    ]
+
+
+def test_a_measurement_of_nothing_is_refused() -> None:
+    faults = Faults()
+    read_measurement(SPEC, measurement(), faults, final=True)
+    with pytest.raises(InvalidRequest, match="No metric is given; the study has loss, memory"):
+        faults.refuse()
+
+
+# --- a client's own trial
+
+WANTED = GivenTrial("trial", params(rate=0.5, model="linear"))
+
+
+def test_a_wanted_trial_belongs_to_nobody() -> None:
+    trial, measured = parse_trial(SPEC, StudyUid(1), replace(WANTED, client="me"), 5)
+    assert (trial.state, trial.client, trial.created, trial.started) == (
+        TrialState.REQUESTED,
+        "",
+        5,
+        0,
+    )
+    assert measured == ()
+
+
+def test_a_trial_with_a_final_measurement_succeeded() -> None:
+    final = measurement(2, loss=0.1, memory=1)
+    trial, _ = parse_trial(SPEC, StudyUid(1), replace(WANTED, final=final, client="me"), 5)
+    assert (trial.state, trial.client) == (TrialState.SUCCEEDED, "me")
+    assert trial.final == Measurement((("loss", 0.1), ("memory", 1)), 2)
+    assert (trial.created, trial.started, trial.ended) == (5, 5, 5)
+
+
+def test_the_final_measurement_of_a_trial_that_succeeded_may_be_among_its_own() -> None:
+    curve = (measurement(2, loss=0.2, memory=1), measurement(1, loss=0.1, memory=1))
+    given = replace(WANTED, measurements=curve, claim=Claim.SUCCEEDED)
+    trial, measured = parse_trial(SPEC, StudyUid(1), given, 5)
+    assert [each.step for each in measured] == [1, 2]
+    assert trial.final == measured[1], "the last one, as the spec says"
+
+
+def test_a_trial_cannot_have_succeeded_without_a_measurement() -> None:
+    with pytest.raises(InvalidRequest, match=r"trial\.final_measurement: A trial that SUCCEEDED"):
+        parse_trial(SPEC, StudyUid(1), replace(WANTED, claim=Claim.SUCCEEDED), 5)
+
+
+def test_an_infeasible_trial_has_its_reason_and_no_final_measurement() -> None:
+    final = measurement(2, loss=0.1, memory=1)
+    given = replace(WANTED, final=final, claim=Claim.INFEASIBLE, reason="no memory")
+    trial, _ = parse_trial(SPEC, StudyUid(1), given, 5)
+    assert (trial.state, trial.final, trial.infeasible_reason) == (
+        TrialState.INFEASIBLE,
+        None,
+        "no memory",
+    )

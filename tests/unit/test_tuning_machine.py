@@ -1,0 +1,549 @@
+"""The life of a tuning job, look by look (SPEC §6, facts §7.3): what its trials' jobs show leads to its next state."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.tuning_jobs import METRIC, study_spec, tuning
+from tests.sim.tuning_play import Play
+from tests.unit.jobs import CREATED, SECOND
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api
+from trainshed.core.specs.model import Scheduling
+from trainshed.core.study.spec import Goal, Limits, Selection
+from trainshed.core.study.trials import TrialState
+from trainshed.core.tuning import machine
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.turn import Turn
+
+S = JobState
+
+
+def play(trials: int = 6, parallel: int = 3, failed: int = 0, **how: object) -> Play:
+    """A tuning job whose first trials have begun."""
+    return Play(tuning(trials=trials, parallel=parallel, failed=failed, **how)).look()  # pyright: ignore[reportArgumentType] # by name
+
+
+def ends(subject: Play, *values: float | None) -> Play:
+    """Its trials end one after the other, each seen; None: the program failed."""
+    for number, value in enumerate(values, 1):
+        if value is None:
+            subject.becomes(number, S.FAILED, "exited with a non-zero status of 1")
+        else:
+            subject.succeeds(number, value)
+        subject.look()
+        assert not subject.wrong()
+    return subject
+
+
+# --- trials begin ---
+
+
+def test_as_many_trials_begin_as_may_run_at_once() -> None:
+    """SPEC §6, parallel trials; each is a job of its own."""
+    subject = play(trials=6, parallel=3)
+    assert sorted(subject.trials) == [1, 2, 3]
+    jobs = [job for job in subject.jobs.values() if job is not None]
+    assert [str(job.spec.trial) for job in jobs] == ["1", "2", "3"]
+    assert [job.parent.trial for job in jobs if job.parent] == [1, 2, 3]
+    assert jobs[0].spec.base_output_directory.endswith("/1")
+    assert jobs[0].spec.pool(0).program.args == ("--x", "0.1")
+    assert jobs[0].labels == subject.job.labels
+    assert {trial.job for trial in subject.trials.values()} == {job.uid for job in jobs}
+
+
+def test_the_next_trial_begins_when_one_ends_until_there_are_enough() -> None:
+    subject = ends(play(trials=4, parallel=2), 0.5)
+    assert sorted(subject.trials) == [1, 2, 3]
+    assert [each.number for each in subject.job.running] == [2, 3]
+    ends(subject, 0.5, 0.6, 0.7, 0.4)
+    assert sorted(subject.trials) == [1, 2, 3, 4]
+    assert subject.job.state is S.SUCCEEDED
+
+
+def test_a_look_at_what_has_not_changed_changes_nothing() -> None:
+    """Looking again after a crash goes on where it ended."""
+    subject = play()
+    before = subject.job, dict(subject.trials)
+    told = len(subject.told)
+    subject.look()
+    assert (subject.job, subject.trials) == before
+    assert len(subject.told) == told
+
+
+def test_trials_of_an_ml_job_bear_its_name_and_no_wait_of_their_own() -> None:
+    """SPEC §6; docs/choices.md: `maxWaitTime` is the whole job's."""
+    subject = play(api=Api.ML, scheduling=Scheduling(max_wait=SECOND))
+    job = subject.jobs[2]
+    assert job is not None
+    assert str(job.name).endswith("tuning_7000.2")
+    assert job.spec.scheduling.max_wait is None
+
+
+# --- states ---
+
+
+def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
+    """SPEC §2: PREPARING as soon as one has room, RUNNING as soon as one runs; its start is that trial's."""
+    subject = play()
+    assert subject.job.state is S.QUEUED
+    assert subject.becomes(2, S.PREPARING).look().job.state is S.PREPARING
+    subject.becomes(2, S.RUNNING)
+    at = subject.now
+    assert subject.look().job.state is S.RUNNING
+    assert (subject.job.started, subject.trials[2].started) == (at, at)
+    assert subject.becomes(2, S.PREPARING).look().job.state is S.RUNNING
+
+
+def test_a_trial_that_is_over_before_anybody_saw_it_run_is_taken_in() -> None:
+    """The service was away meanwhile."""
+    subject = play(trials=1, parallel=1).succeeds(1, 0.5).look()
+    assert subject.job.state is S.SUCCEEDED
+    assert subject.job.started
+    assert not subject.wrong()
+
+
+# --- results ---
+
+
+def test_the_best_trial_is_the_one_with_the_highest_value() -> None:
+    subject = ends(play(), 0.1, 0.9, 0.9, 0.3, 0.2, 0.8)
+    assert (subject.job.best, subject.job.best_value) == (2, 0.9)
+    assert subject.last == (
+        "The tuning job succeeded: 6 of 6 trials succeeded; the best is trial 2 with 0.9."
+    )
+
+
+def test_the_best_trial_is_the_one_with_the_lowest_value_where_less_is_better() -> None:
+    subject = ends(play(spec=study_spec(Goal.MINIMIZE)), 0.4, 0.9, -2.0, 0.3, 0.2, 0.8)
+    assert (subject.job.best, subject.job.best_value) == (3, -2.0)
+
+
+@pytest.mark.parametrize(("selection", "value"), [(Selection.LAST, 0.2), (Selection.BEST, 0.7)])
+def test_the_final_measurement_is_the_last_or_the_best(selection: Selection, value: float) -> None:
+    """Facts §7.4, measurementSelectionType."""
+    subject = play(trials=1, parallel=1, spec=study_spec(selection=selection))
+    subject.succeeds(1, 0.5, 0.7, 0.2).look()
+    final = subject.trials[1].final
+    assert final is not None
+    assert final.value(METRIC) == value
+
+
+def test_what_a_trial_measures_is_stored_while_it_runs_and_once() -> None:
+    """SPEC §6: trial states in the job while it runs."""
+    subject = play().becomes(1, S.RUNNING).reports(1, 0.1, 0.2).look()
+    assert [one.step for one in subject.stored[1]] == [1, 2]
+    subject.reports(1, 0.3).look().look()
+    assert [one.step for one in subject.stored[1]] == [1, 2, 3]
+    assert subject.trials[1].state is TrialState.ACTIVE
+
+
+# --- trials without a result ---
+
+
+def test_a_trial_that_reports_another_metric_is_told_which_one_is_asked_for() -> None:
+    """Facts §7.4: a trial without the metric is INFEASIBLE."""
+    subject = play(failed=6).reports(1, 0.5, tag="accuracy").becomes(1, S.SUCCEEDED).look()
+    trial = subject.trials[1]
+    assert trial.state is TrialState.INFEASIBLE
+    assert "'accuracy'" in trial.infeasible_reason
+    assert f"'{METRIC}'" in trial.infeasible_reason
+    assert subject.job.failed == 1
+
+
+def test_a_trial_that_reports_nothing_is_told_how_to() -> None:
+    subject = play(failed=6).becomes(1, S.SUCCEEDED).look()
+    assert "hypertune" in subject.trials[1].infeasible_reason
+
+
+def test_a_trial_whose_program_fails_has_no_result_though_it_measured_something() -> None:
+    subject = play(failed=6).reports(1, 0.9).becomes(1, S.FAILED, "it ran out of memory").look()
+    trial = subject.trials[1]
+    assert (trial.state, trial.final) == (TrialState.INFEASIBLE, None)
+    assert trial.infeasible_reason == "it ran out of memory"
+    assert not subject.job.best
+
+
+@pytest.mark.parametrize("gone", ["cancelled", "deleted"])
+def test_a_trial_that_somebody_ends_by_hand_is_not_held_against_the_job(gone: str) -> None:
+    subject = play()
+    if gone == "cancelled":
+        subject.becomes(1, S.CANCELLED, "The job was cancelled by the user.").look()
+    else:
+        subject.is_deleted(1).look()
+    assert subject.trials[1].state is TrialState.INFEASIBLE
+    assert (subject.job.infeasible, subject.job.failed) == (1, 0)
+    assert subject.job.outcome is None
+    assert sorted(subject.trials) == [1, 2, 3, 4]
+    assert not subject.wrong()
+
+
+def test_a_job_none_of_whose_trials_has_a_result_fails() -> None:
+    subject = play(trials=2, parallel=2).is_deleted(1).is_deleted(2).look()
+    assert subject.job.state is S.FAILED
+    assert subject.job.error is not None
+    assert "None of the 2 trials has a result" in subject.job.error.message
+    assert not subject.wrong()
+
+
+# --- too many failures ---
+
+
+def test_a_first_trial_that_fails_ends_the_job_at_once_and_says_why() -> None:
+    """Facts §7.3: maxFailedTrialCount unset."""
+    subject = ends(play(), None)
+    assert subject.job.outcome is not None
+    assert subject.job.state is not S.FAILED, "its other trials still run"
+    assert {uid for uid, _ in machine.to_cancel(subject.job)} == {
+        r.job for r in subject.job.running
+    }
+    assert {cause for _, cause in machine.to_cancel(subject.job)} == {CancelCause.PARENT}
+    subject.obey().look()
+    assert subject.job.state is S.FAILED
+    assert subject.job.error is not None
+    assert "Trial 1 failed" in subject.job.error.message
+    assert "non-zero status of 1" in subject.job.error.message
+    assert sorted(subject.trials) == [1, 2, 3]
+    assert not subject.wrong()
+
+
+def test_the_first_trial_is_the_first_that_ends() -> None:
+    """Facts §7.3."""
+    subject = play().becomes(3, S.FAILED, "no").look()
+    assert subject.job.outcome is not None
+    other = play().succeeds(2, 0.5).look().becomes(1, S.FAILED, "no").look()
+    assert other.job.outcome is None
+
+
+def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before() -> None:
+    """Facts §7.3, maxFailedTrialCount."""
+    subject = ends(play(trials=9, failed=3), None, None)
+    assert subject.job.outcome is None
+    subject.becomes(3, S.FAILED).look()
+    assert subject.job.outcome is not None
+    assert subject.job.outcome.state is S.FAILED
+    error = subject.obey().look().job.error
+    assert error is not None
+    assert error.message.startswith("3 trials failed (0 succeeded)")
+
+
+def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job() -> None:
+    """Facts §7.3 gives no figures; docs/choices.md: at least three, and more than twice the results."""
+    subject = ends(play(trials=20, parallel=1), 0.5, None, None)
+    assert subject.job.outcome is None
+    subject.becomes(4, S.FAILED).look()
+    assert subject.job.state is S.FAILED
+    enough = ends(play(trials=20, parallel=1), 0.5, 0.5, None, None, None, None)
+    assert enough.job.outcome is None
+    assert enough.becomes(7, S.FAILED).look().job.state is S.FAILED
+
+
+def test_trials_that_are_cut_off_by_the_end_of_the_job_are_not_counted_as_failed() -> None:
+    subject = ends(play(), None).obey().look()
+    assert (subject.job.infeasible, subject.job.failed) == (3, 1)
+
+
+def test_the_service_that_cannot_go_on_ends_the_job() -> None:
+    subject = play().look(broken=True)
+    assert subject.job.outcome is not None
+    subject.obey().look()
+    assert subject.job.state is S.FAILED
+    assert subject.job.error is not None
+    assert (subject.job.error.code, subject.job.error.reason) == (13, "no such module")
+
+
+# --- early stopping ---
+
+
+def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
+    """SPEC §6, early stopping."""
+    subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).look(stop=(2,))
+    assert (subject.trials[2].state, subject.trials[2].stopped_early) == (TrialState.STOPPING, True)
+    running = subject.job.running[1]
+    assert machine.to_cancel(subject.job) == ((running.job, CancelCause.EARLY_STOP),)
+    subject.obey().look()
+    trial = subject.trials[2]
+    assert (trial.state, trial.stopped_early) == (TrialState.SUCCEEDED, True)
+    assert trial.final is not None
+    assert trial.final.value(METRIC) == 0.4
+    assert "was stopped early" in next(
+        e.message for e in subject.told if e.kind == "trial_succeeded"
+    )
+    assert sorted(subject.trials) == [1, 2, 3, 4]
+
+
+def test_a_trial_that_is_stopped_early_and_measured_nothing_is_not_held_against_the_job() -> None:
+    subject = play().becomes(1, S.RUNNING).look(stop=(1,)).obey().look()
+    assert subject.trials[1].state is TrialState.INFEASIBLE
+    assert (subject.job.failed, subject.job.outcome) == (0, None)
+    assert not subject.wrong()
+
+
+def test_a_trial_is_told_once_to_stop() -> None:
+    subject = play().becomes(1, S.RUNNING).reports(1, 0.1).look(stop=(1,)).look(stop=(1,))
+    assert subject.kinds.count("trial_stopping") == 1
+
+
+# --- the end of what there is to try ---
+
+
+def test_when_nothing_is_left_to_try_the_job_ends_with_what_it_has() -> None:
+    """SPEC §6, grid search: fewer points than trials."""
+    subject = Play(tuning(trials=6, parallel=3), points=4).look()
+    ends(subject, 0.1)
+    assert (sorted(subject.trials), subject.job.exhausted) == ([1, 2, 3, 4], False)
+    ends(subject, 0.1, 0.2)
+    assert subject.job.exhausted
+    subject.succeeds(3, 0.3).look().succeeds(4, 0.2).look()
+    assert subject.job.state is S.SUCCEEDED
+    assert (subject.job.best, subject.job.begun) == (3, 4)
+    assert not subject.wrong()
+
+
+def test_a_search_space_without_a_point_that_is_left_ends_the_job_at_once() -> None:
+    """A resumed grid search that was complete: no trial, no result."""
+    subject = Play(tuning(), points=0).look()
+    assert subject.job.state is S.FAILED
+    assert not subject.wrong()
+
+
+def test_a_limit_of_the_study_stops_what_runs_if_it_says_so() -> None:
+    """Facts §7.2, shouldStopAsap."""
+    for asap in (False, True):
+        subject = play(spec=study_spec(limits=Limits(stop_asap=asap)))
+        subject.becomes(1, S.RUNNING).reports(1, 0.5).look()
+        turn = Turn(subject.job, subject.now)
+        running = [subject.trials[each.number] for each in subject.job.running]
+        machine.reach_limit(turn, "it is old", running)
+        assert machine.wanted(turn.job) == 0
+        assert bool(machine.to_cancel(turn.job)) is asap
+        assert turn.job.outcome is None
+
+
+# --- cancel and limits of time ---
+
+
+def test_a_cancel_ends_the_job_when_its_trials_are_over() -> None:
+    """SPEC §2, "Cancel": CANCELLING until nothing of it lives."""
+    subject = ends(play(), 0.5).look(cancel=CancelCause.USER)
+    assert subject.job.state is S.CANCELLING
+    assert len(machine.to_cancel(subject.job)) == 3
+    subject.look()
+    assert sorted(subject.trials) == [1, 2, 3, 4], "a trial began after the cancel"
+    subject.obey().look()
+    assert subject.job.state is S.CANCELLED
+    assert subject.job.error is not None
+    assert "cancelled by the user" in subject.job.error.message
+    assert (subject.job.best, subject.job.succeeded) == (1, 1), "what it found stands"
+    assert not subject.wrong()
+
+
+def test_a_cancel_before_the_first_trial_begins_ends_the_job_at_once() -> None:
+    subject = Play(tuning()).look(cancel=CancelCause.USER)
+    assert subject.job.state is S.CANCELLED
+    assert not subject.trials
+    assert not subject.wrong()
+
+
+def test_a_second_cancel_changes_nothing() -> None:
+    subject = play().look(cancel=CancelCause.USER)
+    before = subject.job
+    subject.look(cancel=CancelCause.TIMEOUT)
+    assert subject.job == before
+
+
+def test_a_cancel_overtakes_a_job_that_is_failing() -> None:
+    """SPEC §2: after an accepted cancel the state is CANCELLED."""
+    subject = ends(play(), None).look(cancel=CancelCause.USER).obey().look()
+    assert subject.job.state is S.CANCELLED
+    assert not subject.wrong()
+
+
+@pytest.mark.parametrize("value", [0.5, None])
+def test_a_cancel_that_comes_with_the_last_end_leaves_what_was_decided(value: float | None) -> None:
+    """SPEC §2: it comes too late; a job that is over stays what it is."""
+    subject = play(trials=1, parallel=1)
+    if value is None:
+        subject.becomes(1, S.FAILED, "no")
+    else:
+        subject.succeeds(1, value)
+    subject.look(cancel=CancelCause.USER)
+    assert subject.job.state is (S.FAILED if value is None else S.SUCCEEDED)
+    assert not subject.wrong()
+
+
+def test_a_trial_that_ends_well_after_the_cancel_keeps_its_result() -> None:
+    subject = play().look(cancel=CancelCause.USER).succeeds(1, 0.5).obey().look()
+    assert subject.job.state is S.CANCELLED
+    assert subject.trials[1].state is TrialState.SUCCEEDED
+    assert not subject.wrong()
+
+
+def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
+    """docs/choices.md: maxWaitTime until its first trial runs, maxRunningTime from then on."""
+    limits = Scheduling(timeout=60 * SECOND, max_wait=5 * SECOND)
+    subject = play(api=Api.ML, scheduling=limits)
+    (wait,) = machine.deadlines(subject.job)
+    assert wait.event == CancelRequested(CancelCause.MAX_WAIT, CREATED + 5 * SECOND)
+    subject.becomes(1, S.RUNNING).look()
+    (limit,) = machine.deadlines(subject.job)
+    assert limit.at == subject.job.started + 60 * SECOND
+    subject.look(cancel=CancelCause.MAX_WAIT)
+    assert subject.job.outcome is None, "it runs: the wait is over"
+    subject.look(cancel=CancelCause.TIMEOUT)
+    assert machine.deadlines(subject.job) == ()
+    assert subject.obey().look().job.state is S.CANCELLED
+
+
+def test_a_vertex_job_has_no_limits_of_its_own() -> None:
+    """Its trials do (docs/choices.md)."""
+    assert machine.deadlines(play(scheduling=Scheduling(timeout=1, max_wait=1)).job) == ()
+
+
+# --- every sequence ---
+
+
+def test_every_way_through_two_small_jobs_keeps_the_record_true() -> None:
+    """Exhaustive: two trials at once, and three one after the other; each job of a trial may come to any state, measure, or be deleted; cancels,
+    early stops and the service's own failure may come at any time."""
+    for trials, parallel, failed in ((2, 2, 0), (3, 1, 2)):
+        assert _walk(tuning(trials=trials, parallel=parallel, failed=failed)) > 1_000
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_any_sequence_of_sights_ends(block: int) -> None:
+    """Random, with more trials than can be walked; then nothing more is meddled with, and all comes to its end."""
+    for seed in range(block * 100, block * 100 + 100):
+        dice = random.Random(seed)
+        subject = _random(dice)
+        for _ in range(200):
+            if subject.job.state.is_final:
+                break
+            for each in subject.job.running:
+                job = subject.jobs[each.number]
+                if job is not None and not job.state.is_final and dice.random() < 0.5:
+                    subject.succeeds(each.number, dice.random())
+            subject.obey().look()
+            assert not subject.wrong(), f"seed {seed}"
+        assert subject.job.state.is_final, f"seed {seed}"
+        over = subject.job
+        subject.look(cancel=CancelCause.USER)
+        assert subject.job == over, "what is over has changed"
+
+
+def _random(dice: random.Random) -> Play:
+    """A job to which so many things have happened that it may be over, or not."""
+    spec = study_spec(dice.choice(tuple(Goal)), dice.choice(tuple(Selection)))
+    trials = dice.randint(1, 9)
+    subject = Play(
+        tuning(
+            trials=trials,
+            parallel=dice.randint(1, trials),
+            failed=dice.choice((0, 0, trials)),
+            spec=spec,
+        ),
+        points=dice.choice((None, None, dice.randint(0, 9))),
+    )
+    for _ in range(dice.randint(0, 60)):
+        for number, job in list(subject.jobs.items()):
+            if job is None or job.state.is_final or dice.random() < 0.6:
+                continue
+            if dice.random() < 0.5:
+                subject.reports(number, dice.choice((0.1, 0.5, dice.random())))
+            else:
+                subject.becomes(number, dice.choice(_NEXT))
+        _delete_some(dice, subject)
+        if dice.random() < 0.5:
+            subject.obey()
+        stop = tuple(r.number for r in subject.job.running if dice.random() < 0.1)
+        stop = tuple(n for n in stop if (job := subject.jobs[n]) is not None and job.started)
+        cancel = CancelCause.USER if dice.random() < 0.02 else None
+        subject.look(cancel=cancel, stop=stop, broken=dice.random() < 0.01)
+        assert not subject.wrong()
+    return subject
+
+
+_NEXT = (S.PREPARING, S.PREPARING, S.RUNNING, S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED)
+
+
+def _delete_some(dice: random.Random, subject: Play) -> None:
+    for number, job in subject.jobs.items():
+        if job is not None and job.state.is_final and dice.random() < 0.1:
+            subject.is_deleted(number)
+
+
+def _walk(first: TuningJob) -> int:
+    """All states that can be reached, each checked; how many they are."""
+    found = {_key(start := Play(first).look()): start}
+    todo = [start]
+    while todo:
+        for after in _after(todo.pop()):
+            assert not (wrong := after.wrong()), f"{wrong}: {after.kinds}"
+            key = _key(after)
+            if key not in found:
+                found[key] = after
+                todo.append(after)
+    ends = {subject.job.state for subject in found.values() if subject.job.state.is_final}
+    assert ends == {S.SUCCEEDED, S.FAILED, S.CANCELLED}
+    stuck = [s for s in found.values() if not s.job.state.is_final and not s.job.running]
+    assert not stuck, "it is not over, and nothing of it runs"
+    return len(found)
+
+
+def _key(subject: Play) -> object:
+    """Two plays with the same key go on alike: neither times decide anything, nor how a trial that is over came to it."""
+    job = subject.job
+    running = [(each, subject.jobs[each.number]) for each in job.running]
+    return (
+        job.state,
+        job.next_trial,
+        job.outcome.state if job.outcome else None,
+        (job.succeeded, job.infeasible, job.failed, job.best),
+        tuple(
+            (
+                each,
+                made and (made.state, bool(made.started)),
+                subject.trials[each.number].state,
+                len(subject.measured.get(each.number, ())),
+                len(subject.stored.get(each.number, ())),
+            )
+            for each, made in running
+        ),
+    )
+
+
+def _after(subject: Play) -> Iterator[Play]:
+    """Everything that may happen next."""
+    yield _copy(subject).look(cancel=CancelCause.USER)
+    if subject.job.state.is_final:
+        return
+    yield _copy(subject).look()
+    yield _copy(subject).look(broken=True)
+    for each in subject.job.running:
+        number, job = each.number, subject.jobs[each.number]
+        if job is None:
+            continue
+        if job.state.is_final:
+            yield _copy(subject).is_deleted(number)
+            continue
+        if not subject.measured.get(number):
+            yield _copy(subject).reports(number, number / 10)
+        if job.started and not each.stopping:
+            yield _copy(subject).look(stop=(number,))
+        for state in (S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED):
+            if state is not job.state:
+                yield _copy(subject).becomes(number, state)
+
+
+def _copy(subject: Play) -> Play:
+    return replace(
+        subject,
+        trials=dict(subject.trials),
+        jobs=dict(subject.jobs),
+        measured=dict(subject.measured),
+        stored=dict(subject.stored),
+        told=[],
+    )

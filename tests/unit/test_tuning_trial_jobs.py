@@ -1,0 +1,138 @@
+"""What one trial of a tuning job runs: arguments, directories, limits (SPEC §3, §6, facts §3.5, §3.7)."""
+
+import argparse
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.specs_requests import (
+    REDUCER,
+    FakeRuntimes,
+    Request,
+    container,
+    custom_job,
+    ml_job,
+    package,
+)
+from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.specs.ml import parse_job
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.core.study.spec import Value
+from trainshed.core.study.trials import Parameters
+from trainshed.core.tuning.trial_jobs import printed, trial_spec
+
+PARAMETERS: Parameters = (("rate", 0.001), ("layers", 3), ("batch", 64.0), ("opt", "adam w"))
+ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam w")
+
+
+class WithReducers(FakeRuntimes):
+    """Has the reduction server, too."""
+
+    def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
+        if image_uri == REDUCER:
+            return RuntimeChoice("reducer", "", "")
+        return super().for_image(image_uri)
+
+
+def vertex(*pools: Request, base: str = "") -> JobSpec:
+    directory = {"baseOutputDirectory": {"outputUriPrefix": base}} if base else {}
+    request = custom_job(*pools, **directory)
+    return parse_custom_job(request, region="us-central1", runtimes=WithReducers()).spec
+
+
+def ml(**training: Any) -> JobSpec:
+    return parse_job(ml_job(**training), runtimes=FakeRuntimes()).spec
+
+
+def test_parameters_follow_the_arguments_of_every_program() -> None:
+    """SPEC §6: trials of several pools; a reduction server reads no parameters."""
+    spec = vertex(
+        package(args=["--epochs", "2"]),
+        container(command=["run"]),
+        container(imageUri=REDUCER),
+    )
+    trial = trial_spec(spec, 7, PARAMETERS)
+    assert trial.pool(0).program.args == ("--epochs", "2", *ARGUMENTS)
+    assert trial.pool(1).program.args == ARGUMENTS
+    assert trial.pool(1).program.command == ("run",)
+    assert trial.pool(2) == spec.pool(2)
+
+
+@pytest.mark.parametrize("base", ["gs://bucket/out", "gs://bucket/out/"])
+def test_output_below_the_number(base: str) -> None:
+    """Facts §3.7: `<base>/<trial id>`."""
+    trial = trial_spec(vertex(base=base), 12, ())
+    assert (trial.base_output_directory, trial.trial) == ("gs://bucket/out/12", "12")
+    assert trial_spec(vertex(), 12, ()).base_output_directory == ""
+
+
+def test_trials_of_ml_jobs() -> None:
+    """Facts §3.5: the service appends the number to jobDir only. Facts §2.6: the wait is limited for the whole job."""
+    spec = ml(
+        jobDir="gs://bucket/job",
+        args=["--output_dir", "gs://bucket/mine"],
+        scheduling={"maxWaitTime": "1800s", "maxRunningTime": "60s", "priority": 3},
+    )
+    trial = trial_spec(spec, 2, PARAMETERS)
+    assert trial.job_dir == "gs://bucket/job/2"
+    assert trial.pool(0).program.args == ("--output_dir", "gs://bucket/mine", *ARGUMENTS)
+    assert trial.scheduling.max_wait is None
+    assert (trial.scheduling.timeout, trial.scheduling.priority) == (60 * 10**9, 3)
+    assert trial_spec(ml(), 2, ()).job_dir == ""
+
+
+def test_trials_keep_the_longest_wait_of_vertex() -> None:
+    """Facts §2.6: maxWaitDuration is each custom job's own."""
+    request = custom_job(
+        package(),
+        scheduling={"strategy": "FLEX_START", "maxWaitDuration": "60s"},
+    )
+    request["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = {
+        "machineType": "g2-standard-4",
+        "acceleratorType": "NVIDIA_L4",
+        "acceleratorCount": 1,
+    }
+    spec = parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes()).spec
+    assert trial_spec(spec, 1, ()).scheduling == spec.scheduling
+
+
+VALUES = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**53), 2**53), st.text()
+)
+NAMES = st.text(alphabet="abcdefghij_", min_size=1)
+
+
+@given(VALUES)
+def test_printed_values_read_back(value: Value) -> None:
+    """SPEC §3: what the program parses is what was suggested, to the last bit."""
+    text = printed(value)
+    assert type(value)(text) == value
+    if isinstance(value, float) and value.is_integer() and math.fabs(value) < 2**53:
+        assert int(text) == value
+
+
+@given(st.dictionaries(NAMES, st.one_of(st.floats(0, 1e30), st.integers(0, 99)), max_size=4))
+def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> None:
+    """SPEC §3: two arguments each, in the order of the tree."""
+    args = trial_spec(vertex(), 1, tuple(values.items())).pool(0).program.args
+    assert args[::2] == tuple(f"--{name}" for name in values)
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    for name in values:
+        parser.add_argument(f"--{name}", dest=f"value_{name}", type=float)
+    parsed = vars(parser.parse_args(list(args)))
+    assert parsed == {f"value_{name}": value for name, value in values.items()}
+
+
+@given(st.integers(1, 10**6), st.dictionaries(NAMES, VALUES, max_size=3))
+def test_the_rest_of_the_job_stays(number: int, values: dict[str, Value]) -> None:
+    """SPEC §6: each trial is a custom job of the same spec."""
+    spec = vertex(package(), package(replicaCount="2"), base="gs://bucket/a")
+    trial = trial_spec(spec, number, tuple(values.items()))
+    assert trial.job_json == spec.job_json
+    assert trial.replicas() == spec.replicas()
+    assert [p.machine for p in trial.pools] == [p.machine for p in spec.pools]
+    assert [p.program.env for p in trial.pools] == [p.program.env for p in spec.pools]
