@@ -1,11 +1,16 @@
-"""One service for the whole end-to-end run; tests that kill it start their own."""
+"""One service for the whole end-to-end run; tests that kill it start their own. The Node client, installed once."""
 
+import fcntl
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import Service, running
+from tests.e2e.running import CACHE, Service, running
+
+NODE_CLIENT = "@google-cloud/aiplatform@6.11.0"
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +22,27 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Path:
+    """The Node client, installed once for all test runs of a checkout, also by those that go on side by side."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed: the Node client is NOT tested")
+    directory = CACHE / "node"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "node_modules" / "@google-cloud" / "aiplatform").exists():
+            _install(directory)
+    return directory / "node_modules"
+
+
+def _install(directory: Path) -> None:
+    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(directory), NODE_CLIENT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm could not install the Node client in time: it is NOT tested")
+    if done.returncode != 0:
+        pytest.skip(f"npm could not install the Node client, it is NOT tested: {done.stderr}")

@@ -16,8 +16,9 @@ from trainshed.serve.announcing import is_loopback
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper, BucketPlace, ForkedBuckets
 from trainshed.serve.grpc_front import GrpcDoors
-from trainshed.serve.service import Parts, owner_token
+from trainshed.serve.service import owner_token
 from trainshed.serve.settings import Settings
+from trainshed.serve.wiring import Parts
 from trainshed.store.port import StoreInUse, StoreTooNew, StoreUnreadable
 from trainshed.store.registry import open_store
 

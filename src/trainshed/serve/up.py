@@ -12,7 +12,7 @@ import click
 from trainshed.serve.settings import SettingsError, load
 
 if TYPE_CHECKING:
-    from trainshed.serve.service import Parts
+    from trainshed.serve.wiring import Parts
 
 
 @click.command(name="up", short_help="Start the service.")

@@ -55,8 +55,14 @@ def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> d
         "exhausted": False,
         "stopping": "",
     }
-    more = {"kind": "tuning", "name": NAME, "tuning": tuning, "trials": list(trials)}
-    return job(state=state, **more) | {"parent": "", "trial": 0, "replicas": []} | changes
+    more: dict[str, Any] = {
+        "kind": "tuning",
+        "name": NAME,
+        "tuning": tuning,
+        "trials": list(trials),
+    }
+    common: dict[str, Any] = {"parent": "", "trial": 0, "replicas": []}
+    return job(state=state, **more) | common | changes
 
 
 def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
@@ -151,13 +157,13 @@ def test_a_pipeline_tells_of_its_trials_and_its_model(
     trainshed: Invoke, service: FakeService
 ) -> None:
     child = OVER | {"uid": "8"}
-    pipeline = job(state="SUCCEEDED") | {
+    own: dict[str, Any] = {
         "kind": "pipeline",
         "replicas": [],
         "pipeline": {"task": "hyperparameter_tuning_task", "job": NAME, "model": "m@1"},
         "child": child,
     }
-    serve_search(service, pipeline)
+    serve_search(service, job(state="SUCCEEDED") | own)
     told = [entry("created", "Below."), entry("trial_began", "Trial 1 of 12.", 1)]
     service.on("GET", f"{JOBS}/8/timeline", {"name": NAME, "entries": told})
     lines = trainshed("jobs", "watch", "7").stdout.splitlines()
@@ -287,8 +293,8 @@ def test_a_pipeline_without_trials_shows_its_jobs_replicas(
     trainshed: Invoke, service: FakeService
 ) -> None:
     child = job("8", replicas=[replica("workerpool0-0")])
-    pipeline = job() | {"kind": "pipeline", "replicas": [], "pipeline": {}, "child": child}
-    service.on("GET", f"{JOBS}/7", pipeline)
+    own: dict[str, Any] = {"kind": "pipeline", "replicas": [], "pipeline": {}, "child": child}
+    service.on("GET", f"{JOBS}/7", job() | own)
     rows = trainshed("jobs", "describe", "7").stdout.splitlines()
     assert rows[-1].split()[:2] == ["workerpool0-0", "RUNNING"]
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))

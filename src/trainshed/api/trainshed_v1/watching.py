@@ -34,10 +34,10 @@ async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
         # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
         if seen.mark != sent:
             sent = seen.mark
-            view = await described(services, seen, memory, whole=False)
+            told = line(await described(services, seen, memory, whole=False))
             pace.looked()
             pace.spoke()
-            yield line(view)
+            yield told
         if seen.work.state.is_final:
             return
         if pace.is_silent():

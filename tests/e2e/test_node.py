@@ -1,0 +1,45 @@
+"""The Node client with tuning jobs, over gRPC without TLS (issue 4); its custom jobs are in `test_grpc_clients`."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from tests.e2e.processes import marked, new_mark
+from tests.e2e.running import SKLEARN, Service, environment
+from tests.e2e.tuning_programs import TRIAL
+
+
+def test_tuning_jobs_are_created_listed_and_cancelled(
+    service: Service, node_modules: Path, tmp_path: Path
+) -> None:
+    """Issue 4: created, listed in pages, cancelled while trials run; no process is left."""
+    mark = new_mark()
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    program = f"{TRIAL}\n# {mark}\nopen({str(begun)!r}, 'w').write('x')\ntime.sleep(600)\n"
+    ready = tmp_path / "ready.json"
+    ready.write_text(json.dumps(service.extra))
+    script = Path(__file__).with_name("node_tuning.js")
+    done = subprocess.run(
+        ["node", str(script), str(ready), SKLEARN, program, str(begun)],
+        env=environment(service.data)
+        | {"NODE_PATH": str(node_modules), "METADATA_SERVER_DETECTION": "none"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["pages"] == 2
+    assert seen["listed"] == list(reversed(seen["created"]))
+    assert seen["trials"] == [["1", "ACTIVE"], ["2", "ACTIVE"]]
+    assert seen["given"] == [["rate", "numberValue"], ["depth", "numberValue"]]
+    for name in seen["created"]:
+        service.finish(name.rsplit("/", 1)[1])
+        job = service.call("GET", f"/v1/{name}")
+        assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
+        assert len(job["trials"]) == 2
+    assert not marked(mark)
