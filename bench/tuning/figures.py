@@ -102,6 +102,8 @@ def _ratio(regrets: Regrets, name: str) -> float:
 
 def _interval(regrets: Regrets, name: str) -> tuple[float, float]:
     """By bootstrap over the seeds of every case."""
+    if name == RANDOM:
+        return 1.0, 1.0
     draw = random.Random(name)
     ratios = sorted(
         math.exp(

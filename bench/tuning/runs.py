@@ -49,7 +49,7 @@ class Result:
 
 
 def run(task: Task) -> Result:
-    """Raises trainshed.studies.registry.EngineMissing."""
+    """Raises trainshed.studies.port.EngineMissing."""
     problem, algorithm = PROBLEMS[task.problem], candidate(task.candidate)
     objective = problem.objective(task.seed)
     draw = random.Random(f"{task.problem}:{task.seed}:noise")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.parents import CountingAdvisor
 from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
-from tests.sim.tuning_jobs import OUTPUT, tuning
+from tests.sim.tuning_jobs import OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
 from tests.unit.jobs import CREATED, SECOND
@@ -165,10 +165,7 @@ def test_a_study_has_no_more_trials_than_its_limit_says() -> None:
 def test_trials_of_several_replicas_measure_once() -> None:
     """SPEC §6: of a trial's replicas the primary reports."""
     job = tuning(trials=2, parallel=2)
-    pools = job.spec.trial.pools
-    trial = replace(job.spec.trial, pools=(*pools, replace(pools[0], position=1, replica_count=2)))
-    given = trial.job_json.replace("]}", ', {"pythonPackageSpec": {"args": []}}]}')
-    job = replace(job, spec=replace(job.spec, trial=replace(trial, job_json=given)))
+    job = replace(job, spec=replace(job.spec, trial=trial_spec(workers=2)))
     made = lived(lone(job))
     assert the_tuning_job(made).succeeded == 2
 
@@ -197,8 +194,8 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     world = lone(tuning(trials=4, parallel=2), character=Character(MINUTE, measures=2))
     whole = lived(world)
     lasts = the_tuning_job(whole).ended - CREATED
-    for part in range(24):
-        at = CREATED + lasts * part // 24
+    for part in range(12):
+        at = CREATED + lasts * part // 12
         cancelled = replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
         made = lived(cancelled)
         assert the_tuning_job(made).state is JobState.CANCELLED
@@ -270,11 +267,13 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
     """SPEC §2, "Cancel"."""
     for kind in (with_custom_job, with_tuning_job):
         pipeline, backing = kind()
-        world = lone(pipeline, backing, character=Character(MINUTE, measures=1))
+        # Nothing ends by itself in the second in which there is no service.
+        own = Character(MINUTE, measures=1)
+        world = replace(lone(pipeline, backing, character=own), downs=(SECOND,))
         uid = pipeline.uid if which == "pipeline" else backing.uid
         lasts = the_pipeline(lived(world)).ended - CREATED
-        for part in range(10):
-            at = CREATED + lasts * part // 10
+        for part in range(8):
+            at = CREATED + lasts * part // 8
             cancelled = replace(world, requests=(*world.requests, Cancel(at, uid)))
             made = lived(cancelled)
             assert the_pipeline(made).state is PipelineState.CANCELLED

@@ -98,7 +98,7 @@ class Universe:
         for moment in self.scenario.crash_times:
             self.clock.at(moment, self._kill)
         self.clock.at(self._latest_end(), self._overdue)
-        errors = _Errors(self.books.wrong)
+        errors = _Errors(self.books.wrong, self._look_whether_finished)
         logger = logging.getLogger("trainshed")
         logger.addHandler(errors)
         propagate, logger.propagate = logger.propagate, False
@@ -315,9 +315,11 @@ class _Watched:
 class _Errors(logging.Handler):
     """Nothing that the service itself calls an error may happen."""
 
-    def __init__(self, wrong: list[str]) -> None:
+    def __init__(self, wrong: list[str], noticed: Callable[[], None]) -> None:
         super().__init__(logging.ERROR)
         self._wrong = wrong
+        self._noticed = noticed
 
     def emit(self, record: logging.LogRecord) -> None:
         self._wrong.append(logging.Formatter().format(record))
+        self._noticed()

@@ -41,6 +41,10 @@ workerPoolSpecs:
             JobFile(Api.VERTEX, {"displayName": "n", "jobSpec": {"worker_pool_specs": []}}),
         ),
         (
+            {"trialJobSpec": SPEC, "studySpec": {}},
+            JobFile(Api.VERTEX, {"displayName": "n", "trialJobSpec": SPEC, "studySpec": {}}),
+        ),
+        (
             {"labels": {"a": "b"}, "training_input": {}},
             JobFile(Api.ML, {"jobId": "i", "labels": {"a": "b"}, "training_input": {}}),
         ),
@@ -56,6 +60,11 @@ def test_the_api_can_be_said() -> None:
     assert recognised({}, Api.ML, "n", "i").job == {"jobId": "i", "trainingInput": {}}
     with pytest.raises(Unreadable, match="--api"):
         recognised({"x": 1}, None, "n", "i")
+
+
+def test_a_pipeline_says_what_to_give_instead() -> None:
+    with pytest.raises(Unreadable, match="workerPoolSpecs of its trainingTaskInputs"):
+        recognised({"displayName": "n", "trainingTaskInputs": SPEC}, None, "n", "i")
 
 
 def test_the_region_is_part_of_an_ml_job_alone() -> None:

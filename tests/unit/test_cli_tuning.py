@@ -120,8 +120,12 @@ def test_the_best_so_far_and_groups() -> None:
     assert best_so_far(values, max) == [None, 3, 5, 5, 5, 5]
     assert best_so_far(values, min) == [None, 3, 3, 3, 3, 1]
     assert grouped(values, 6, max) == values
-    assert grouped(values, 4, max) == [3, 5, 4]
+    assert grouped(values, 4, max) == [None, 5, None, 4]
     assert grouped([None, None, 2.0], 2, max) == [None, 2]
+    assert grouped([], 2, max) == []
+    many = [float(number) for number in range(1000)]
+    assert grouped(many, 48, max)[-1] == 999
+    assert len(grouped(many, 48, max)) == 48
 
 
 def test_values_and_assignments() -> None:

@@ -65,26 +65,33 @@ def _read(
 
 
 def _views(client: Client, uid: str, passed_over: frozenset[str]) -> Iterator[Update]:
-    told = told_below = 0
+    own = below = _Story(client, uid)
     with client.stream(job_path(uid, "/watch")) as views:
         for view in views:
             found = JobView.parse(view)
             if found.child and found.child.tuning:
                 # A pipeline says nothing of its trials itself.
-                below = _entries(client, found.child.uid)
-                yield from (
-                    entry for entry in below[told_below:] if entry.kind.startswith("trial_")
-                )
-                told_below = len(below)
-            entries = _entries(client, uid)
-            yield from (entry for entry in entries[told:] if entry.kind not in passed_over)
-            told = len(entries)
+                below = below if below is not own else _Story(client, found.child.uid)
+                yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
+            yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
             yield found
 
 
-def _entries(client: Client, uid: str) -> list[TimelineView]:
-    found: list[dict[str, Any]] = client.get(job_path(uid, "/timeline"))["entries"]
-    return [TimelineView.parse(entry) for entry in found]
+class _Story:
+    """A job's story, entry by entry."""
+
+    def __init__(self, client: Client, uid: str) -> None:
+        self._client = client
+        self._path = job_path(uid, "/timeline")
+        self._told = 0
+
+    def fresh(self) -> list[TimelineView]:
+        """What was not told yet."""
+        found: dict[str, Any] = self._client.get(self._path, skip=self._told or None)
+        # An older service leaves nothing out.
+        entries: list[dict[str, Any]] = found["entries"][self._told - found.get("skipped", 0) :]
+        self._told += len(entries)
+        return [TimelineView.parse(entry) for entry in entries]
 
 
 def _lines(client: Client, uid: str) -> Iterator[Update]:

@@ -44,11 +44,12 @@ def best_so_far(
 def grouped(
     values: Sequence[float | None], room: int, better: Callable[[float, float], float]
 ) -> list[float | None]:
-    """At most `room` values: the best of each group of neighbours."""
-    size = -(-len(values) // max(1, room))
+    """At most `room` values: the best of each group of neighbours, which are about as large as each other."""
+    count = len(values)
+    groups = min(count, max(1, room))
     return [
-        best_so_far(values[start : start + size], better)[-1]
-        for start in range(0, len(values), max(1, size))
+        best_so_far(values[number * count // groups : (number + 1) * count // groups], better)[-1]
+        for number in range(groups)
     ]
 
 

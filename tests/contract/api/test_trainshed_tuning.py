@@ -226,6 +226,9 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
     # Its story is there as that of any job, and an end cannot be cancelled.
     told = (await house.call("GET", f"{OURS}/1000/timeline")).json
     assert (told["entries"][0]["kind"], told["attempts"]) == ("created", [])
+    rest = (await house.call("GET", f"{OURS}/1000/timeline?skip=1")).json
+    assert (rest["skipped"], rest["entries"]) == (1, told["entries"][1:])
+    assert (await house.call("GET", f"{OURS}/1000/timeline?skip=99")).json["entries"] == []
     assert (await house.call("POST", f"{OURS}/1000:cancel")).status == 400
 
 

@@ -93,13 +93,16 @@ async def describe(call: JsonCall) -> dict[str, Any]:
 
 
 async def timeline(call: JsonCall) -> dict[str, Any]:
-    """`GET /trainshed/v1/jobs/{job}/timeline`: `{name, entries: [{at, kind, message, details}], attempts, counters}`; the last
-    two tell the same by attempts (`chronicle_views`), which only jobs with replicas of their own have."""
+    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: `{name, skipped, entries: [{at, kind, message, details}], attempts,
+    counters}`; the last two tell the same by attempts (`chronicle_views`), which only jobs with replicas of their own have.
+    `skip`: leave out the first N entries, for who has them; attempts and counters are told of all."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
+    skipped = min(call.number("skip"), len(entries))
     return {
         "name": str(work.name),
-        "entries": [views.timeline_entry(entry) for entry in entries],
+        "skipped": skipped,
+        "entries": [views.timeline_entry(entry) for entry in entries[skipped:]],
         **chronicle_view(chronicle(entries), work.name.api),
     }
 

@@ -1,9 +1,9 @@
 """Tuning jobs, their trials, and pipelines as plain JSON of ours; what all works have in common is in `views`.
 
-Tuning: `{metric, goal, algorithm, maxTrials, parallelTrials, firstTrial, replicas, succeeded, infeasible, failed, running, best,
-bestValue, exhausted, stopping}`. `replicas`: of each trial's job; `failed`: those of the infeasible trials that count against the job; `best`: number of the
-best trial so far, 0 = none, and `bestValue` null; `exhausted`: nothing is left to try; `stopping`: the rule by which trials
-are stopped early, "" = none.
+Tuning: `{metric, goal, algorithm, maxTrials, parallelTrials, firstTrial, replicas, succeeded, infeasible, failed, running,
+best, bestValue, exhausted, stopping}`. `replicas`: of each trial's job; `failed`: those of the infeasible trials that count
+against the job; `best`: number of the best trial so far, 0 = none, and `bestValue` null; `exhausted`: nothing is left to try;
+`stopping`: the rule by which trials are stopped early, "" = none.
 Trial: `{number, state, parameters, value, step, metrics, createTime, startTime, endTime, job, jobState, stoppedEarly, reason,
 curve}`. `value`, `step`, `metrics`: of the final measurement, null, 0 and {} before it; `job`: the name of the job that
 evaluates it, and `jobState` its state, "" if it was deleted; `reason`: why it is infeasible, or is being stopped; `curve`:

@@ -21,16 +21,14 @@ async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
     services, notices = call.services, call.services.notices
     pace, memory = Pace(notices), Memory()
     sent: object = None
-    listened = {uid: notices.count(uid)}
+    listened = frozenset({uid})
     while True:
         await pace.begin()
-        listened = {each: notices.count(each) for each in listened}
+        counts = {each: notices.count(each) for each in listened}
         try:
             seen = await look(services, uid)
         except NotFound:
             return
-        # News that came before one listened for it costs no more than a look too many.
-        listened |= {each: notices.count(each) for each in seen.news if each not in listened}
         # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
         if seen.mark != sent:
             sent = seen.mark
@@ -42,5 +40,7 @@ async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
             return
         if pace.is_silent():
             yield SIGN_OF_LIFE
-        listened = {each: listened[each] for each in seen.news}
-        await pace.news(listened)
+        listened = seen.news
+        # Of one that was not listened for there may have been news already: look again.
+        if listened <= counts.keys():
+            await pace.news({each: counts[each] for each in listened})

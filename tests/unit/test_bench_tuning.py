@@ -1,0 +1,145 @@
+"""The benchmark of the tuning algorithms: its problems, its runs, its figures."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench.tuning import __main__ as command
+from bench.tuning import figures, tables
+from bench.tuning.problems import Problem, made
+from bench.tuning.runs import Result, Task, run, to_json
+
+from trainshed.core.study.spec import ParameterType, Value
+from trainshed.studies.random_search import RandomSearch
+
+
+def result(candidate: str, seed: int, *regrets: float, problem: str = "branin") -> Result:
+    return Result(Task(problem, 1, candidate, seed, len(regrets)), "v", regrets, 0.1)
+
+
+def near(problem: Problem, point: dict[str, Value], draw: random.Random) -> dict[str, Value]:
+    """A point beside it, or with one value drawn anew."""
+    name = draw.choice(sorted(point))
+    other = dict(RandomSearch().suggest(problem.spec, (), 1, draw.randrange(10**6)).parameters[0])
+    if other.keys() != point.keys():
+        return point
+    one = next(each for each in problem.spec.parameters if each.id == name)
+    old, new = point[name], other[name]
+    if one.type is ParameterType.DOUBLE and not isinstance(old, str) and not isinstance(new, str):
+        new = old + (new - old) * draw.random() ** 6
+    return {**point, name: new}
+
+
+@pytest.mark.parametrize("problem", made(), ids=lambda problem: problem.name)
+def test_known_optimum_is_a_lower_bound_that_a_search_comes_near(problem: Problem) -> None:
+    value, draw = problem.objective(1), random.Random(1)
+    drawn = [
+        dict(RandomSearch().suggest(problem.spec, (), 1, seed).parameters[0]) for seed in range(200)
+    ]
+    values = sorted(value(point) for point in drawn)
+    best = min(drawn, key=value)
+    for _ in range(4000):
+        best = min(best, near(problem, best, draw), key=value)
+    assert values[0] >= problem.least - 1e-9
+    assert value(best) >= problem.least - 1e-9
+    assert value(best) - problem.least < 0.25 * (values[100] - problem.least)
+
+
+@pytest.mark.parametrize("problem", made(), ids=lambda problem: problem.name)
+def test_the_centre_is_not_the_answer_and_instances_differ(problem: Problem) -> None:
+    if problem.name == "conditional":
+        return
+    centre: dict[str, Value] = {one.id: (one.low + one.high) / 2 for one in problem.spec.parameters}
+    corner: dict[str, Value] = {
+        one.id: one.low + (one.high - one.low) * 0.3 * (1 + index % 2)
+        for index, one in enumerate(problem.spec.parameters)
+    }
+    assert problem.objective(1)(centre) > problem.least + 0.1
+    values = {round(problem.objective(seed)(corner), 9) for seed in range(8)}
+    assert len(values) > 1
+
+
+@pytest.mark.parametrize("pending", [1, 8])
+def test_a_run_is_repeatable_and_its_regret_falls(pending: int) -> None:
+    task = Task("conditional", pending, "random", 3, 20)
+    first, second = run(task), run(task)
+    assert first.regrets == second.regrets
+    assert len(first.regrets) == 20
+    assert list(first.regrets) == sorted(first.regrets, reverse=True)
+
+
+def test_noise_is_told_to_the_candidate_but_not_counted() -> None:
+    plain = run(Task("hartmann-6", 1, "random", 0, 30))
+    noisy = run(Task("hartmann-6-noisy", 1, "random", 0, 30))
+    assert set(noisy.regrets) != set(plain.regrets)
+    assert min(noisy.regrets) >= 0
+
+
+def test_standings() -> None:
+    results = [
+        result(name, seed, 9.0, regret * (1 + seed / 100), problem=problem)
+        for problem in ("branin", "levy-6", "sphere-8")
+        for name, regret in (("random", 1.0), ("gp-bandit", 0.01), ("optuna-tpe", 5.0))
+        for seed in range(5)
+    ]
+    rows = figures.standings(results, ["random", "gp-bandit", "optuna-tpe"], 2)
+    assert [(row.candidate, row.rank) for row in rows] == [
+        ("gp-bandit", 1),
+        ("random", 2),
+        ("optuna-tpe", 3),
+    ]
+    assert rows[0].ratio == pytest.approx(0.01)
+    assert rows[0].low <= rows[0].ratio <= rows[0].high
+    assert [(row.wins, row.losses) for row in rows] == [(3, 0), (0, 0), (0, 3)]
+    assert [held for _, held in tables.verdicts(results, 2)] == [True, True, True]
+    worse = [
+        replace(one, regrets=(9.0, 1e3)) if one.task.candidate == "gp-bandit" else one
+        for one in results
+    ]
+    assert [held for _, held in tables.verdicts(worse, 2)] == [False, False, False]
+
+
+def test_regrets_have_a_floor_and_cases_must_be_done_by_all() -> None:
+    results = [
+        result("random", 0, 1e-9),
+        result("gp-bandit", 0, 1e-12),
+        result("random", 0, 1.0, problem="levy-6"),
+    ]
+    (own, other) = figures.standings(results, ["random", "gp-bandit"], 1)
+    assert own.ratio == other.ratio == 1
+    assert own.rank == other.rank == 1.5
+
+
+def test_a_value_better_than_the_best_known_is_said() -> None:
+    assert "svm-digits: a value better" in tables.text(
+        [result("random", 0, -0.01, problem="svm-digits")], [1]
+    )
+
+
+def test_broken_off_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    results = tmp_path / "tuning.jsonl"
+    done = run(Task("branin", 1, "random", 0, 3))
+    command.keep(results, done)
+    with results.open("a") as file:
+        file.write(to_json(done)[:40] + "\n")
+    assert list(command.kept(results)) == [done]
+
+
+def test_tasks_cover_every_case_and_give_the_slow_candidate_few() -> None:
+    options = command.arguments(["--seeds", "2"])
+    found = list(command.tasks(options))
+    assert len(found) == len(set(found)) == 12 * 2 * 4 * 2 + len(command.SLOW_CASES)
+    assert {one.seed for one in found if one.candidate == tables.SLOW} == {0}
+
+
+def test_quick_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "tuning.jsonl")
+    options = command.arguments(
+        ["--problems", "branin", "--candidates", "random", "--seeds", "1", "--trials", "4"]
+    )
+    wanted = list(command.tasks(options))
+    results = command.work(wanted, options)
+    assert [one.task for one in results] == wanted
+    assert command.work(wanted, command.arguments(["--report"])) == results
+    assert "| random | 1 | 1.0000" in tables.text(results, [4])
