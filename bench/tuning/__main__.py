@@ -109,6 +109,7 @@ def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
     pythons: dict[str, Path] = {}
     for name in sorted({one.candidate for one in missing}):
         try:
+            say(f"{name}: looking for its environment; the first time it is installed ...")
             pythons[name] = environments.python_for(name)
         except environments.NotInstalled as lost:
             say(f"SKIPPED: {name}: {lost}")

@@ -88,7 +88,7 @@ def _cross_validated(model: Any, data: Any, scoring: str) -> float:
 
 
 def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[str, Value]]:
-    """The best value found, and where."""
+    """The best value found, and where. Prints each that is better than those before it."""
     draw, value = random.Random(seed), problem.objective(0)
     best, found = float("inf"), dict[str, Value]()
     for index in range(evaluations):
@@ -104,6 +104,7 @@ def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[s
             }
         if (now := value(point)) < best:
             best, found = now, point
+            print(index, best, found, flush=True)
     return best, found
 
 
@@ -122,4 +123,4 @@ def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Ra
 
 if __name__ == "__main__":
     task = next(one for one in learned() if one.name == sys.argv[1])
-    print(search(task, int(sys.argv[2]), int(sys.argv[3])))
+    search(task, int(sys.argv[2]), int(sys.argv[3]))

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -48,20 +50,25 @@ class Service:
         assert status == expect, f"{verb} {path}: {status} {text.decode(errors='replace')}"
         return json.loads(text) if text else None
 
-    def watch(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Views of a job at each change, until its end; sleeps on the service's stream, never polls."""
+    def watch(self, job_id: str, seconds: float = math.inf) -> Iterator[dict[str, Any]]:
+        """Views of a job at each change, until its end; sleeps on the service's stream, never polls. Fails if the job
+        has not ended after so many seconds."""
+        end = time.monotonic() + seconds
         request = urllib.request.Request(
             f"{self.rest}/trainshed/v1/jobs/{job_id}/watch",
             headers={"Authorization": f"Bearer {self.token}"},
         )
+        last: Any = None
         with urllib.request.urlopen(request, timeout=180) as response:
             for line in response:
+                # A silent stream has a blank line now and then.
                 if line.strip():
-                    yield json.loads(line)
+                    yield (last := json.loads(line))
+                assert time.monotonic() < end, f"{job_id} is not over after {seconds} s: {last}"
 
-    def finish(self, job_id: str) -> dict[str, Any]:
-        """Wait for the end of a job; the last view."""
-        return list(self.watch(job_id))[-1]
+    def finish(self, job_id: str, seconds: float = math.inf) -> dict[str, Any]:
+        """Wait for the end of a job; the last view. Fails if it has not come after so many seconds."""
+        return list(self.watch(job_id, seconds))[-1]
 
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:
         """All log messages of a job that is over, oldest first."""

@@ -38,7 +38,7 @@ def test_tuning_jobs_are_created_listed_and_cancelled(
     assert seen["trials"] == [["1", "ACTIVE"], ["2", "ACTIVE"]]
     assert seen["given"] == [["rate", "numberValue"], ["depth", "numberValue"]]
     for name in seen["created"]:
-        service.finish(name.rsplit("/", 1)[1])
+        service.finish(name.rsplit("/", 1)[1], 120)
         job = service.call("GET", f"/v1/{name}")
         assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
         assert len(job["trials"]) == 2

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.packages import source_package, upload
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
 from tests.e2e.test_grpc_clients import given_by_env
-from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket
+from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
@@ -254,7 +254,7 @@ def inputs(value: Any) -> Any:
 
 
 def ended(service: Service, pipelines: Any, name: str) -> Any:
-    service.finish(name.rsplit("/", 1)[1])
+    service.finish(name.rsplit("/", 1)[1], 120)
     return pipelines.get_training_pipeline(name=name)
 
 
@@ -380,9 +380,7 @@ def test_a_pipeline_is_cancelled_with_its_job(gapic: Any, service: Service) -> N
             "training_task_inputs": inputs({"workerPoolSpecs": [pool]}),
         },
     )
-    for view in service.watch(made.name.rsplit("/", 1)[1]):
-        if view["state"] == "RUNNING":
-            break
+    until_running(service, made.name.rsplit("/", 1)[1])
     assert pipelines.get_training_pipeline(name=made.name).state.name == "PIPELINE_STATE_RUNNING"
     pipelines.cancel_training_pipeline(name=made.name)
     done = ended(service, pipelines, made.name)

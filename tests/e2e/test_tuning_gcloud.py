@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
-from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket
+from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
@@ -34,11 +34,12 @@ place = pathlib.Path(args.job_dir.replace("gs://", "/gcs/"))
 place.mkdir(parents=True, exist_ok=True)
 (place / "model.json").write_text(json.dumps(sys.argv[1:]))
 loss = {3: 0.0, 6: 100.0, 7: 1.5}.get(trial, trial)
-for step in range(1, args.epochs + 1):
+step, tuner = 0, hypertune.HyperTune()
+while step < args.epochs or trial == 6:
+    step += 1
     tag = os.environ["CLOUD_ML_HP_METRIC_TAG"]
-    hypertune.HyperTune().report_hyperparameter_tuning_metric(tag, loss + 10 / step, global_step=step)
-if trial == 6:
-    time.sleep(600)
+    tuner.report_hyperparameter_tuning_metric(tag, loss + 10 / step, global_step=step)
+    time.sleep(0.02)
 while trial > 7 and not pathlib.Path("/gcs/trainshed/gates/resumed").exists():
     time.sleep(0.02)
 """
@@ -94,8 +95,9 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Output]:
         yield output
 
 
-def finish_ml(service: Service, job_id: str) -> None:
-    service.finish(quote(f"projects/{PROJECT}/jobs/{job_id}", safe=""))
+def ref(job_id: str) -> str:
+    """How paths of ours name a job of `ml` v1."""
+    return quote(f"projects/{PROJECT}/jobs/{job_id}", safe="")
 
 
 def open_gate(service: Service, name: str) -> None:
@@ -147,13 +149,14 @@ def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_p
     with gcloud.started(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
         for _ in range(2):
             output.until("\ttrial ")
+        until_running(service, job_id)
         job = described(gcloud, job_id)
         assert job["state"] == "JOB_STATE_RUNNING"
         assert job["studySpec"]["algorithm"] == "GRID_SEARCH"
         assert (job["maxTrialCount"], job["parallelTrialCount"]) == (5, 2)
         assert [trial["state"] for trial in job["trials"]] == ["ACTIVE", "ACTIVE"]
         open_gate(service, "vertex")
-        service.finish(job_id)
+        service.finish(job_id, 120)
         # It read the job's state once and never ends by itself (CLIENTS §3.6), but shows what comes.
         output.until("\ttrial ")
     streamed = sorted(line.split("\t")[-1] for line in output.lines if "\ttrial " in line)
@@ -177,7 +180,7 @@ def test_cancel(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
         *("--display-name=cancelled", "--max-trial-count=3", "--parallel-trial-count=3"),
     )
     gcloud.run(*JOBS, "cancel", job_id)
-    service.finish(job_id)
+    service.finish(job_id, 120)
     job = described(gcloud, job_id)
     assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
     jobs = [service.call("GET", f"/v1/{trial['customJob']}") for trial in job.get("trials", ())]
@@ -242,17 +245,14 @@ def test_resume_goes_on_where_another_job_ended(
     submitted: Output, gcloud: Gcloud, service: Service, source: Path
 ) -> None:
     """Facts §7.1: the trials of the previous job count as past; described while it runs."""
-    finish_ml(service, "tuned")
+    service.finish(ref("tuned"), 120)
     gcloud.run(*submission(source, "resumed", "resumed.yaml"))
-    watched = quote(f"projects/{PROJECT}/jobs/resumed", safe="")
-    for view in service.watch(watched):
-        if view["tuning"]["running"] == 2 and view["state"] == "RUNNING":
-            break
+    until_running(service, ref("resumed"))
     job = described_ml(gcloud, "resumed")
     assert job["state"] == "RUNNING"
     assert [trial["trialId"] for trial in job["trainingOutput"]["trials"]] == ["8", "9"]
     open_gate(service, "resumed")
-    finish_ml(service, "resumed")
+    service.finish(ref("resumed"), 120)
     job = described_ml(gcloud, "resumed")
     assert job["state"] == "SUCCEEDED"
     assert job["trainingOutput"]["completedTrialCount"] == "2"

@@ -15,11 +15,14 @@ from tests.e2e.tuning_programs import (
     finished,
     gates,
     integer,
+    job_id_of,
     job_of,
+    meet,
     study_spec,
     tune,
     tuning,
     tuning_job,
+    until_running,
 )
 
 
@@ -48,8 +51,10 @@ def test_a_trial_below_the_median_is_stopped(service: Service) -> None:
 print("MARK %s")
 for step in range(1, 6):
     report((1 if trial == 6 else 10 + trial) + step, step)
-if trial == 6:
-    time.sleep(600)
+while trial == 6:
+    step += 1
+    report(6, step)
+    time.sleep(0.02)
 """
     mark = new_mark()
     study = study_spec(medianAutomatedStoppingSpec={"useElapsedDuration": False})
@@ -137,13 +142,12 @@ time.sleep(600)
 """
     job_id = tune(service, tuning_job(script, trials=9, parallel=3))
     for name in ("1", "2", "3"):
-        (tmp_path / name).read_text()
+        meet(tmp_path / name)
+    until_running(service, job_id)
     running = tuning(service, job_id)
-    assert running["state"] == "JOB_STATE_RUNNING"
     assert states(running) == ["ACTIVE"] * 3
-    assert all(
-        job_of(service, trial)["state"] == "JOB_STATE_RUNNING" for trial in running["trials"]
-    )
+    for trial in running["trials"]:
+        until_running(service, job_id_of(trial))
     programs = marked(mark)
     assert len(programs) >= 3
     service.call("POST", f"{TUNING_JOBS}/{job_id}:cancel", {})
@@ -155,7 +159,6 @@ time.sleep(600)
     assert not marked(mark)
     refused = service.call("POST", f"{TUNING_JOBS}/{job_id}:cancel", {}, expect=400)
     assert refused["error"]["status"] == "FAILED_PRECONDITION"
-    # A tuning job takes its trials' jobs with it.
     service.call("DELETE", f"{TUNING_JOBS}/{job_id}")
     service.call("GET", f"{TUNING_JOBS}/{job_id}", expect=404)
 
@@ -205,9 +208,10 @@ report(trial, 1)
     job = finished(service, tune(service, body))
     assert job["state"] == "JOB_STATE_SUCCEEDED"
     for trial in job["trials"]:
-        job_id = trial["customJob"].rsplit("/", 1)[1]
         for pool, role in (("workerpool0", "chief"), ("workerpool1", "worker")):
-            (line,) = (x for x in service.lines(job_id, f"{pool}-0") if x.startswith("SEEN "))
+            (line,) = (
+                x for x in service.lines(job_id_of(trial), f"{pool}-0") if x.startswith("SEEN ")
+            )
             task, config, given = json.loads(line.removeprefix("SEEN "))
             assert task["trial"] == config["trial"] == trial["id"]
             assert (task["type"], config["type"]) == (pool, role)

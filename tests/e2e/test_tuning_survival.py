@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.processes import leftovers, marked, new_mark
-from tests.e2e.running import CUSTOM_JOBS, Service, running
+from tests.e2e.running import CUSTOM_JOBS, running
 from tests.e2e.tuning_programs import (
     STUDIES,
+    complete,
     double,
     final,
     finished,
     gates,
     integer,
+    meet,
     runs,
     study_spec,
+    suggested,
     tune,
     tuning_job,
 )
@@ -47,7 +50,7 @@ for step in range(1, 6):
     for moment in moments:
         with running(data) as service:
             job_id = job_id or tune(service, body)
-            (doors / str(moment)).read_text()
+            meet(doors / str(moment))
             # Something else is going on at every one of these moments.
             time.sleep(chance.uniform(0, 0.3))
             service.kill()
@@ -80,8 +83,7 @@ def test_a_killed_service_and_a_copy_of_its_data_suggest_the_same(
         for _ in range(8):
             (trial,) = suggested(service, study, "first")
             x, n = (each["value"] for each in trial["parameters"])
-            measured = {"metrics": [{"metricId": "score", "value": -((x - 0.3) ** 2) - n / 50}]}
-            service.call("POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": measured})
+            complete(service, trial, -((x - 0.3) ** 2) - n / 50)
         # One that is pending counts, too.
         pending = suggested(service, study, "second")
         service.kill()
@@ -95,12 +97,3 @@ def test_a_killed_service_and_a_copy_of_its_data_suggest_the_same(
             answers.append([(trial["id"], trial["parameters"]) for trial in trials])
     assert answers[0] == answers[1]
     assert [number for number, _ in answers[0]] == ["10", "11", "12"]
-
-
-def suggested(service: Service, study: str, client: str, count: int = 1) -> list[dict[str, Any]]:
-    """Ask for suggestions, and wait for them."""
-    asked = {"clientId": client, "suggestionCount": count}
-    operation = service.call("POST", f"/v1/{study}/trials:suggest", asked)
-    while not operation.get("done"):
-        operation = service.call("GET", f"/v1/{operation['name']}")
-    return operation["response"]["trials"]

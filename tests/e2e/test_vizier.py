@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.running import PROJECT, REGION, Service
 from tests.e2e.test_grpc_clients import given_by_env
-from tests.e2e.tuning_programs import STUDIES, double, study_spec
+from tests.e2e.tuning_programs import STUDIES, complete, double, study_spec, suggested
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 
@@ -156,7 +156,7 @@ def new_study(vizier: Any) -> Iterator[Callable[..., Any]]:
         vizier.delete_study(name=name)
 
 
-def suggested(vizier: Any, study: Any, client: str, count: int = 1) -> list[Any]:
+def handed_out(vizier: Any, study: Any, client: str, count: int = 1) -> list[Any]:
     request = {"parent": study.name, "suggestion_count": count, "client_id": client}
     return list(vizier.suggest_trials(request).result(timeout=60).trials)
 
@@ -169,7 +169,7 @@ def measurement(step: int = 0, **values: float) -> dict[str, Any]:
 def test_a_trial_is_measured_and_completed(vizier: Any, new_study: Callable[..., Any]) -> None:
     """Facts §7.5: addTrialMeasurement, complete without a final measurement takes the last, a trial that is over stays."""
     study = new_study(("loss", "MINIMIZE"))
-    first, second = suggested(vizier, study, "me", 2)
+    first, second = handed_out(vizier, study, "me", 2)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
         request = {"trial_name": first.name, "measurement": measurement(step, loss=loss)}
         vizier.add_trial_measurement(request)
@@ -187,7 +187,7 @@ def test_a_trial_is_measured_and_completed(vizier: Any, new_study: Callable[...,
     wanted = vizier.create_trial(parent=study.name, trial=own)
     assert wanted.state.name == "REQUESTED"
     # What somebody asked for goes before anything new.
-    (given,) = suggested(vizier, study, "me")
+    (given,) = handed_out(vizier, study, "me")
     assert (given.name, given.parameters[0].value, given.client_id) == (wanted.name, 0.25, "me")
     listed = list(vizier.list_trials(request={"parent": study.name, "page_size": 2}))
     assert [trial.id for trial in listed] == ["1", "2", "3"]
@@ -211,13 +211,13 @@ def test_a_trial_that_lags_behind_should_stop(vizier: Any, new_study: Callable[.
         return vizier.check_trial_early_stopping_state(request).result(timeout=60).should_stop
 
     for number in range(6):
-        (trial,) = suggested(vizier, study, "me")
+        (trial,) = handed_out(vizier, study, "me")
         assert not runs(trial, 10 + number)
         vizier.complete_trial({"name": trial.name})
-    (bad,) = suggested(vizier, study, "me")
+    (bad,) = handed_out(vizier, study, "me")
     assert runs(bad, 1)
     assert vizier.get_trial(name=bad.name).state.name == "STOPPING"
-    (good,) = suggested(vizier, study, "you")
+    (good,) = handed_out(vizier, study, "you")
     assert not runs(good, 99)
     assert vizier.stop_trial({"name": good.name}).state.name == "STOPPING"
     assert vizier.complete_trial({"name": good.name}).state.name == "SUCCEEDED"
@@ -227,11 +227,11 @@ def test_two_objectives_have_a_front(vizier: Any, new_study: Callable[..., Any])
     """SPEC §6: the optimal trials are those that no other one beats in both."""
     study = new_study(("gain", "MAXIMIZE"), ("cost", "MINIMIZE"))
     for gain, cost in ((1, 1), (2, 2), (1.5, 2.5), (3, 3), (0, 1)):
-        (trial,) = suggested(vizier, study, "me")
+        (trial,) = handed_out(vizier, study, "me")
         final = measurement(gain=gain, cost=cost)
         vizier.complete_trial({"name": trial.name, "final_measurement": final})
     # With several objectives, too, something is suggested that has not been tried.
-    (pending,) = suggested(vizier, study, "me")
+    (pending,) = handed_out(vizier, study, "me")
     assert pending.id == "6"
     best = vizier.list_optimal_trials({"parent": study.name}).optimal_trials
     assert [trial.id for trial in best] == ["1", "2", "4"]
@@ -313,12 +313,11 @@ def test_ml_studies_through_the_discovery_document(service: Service) -> None:
 
 
 def _objective(given: dict[str, Any]) -> float:
-    """A recorded objective, to be minimised: a bent valley in three numbers, 0 at its one best point, and a category."""
-    x, y, z = given["x"], given["y"], given["z"]
-    bend = 10 * (y - x**2) ** 2 + (0.6 - x) ** 2 + 2 * (z - 0.3) ** 2
-    return (
-        bend + {"good": 0.0, "fair": 0.2, "poor": 0.6}[given["kind"]] + 0.05 * math.sin(9 * x) ** 2
-    )
+    """A recorded objective, to be minimised: a tilted bowl in four numbers, 0 at its one best point, and a category that
+    lifts it."""
+    w, x, y, z = (given[name] for name in "wxyz")
+    bowl = (w - 0.7) ** 2 + (x - 0.3) ** 2 + (y - x - 0.2) ** 2 + 0.5 * (z - 0.4) ** 2
+    return bowl + {"good": 0.0, "fair": 0.1, "poor": 0.3}[given["kind"]]
 
 
 def test_twenty_trials_beat_random_search(service: Service) -> None:
@@ -326,27 +325,18 @@ def test_twenty_trials_beat_random_search(service: Service) -> None:
 
     def best(algorithm: str, seed: int) -> float:
         kind = {"parameterId": "kind", "categoricalValueSpec": {"values": ["poor", "good", "fair"]}}
-        numbers = [double(name) for name in "xyz"]
+        numbers = [double(name) for name in "wxyz"]
         spec = study_spec(*numbers, kind, goal="MINIMIZE", algorithm=algorithm)
         body = {"displayName": f"quality-{algorithm}-{seed}", "studySpec": spec}
         study = service.call("POST", STUDIES, body)["name"]
         values: list[float] = []
         for _ in range(20):
-            asked = {"clientId": "me", "suggestionCount": 1}
-            operation = service.call("POST", f"/v1/{study}/trials:suggest", asked)
-            while not operation.get("done"):
-                operation = service.call("POST", f"/v1/{operation['name']}:wait", {})
-            (trial,) = operation["response"]["trials"]
+            (trial,) = suggested(service, study, "me")
             given = {each["parameterId"]: each["value"] for each in trial["parameters"]}
             values.append(_objective(given))
-            final = measurement_json(values[-1])
-            service.call("POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
+            complete(service, trial, values[-1])
         return min(values)
 
     ours = [best("ALGORITHM_UNSPECIFIED", seed) for seed in range(3)]
     chance = [best("RANDOM_SEARCH", seed) for seed in range(3)]
     assert statistics.median(ours) < statistics.median(chance), (ours, chance)
-
-
-def measurement_json(value: float) -> dict[str, Any]:
-    return {"metrics": [{"metricId": "score", "value": value}]}

@@ -1,6 +1,8 @@
 """Programs that trials run, the tuning jobs around them, and how their runs are counted and held, for end-to-end tests."""
 
 import os
+import select
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,9 +138,17 @@ def tuning(service: Service, job_id: str) -> dict[str, Any]:
     return service.call("GET", f"{TUNING_JOBS}/{job_id}")
 
 
+def until_running(service: Service, job_id: str) -> None:
+    """Wait until a job of any kind is RUNNING: that is a moment after its first program has begun."""
+    for view in service.watch(job_id, 120):
+        if view["state"] == "RUNNING":
+            return
+    raise AssertionError(f"{job_id} is over and never ran")
+
+
 def finished(service: Service, job_id: str) -> dict[str, Any]:
-    """The same, at its end."""
-    service.finish(job_id)
+    """The same, at its end, which comes within two minutes."""
+    service.finish(job_id, 120)
     return tuning(service, job_id)
 
 
@@ -146,6 +156,11 @@ def final(trial: dict[str, Any]) -> float:
     """The value of the one metric of a trial that is over; JSON leaves a zero out."""
     (metric,) = trial["finalMeasurement"]["metrics"]
     return metric.get("value", 0.0)
+
+
+def job_id_of(trial: dict[str, Any]) -> str:
+    """The id of the custom job that evaluates a trial."""
+    return trial["customJob"].rsplit("/", 1)[1]
 
 
 def job_of(service: Service, trial: dict[str, Any]) -> dict[str, Any]:
@@ -168,3 +183,31 @@ def gates(directory: Path, *names: str) -> None:
     directory.mkdir(exist_ok=True)
     for name in names:
         os.mkfifo(directory / name)
+
+
+def meet(gate: Path, seconds: float = 90) -> None:
+    """Wait at a gate until a program has opened it for writing, and closed it."""
+    reader = os.open(gate, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        poll = select.poll()
+        poll.register(reader, select.POLLHUP)
+        assert poll.poll(seconds * 1000), f"nobody came to {gate} within {seconds} s"
+    finally:
+        os.close(reader)
+
+
+def suggested(service: Service, study: str, client: str, count: int = 1) -> list[dict[str, Any]]:
+    """Ask for suggestions of a study, by its name, and wait for them."""
+    asked = {"clientId": client, "suggestionCount": count}
+    operation = service.call("POST", f"/v1/{study}/trials:suggest", asked)
+    end = time.monotonic() + 60
+    while not operation.get("done"):
+        assert time.monotonic() < end, operation
+        operation = service.call("POST", f"/v1/{operation['name']}:wait", {"timeout": "5s"})
+    return operation["response"]["trials"]
+
+
+def complete(service: Service, trial: dict[str, Any], value: float) -> None:
+    """Complete a study's trial with this value of `score`."""
+    measured = {"metrics": [{"metricId": "score", "value": value}]}
+    service.call("POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": measured})

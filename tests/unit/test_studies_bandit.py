@@ -72,6 +72,18 @@ def test_trials_read_back_in_any_order_give_the_same() -> None:
     assert BANDIT.suggest(TREE, stored[::-1], 2, 7) == expected
 
 
+def test_a_branch_with_a_bad_start_is_not_given_up() -> None:
+    """Conditional trees: "net" is worse than "line" unless its own parameters are right; it is found all the same."""
+
+    def deceiving(values: dict[str, Value]) -> float:
+        return 0.3 if values["kind"] == "line" else mixed_loss(values) * 2.0
+
+    trials = play(BANDIT, TREE, deceiving, 45)
+    kinds = [dict(trial.parameters)["kind"] for trial in trials]
+    assert min(kinds.count(kind) for kind in ("tree", "net", "line")) >= 3
+    assert best(trials) < 0.25
+
+
 def test_the_seed_matters() -> None:
     trials = play(BANDIT, FLAT, bowl, 3)
     assert BANDIT.suggest(FLAT, trials, 1, 7) != BANDIT.suggest(FLAT, trials, 1, 8)

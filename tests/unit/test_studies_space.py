@@ -118,6 +118,12 @@ def test_equal_points_lie_together_and_categories_one_apart() -> None:
     assert ((tree - line)[kinds] ** 2).sum() == pytest.approx(1.0)
 
 
+def test_branches_are_the_categories_that_decide() -> None:
+    """Of `MIXED`: "tree" has one child, "net" two, "line" none."""
+    assert Space(MIXED).branches == (0, 0, 1, 1, 1, 2)
+    assert Space(MIXED[1:2]).branches == ()
+
+
 def test_defaults_come_first() -> None:
     """Facts §7.2: defaultValue; what has none starts in the middle."""
     tree = (

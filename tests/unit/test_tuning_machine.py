@@ -141,6 +141,16 @@ def test_what_a_trial_measures_is_stored_while_it_runs_and_once() -> None:
     assert subject.trials[1].state is TrialState.ACTIVE
 
 
+def test_a_value_that_comes_again_at_its_step_is_stored_once() -> None:
+    """Its time is that of the last report at the step, and that may have been another metric's."""
+    subject = play().becomes(1, S.RUNNING).reports(1, 0.1).look()
+    (first,) = subject.measured[1]
+    subject.measured[1] = (replace(first, elapsed=5 * SECOND),)
+    assert len(subject.look().stored[1]) == 1
+    subject.measured[1] = (replace(first, metrics=((METRIC, 0.2),)),)
+    assert len(subject.look().stored[1]) == 2
+
+
 # --- trials without a result ---
 
 

@@ -13,6 +13,7 @@ from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.study.trials import Measurement
@@ -68,12 +69,14 @@ class Doors:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What a look came to: a commit, if anything changed; then jobs to cancel, and moments to look again at."""
+    """What a look came to: a commit, if anything changed; then jobs to cancel, and moments to look again at. `failure`:
+    what could not be worked out, raised once the rest is stored, so that it is tried again."""
 
     job: Work
     commit: Commit | None = None
     cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
     deadlines: tuple[Deadline, ...] = ()
+    failure: Exception | None = None
 
 
 class Reconciler(Protocol):
@@ -101,7 +104,7 @@ class Parents:
         self._set_alarm = set_alarm
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
-        """Look at a work, store what follows, and see to its jobs. Raises StaleCommit."""
+        """Look at a work, store what follows, and see to its jobs. Raises StaleCommit, and what the reconciler failed with."""
         found = await self._reconcilers[type(live.job)].reconcile(live, events)
         made: tuple[NewWork, ...] = ()
         if found.commit is not None:
@@ -113,12 +116,14 @@ class Parents:
         for uid, cause in found.cancel:
             await self._cancel(uid, cause)
         parent = parent_of(found.job)
-        if parent is not None and found.commit is not None:
+        if parent is not None and found.job.state is not live.job.state:
             self._wake(parent)
+        if found.failure is not None:
+            raise found.failure
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
         work = await self._doors.work(uid)
-        if work is None or work.state.is_final:
+        if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
         wish = CancelRequested(cause, self._doors.now())
         # It ended in this moment: then its end wakes the one that made it.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trainshed.controller.tuning import curve_of, seen
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import OperationState
@@ -80,10 +80,15 @@ class Suggesting:
             self._again.add(uid)
             while uid in self._again:
                 self._again.discard(uid)
-                for operation in await self._studies.running_operations(uid):
-                    await self._until_done(operation)
-        except Exception:
-            log.exception("study %d: its operations could not be looked at", uid)
+                try:
+                    for operation in await self._studies.running_operations(uid):
+                        await self._until_done(operation)
+                except Exception as failure:
+                    log.warning(
+                        "the operations of study %d: %s; once more in a second", uid, failure
+                    )
+                    self._again.add(uid)
+                    await asyncio.sleep(_PAUSE)
         finally:
             del self._busy[uid]
 
@@ -146,8 +151,11 @@ class Suggesting:
         await self._finish(done, assigned=tuple(handed_out), suggested=tuple(new))
 
     async def _assigned(self, trial: Trial, client: str, now: int) -> StoredTrial:
-        stored = await self._studies.trial(trial.study, trial.number)
-        return StoredTrial(assigned(stored.trial, client, now), stored.generation)
+        try:
+            stored = await self._studies.trial(trial.study, trial.number)
+            return StoredTrial(assigned(stored.trial, client, now), stored.generation)
+        except (NotFound, FailedPrecondition) as changed:  # by a client, in this very moment
+            raise StaleCommit(str(changed)) from changed
 
     async def _new(
         self, study: Study, operation: Operation, history: tuple[Trial, ...], count: int

@@ -5,10 +5,11 @@ import logging
 from collections.abc import Sequence
 
 from trainshed.controller.parents import Doors, Next, consumed, intents
-from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.events import Event, LimitNears
+from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.study.limits import limit_reached
-from trainshed.core.study.spec import ConvexStopping
+from trainshed.core.study.limits import limit_reached, moments
+from trainshed.core.study.spec import ConvexStopping, Limits
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.machine import BegunTrial, Sight
@@ -36,7 +37,9 @@ class TuningReconciler:
         for wish in intents(live, events):
             machine.cancel(turn, wish)
         await self._stop_early(turn, sights)
-        begun = await self._begin(turn)
+        own, shown = await self._history(turn)
+        self._end_at_limit(turn, own)
+        begun, failure = await self._begin(turn, own, shown)
         result = turn.result()
         commit = None
         if result.job != job or live.intents or result.measurements or result.trials:
@@ -53,7 +56,8 @@ class TuningReconciler:
             result.job,
             commit,
             machine.to_cancel(result.job),
-            machine.deadlines(result.job),
+            (*machine.deadlines(result.job), *_moments(result.job, own, turn.now)),
+            failure,
         )
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
@@ -64,17 +68,17 @@ class TuningReconciler:
         if work is None or not work.started:
             return Sight(trial, work)
         measured = await asyncio.to_thread(doors.metrics.measurements, trial.job, work.started)
-        wanted = tuple(_known_metrics(job, measured))
-        stored = await doors.studies.measurements(job.study, (number,))
+        stored = (await doors.studies.measurements(job.study, (number,))).get(number, ())
+        wanted = tuple(_known_metrics(job, measured, stored))
         tags: tuple[str, ...] = ()
         if work.state.is_final and not wanted:
             tags = await asyncio.to_thread(doors.metrics.tags, trial.job)
-        return Sight(trial, work, wanted, stored.get(number, ()), tags)
+        return Sight(trial, work, wanted, stored, tags)
 
     async def _stop_early(self, turn: Turn, sights: Sequence[Sight]) -> None:
         """Ask the study's rule about the trials that have measured something new."""
         job = turn.job
-        fresh = [sight for sight in sights if set(sight.measurements) - set(sight.stored)]
+        fresh = [sight for sight in sights if sight.news]
         if job.spec.study.stopping is None or job.outcome is not None or not fresh:
             return
         curves = await self._curves(turn, sights)
@@ -108,29 +112,48 @@ class TuningReconciler:
             if trials[number].state is not TrialState.INFEASIBLE
         }
 
-    async def _begin(self, turn: Turn) -> tuple[BegunTrial, ...]:
-        count = machine.wanted(turn.job)
-        if count == 0:
-            return ()
+    async def _history(self, turn: Turn) -> tuple[list[Trial], list[Trial]]:
+        """The job's own trials as this turn has made them, and all that its algorithm is shown, both ascending by number;
+        nothing where nobody needs them."""
         job = turn.job
+        if not machine.wanted(job) and job.spec.study.limits == Limits():
+            return [], []
         history = await self._doors.studies.history((*job.spec.resumed, job.study))
         trials = {trial.number: trial for trial in (*history, *turn.trials)}
-        own = [trial for number, trial in sorted(trials.items()) if number >= job.spec.first_trial]
+        shown = [trials[number] for number in sorted(trials)]
+        return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
+
+    def _end_at_limit(self, turn: Turn, own: Sequence[Trial]) -> None:
+        """The study's own limits hold also while all trials run that may run at once."""
+        job = turn.job
+        if job.state.is_final or job.exhausted:
+            return
         if reached := limit_reached(job.spec.study, own, job.created, turn.now):
-            running = [trials[each.number] for each in job.running]
-            machine.reach_limit(turn, reached, running)
-            return ()
+            running = {each.number for each in job.running}
+            machine.reach_limit(turn, reached, [one for one in own if one.number in running])
+
+    async def _begin(
+        self, turn: Turn, own: Sequence[Trial], shown: Sequence[Trial]
+    ) -> tuple[tuple[BegunTrial, ...], AdvisorFailed | None]:
+        """The next trials; or why it is not known which, and then what was seen is stored all the same."""
+        count = machine.wanted(turn.job)
+        if count == 0:
+            return (), None
+        job = turn.job
         if job.spec.study.limits.max_trials is not None:
             count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
-        shown = [seen(trials[number]) for number in sorted(trials)]
         try:
-            found = await self._doors.advisor.suggest(job.spec.study, shown, count, job.uid)
+            found = await self._doors.advisor.suggest(
+                job.spec.study, [seen(trial) for trial in shown], count, job.uid
+            )
         except EngineMissing as failure:
             machine.fail(turn, "The tuning engine of this service is not installed.", str(failure))
-            return ()
+            return (), None
+        except AdvisorFailed as failure:
+            return (), failure
         pairs = [(parameters, self._doors.new_uid()) for parameters in found.parameters[:count]]
         exhausted = found.exhausted and len(pairs) < count
-        return machine.begin(turn, pairs, exhausted=exhausted)
+        return machine.begin(turn, pairs, exhausted=exhausted), None
 
 
 def seen(trial: Trial) -> Seen:
@@ -145,16 +168,31 @@ def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurem
         trial.number,
         points,
         trial.state.is_over,
-        rate if isinstance(rate, float) else None,
+        None if rate is None or isinstance(rate, str) else float(rate),
     )
 
 
-def _known_metrics(job: TuningJob, measured: Sequence[Measurement]) -> list[Measurement]:
-    """Only what the study asks for: a program may report whatever else it likes."""
+def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, ...]:
+    """When to look whether the study has come to a limit of time. Parents are only woken by it, whatever the event."""
+    if job.state.is_final or job.outcome is not None or job.exhausted:
+        return ()
+    times = moments(job.spec.study, own, job.created)
+    return tuple(Deadline(at, LimitNears(at)) for at in times if at > now)
+
+
+def _known_metrics(
+    job: TuningJob, measured: Sequence[Measurement], stored: Sequence[Measurement]
+) -> list[Measurement]:
+    """Only what the study asks for: a program may report whatever else it likes.
+
+    A step that is reported once more, as by a program that went back to a checkpoint, keeps its elapsed time: with it,
+    the new value takes the place of the stored one, and the trial has one measurement of each step.
+    """
     known = {metric.id for metric in job.spec.study.metrics}
+    elapsed = {one.step: one.elapsed for one in stored}
     found: list[Measurement] = []
     for one in measured:
         metrics = tuple(pair for pair in one.metrics if pair[0] in known)
         if metrics:
-            found.append(Measurement(metrics, one.step, one.elapsed))
+            found.append(Measurement(metrics, one.step, elapsed.get(one.step, one.elapsed)))
     return found

@@ -11,8 +11,8 @@ from functools import cached_property
 
 from trainshed.core.study.spec import Parameter, StudySpec, Value
 from trainshed.core.study.trials import Parameters
+from trainshed.studies.nodes import Node, is_same
 from trainshed.studies.port import Proposals, Seen
-from trainshed.studies.space import Node, is_same
 
 STEPS = 11
 """Places that stand for a DOUBLE: both ends, the middle, and the tenths between."""

@@ -7,168 +7,14 @@ NaN, so that a search can flip a parent and find the children's codes. Owns no r
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
+from trainshed.core.study.spec import Parameter
 from trainshed.core.study.trials import Parameters
+from trainshed.studies.nodes import SAME, UNKNOWN, Node, is_among
 from trainshed.studies.routines import Array, Mask, Positions
-
-_SAME = 1e-10
-"""Discrete values and codes this near are one (facts §7.2)."""
-
-_UNKNOWN = -1.0
-"""The code of a category that the spec does not list: unlike every other."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """One node of the tree and its scale. `allowed`: the codes of the parent for which it is active."""
-
-    parameter: Parameter
-    allowed: tuple[float, ...] = ()
-
-    @property
-    def is_categorical(self) -> bool:
-        return self.parameter.type is ParameterType.CATEGORICAL
-
-    @cached_property
-    def bounds(self) -> tuple[float, float]:
-        """Least and largest legal value of a numeric node."""
-        if self.parameter.type is ParameterType.DISCRETE:
-            return self.parameter.values[0], self.parameter.values[-1]
-        return self.parameter.low, self.parameter.high
-
-    @cached_property
-    def size(self) -> int:
-        """How many legal values there are; 0 = a continuum."""
-        match self.parameter.type:
-            case ParameterType.DOUBLE:
-                return 1 if self.parameter.low == self.parameter.high else 0
-            case ParameterType.INTEGER:
-                return int(self.parameter.high) - int(self.parameter.low) + 1
-            case ParameterType.DISCRETE:
-                return len(self.parameter.values)
-            case ParameterType.CATEGORICAL:
-                return len(self.parameter.categories)
-
-    @cached_property
-    def listed(self) -> Array:
-        """The codes of a DISCRETE node's values, ascending."""
-        return self.scaled(np.asarray(self.parameter.values, dtype=np.float64))
-
-    def scaled(self, values: Array) -> Array:
-        """Codes of numeric values within the bounds. A node with one value only has the code 0.5."""
-        low, high = self.bounds
-        if low == high:
-            return np.full(values.shape, 0.5)
-        match self.parameter.scale:
-            case Scale.LINEAR:
-                return (values - low) / (high - low)
-            case Scale.LOG:
-                return np.log(values / low) / math.log(high / low)
-            case Scale.REVERSE_LOG:
-                return 1.0 - np.log((low + high - values) / low) / math.log(high / low)
-
-    def unscaled(self, codes: Array, margin: float = 0.0) -> Array:
-        """Values of codes, not yet clipped or rounded. `margin`: by which both ends are moved out."""
-        low, high = self.bounds
-        low, high = max(low - margin, low / 2 if low > 0 else -math.inf), high + margin
-        match self.parameter.scale:
-            case Scale.LINEAR:
-                return low + codes * (high - low)
-            case Scale.LOG:
-                return low * np.exp(codes * math.log(high / low))
-            case Scale.REVERSE_LOG:
-                return low + high - low * np.exp((1.0 - codes) * math.log(high / low))
-
-    def snapped(self, codes: Array) -> Array:
-        """The nearest legal codes."""
-        match self.parameter.type:
-            case ParameterType.DOUBLE:
-                return np.clip(codes, 0.0, 1.0) if self.size == 0 else np.full(codes.shape, 0.5)
-            case ParameterType.INTEGER:
-                rounded = np.rint(self.unscaled(np.clip(codes, 0.0, 1.0)))
-                return self.scaled(np.clip(rounded, *self.bounds))
-            case ParameterType.DISCRETE:
-                middles = (self.listed[1:] + self.listed[:-1]) / 2
-                return self.listed[np.searchsorted(middles, codes)]
-            case ParameterType.CATEGORICAL:
-                return np.clip(np.floor(codes), 0, self.size - 1)
-
-    def placed(self, shares: Array) -> Array:
-        """Legal codes for shares in [0, 1): every listed value alike, numbers evenly on their scale."""
-        match self.parameter.type:
-            case ParameterType.DOUBLE:
-                return self.snapped(shares)
-            case ParameterType.INTEGER:
-                values = np.rint(self.unscaled(shares, margin=0.5))
-                return self.scaled(np.clip(values, *self.bounds))
-            case ParameterType.DISCRETE:
-                return self.listed[np.minimum((shares * self.size).astype(np.int64), self.size - 1)]
-            case ParameterType.CATEGORICAL:
-                return np.minimum(np.floor(shares * self.size), self.size - 1)
-
-    def code(self, value: Value | None) -> float:
-        """The code of a stored value. One that cannot be is taken for the middle, one out of bounds for the bound."""
-        if self.is_categorical:
-            found = isinstance(value, str) and value in self.parameter.categories
-            return float(self.parameter.categories.index(str(value))) if found else _UNKNOWN
-        if value is None or isinstance(value, str) or not math.isfinite(value):
-            return 0.5
-        low, high = self.bounds
-        near = np.array([min(max(float(value), low), high)])
-        return float(self.snapped(self.scaled(near))[0])
-
-    def position(self, value: Value) -> int | None:
-        """Where a value stands among the legal ones, from 0 on; None if it is none of them."""
-        match self.parameter.type:
-            case ParameterType.CATEGORICAL:
-                names = self.parameter.categories
-                return names.index(value) if isinstance(value, str) and value in names else None
-            case ParameterType.DISCRETE:
-                found = (
-                    at for at, each in enumerate(self.parameter.values) if is_same(each, value)
-                )
-                return next(found, None)
-            case ParameterType.INTEGER:
-                at = None if isinstance(value, str) else int(value) - int(self.parameter.low)
-                return at if at is not None and 0 <= at < self.size else None
-            case ParameterType.DOUBLE:
-                return None
-
-    def listed_value(self, position: int) -> Value:
-        """The legal value at a position. Only for a node whose values can be counted."""
-        match self.parameter.type:
-            case ParameterType.CATEGORICAL:
-                return self.parameter.categories[position]
-            case ParameterType.DISCRETE:
-                return self.parameter.values[position]
-            case ParameterType.INTEGER:
-                return int(self.parameter.low) + position
-            case ParameterType.DOUBLE:
-                return self.parameter.low
-
-    def value(self, code: float) -> Value:
-        """The legal value of a code, of the type that the public API gives it."""
-        match self.parameter.type:
-            case ParameterType.CATEGORICAL:
-                return self.parameter.categories[min(max(int(code), 0), self.size - 1)]
-            case ParameterType.DISCRETE:
-                return self.parameter.values[int(np.argmin(np.abs(self.listed - code)))]
-            case ParameterType.INTEGER:
-                low, high = int(self.parameter.low), int(self.parameter.high)
-                return min(max(round(float(self.unscaled(np.array([code]))[0])), low), high)
-            case ParameterType.DOUBLE:
-                low, high = self.bounds
-                exact = {0.0: low, 1.0: high}.get(code)
-                return (
-                    float(min(max(float(self.unscaled(np.array([code]))[0]), low), high))
-                    if exact is None
-                    else exact
-                )
 
 
 class Space:
@@ -200,13 +46,27 @@ class Space:
         self.is_number: Mask = ~self.is_listed[self.groups]
         """Of each column of the embedding: whether it is the code of a numeric node, shape (q,)."""
 
+    @cached_property
+    def branches(self) -> tuple[int, ...]:
+        """The columns of the embedding of those categories that decide which parameters there are: of the always active
+        categorical nodes that have children. A category stands there once and once more for each child."""
+        found: list[int] = []
+        for index, node in enumerate(self.nodes):
+            children = [each for each in self.nodes if each.parameter.parent == index]
+            if children and node.is_categorical and node.parameter.parent < 0:
+                first = int(np.searchsorted(self.groups, index))
+                for code in range(node.size):
+                    below = sum(is_among(float(code), child.allowed) for child in children)
+                    found += [first + code] * (1 + below)
+        return tuple(found)
+
     def encode(self, points: Sequence[Parameters]) -> Array:
         """Codes of stored points, shape (n, p). What the tree does not know is passed over (a user may create a trial)."""
         table = np.full((len(points), self.width), np.nan)
         for row, point in zip(table, points, strict=True):
             values = dict(point)
             for index, node in enumerate(self.nodes):
-                if node.parameter.parent < 0 or _is_among(row[node.parameter.parent], node.allowed):
+                if node.parameter.parent < 0 or is_among(row[node.parameter.parent], node.allowed):
                     row[index] = node.code(values.get(node.parameter.id))
         return table
 
@@ -217,7 +77,7 @@ class Space:
             codes[:, index] = node.snapped(genotypes[:, index])
             if node.parameter.parent >= 0:
                 parents = codes[:, node.parameter.parent, None]
-                active = (np.abs(parents - np.array(node.allowed)) < _SAME).any(axis=1)
+                active = (np.abs(parents - np.array(node.allowed)) < SAME).any(axis=1)
                 codes[~active, index] = np.nan
         return codes
 
@@ -233,7 +93,7 @@ class Space:
         for index, node in enumerate(self.nodes):
             column = filled[:, index]
             if node.is_categorical:
-                column[np.isnan(column) | (column == _UNKNOWN)] = node.size // 2
+                column[np.isnan(column) | (column == UNKNOWN)] = node.size // 2
             else:
                 column[np.isnan(column)] = 0.5
         return filled
@@ -277,14 +137,3 @@ class Space:
                 for node, at, default in zip(self.nodes, middle, given, strict=True)
             ]
         )
-
-
-def is_same(one: Value, other: Value) -> bool:
-    """Whether two values of one parameter are the same one."""
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return abs(one - other) < _SAME
-
-
-def _is_among(code: float, allowed: Sequence[float]) -> bool:
-    return any(abs(code - each) < _SAME for each in allowed)

@@ -23,10 +23,34 @@ def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: int, now: i
     return _without_progress(limits, spec, trials, now)
 
 
+def moments(spec: StudySpec, trials: Sequence[Trial], created: int) -> tuple[int, ...]:
+    """The moments (ns), past ones among them, at which `limit_reached` may come to another answer by time alone."""
+    limits = spec.limits
+    found = [created + each for each in (limits.min_duration, limits.max_duration) if each]
+    if limits.end_at is not None:
+        found.append(limits.end_at)
+    if limits.max_duration_without_progress is not None:
+        _, at = _progress(spec, trials)
+        if at:
+            found.append(at + limits.max_duration_without_progress)
+    return tuple(found)
+
+
 def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], now: int) -> str:
-    """Counted from the trial that is the best so far; of several objectives from the last one that is better in any."""
-    if limits.max_trials_without_progress is None and limits.max_duration_without_progress is None:
+    many, long = limits.max_trials_without_progress, limits.max_duration_without_progress
+    if many is None and long is None:
         return ""
+    since, at = _progress(spec, trials)
+    if many is not None and since >= many:
+        return f"its last {since} trials brought nothing better"
+    if long is not None and at and now - at >= long:
+        return f"nothing better was found for {(now - at) / 1e9:.0f} s"
+    return ""
+
+
+def _progress(spec: StudySpec, trials: Sequence[Trial]) -> tuple[int, int]:
+    """How many trials ended after the last one that was the best so far, and when that one ended (ns, 0 = there is none).
+    Of several objectives the last one counts that was better in any."""
     done = sorted(
         (t for t in trials if t.state is TrialState.SUCCEEDED and t.final is not None),
         key=lambda trial: (trial.ended, trial.number),
@@ -42,9 +66,4 @@ def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], 
             if metric.id not in best or score(metric, value) > best[metric.id]:
                 best[metric.id] = score(metric, value)
                 since, at = 0, trial.ended
-    many, long = limits.max_trials_without_progress, limits.max_duration_without_progress
-    if many is not None and done and since >= many:
-        return f"its last {since} trials brought nothing better"
-    if long is not None and done and now - at >= long:
-        return f"nothing better was found for {(now - at) / 1e9:.0f} s"
-    return ""
+    return since, at

@@ -44,6 +44,13 @@ class Sight:
     stored: tuple[Measurement, ...] = ()
     tags: tuple[str, ...] = ()
 
+    @property
+    def news(self) -> tuple[Measurement, ...]:
+        """What is not stored yet. A value that is measured once more at its step is none: the program reported another
+        metric there, or an attempt that is tried again came by."""
+        known = {(one.step, one.metrics) for one in self.stored}
+        return tuple(one for one in self.measurements if (one.step, one.metrics) not in known)
+
 
 @dataclass(frozen=True, slots=True)
 class BegunTrial:
@@ -174,10 +181,8 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
 
 
 def _take(turn: Turn, running: RunningTrial, sight: Sight) -> None:
-    known = frozenset(sight.stored)
-    for measurement in sight.measurements:
-        if measurement not in known:
-            turn.measure(running.number, measurement)
+    for measurement in sight.news:
+        turn.measure(running.number, measurement)
     job = sight.job
     if job is None:
         _infeasible(turn, sight.trial, "its job was deleted.", None, counts=False)

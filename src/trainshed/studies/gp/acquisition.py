@@ -11,6 +11,9 @@ import numpy as np
 from trainshed.studies.gp.process import Posterior
 from trainshed.studies.routines import Array
 
+_ELSEWHERE = 1e3
+"""More than scores differ by."""
+
 
 class Score(Protocol):
     """Pure."""
@@ -70,3 +73,19 @@ class Exploration:
         if gap >= 0.0:
             return expected, spread
         return expected + self.slope * gap, spread + self.slope * (up + self.coefficient * out)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A score for those points alone that have one category; others are worth less than any of them. `column`: of the
+    embedding, where that category stands."""
+
+    score: Score
+    column: int
+
+    def values(self, points: Array) -> Array:
+        return self.score.values(points) - _ELSEWHERE * (points[:, self.column] == 0.0)
+
+    def value_and_gradient(self, point: Array) -> tuple[float, Array]:
+        value, gradient = self.score.value_and_gradient(point)
+        return value - _ELSEWHERE * float(point[self.column] == 0.0), gradient

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.study.trials import Parameters, TrialState
-from trainshed.studies.gp.acquisition import Score
+from trainshed.studies.gp.acquisition import Score, Within
 from trainshed.studies.gp.belief import (
     Belief,
     Observed,
@@ -48,7 +48,9 @@ class Tuning:
     """The constants of the method. `coefficient`: of the upper confidence bound (the paper's 1.8).
     `exploit_every`: each so-many-th trial goes where `exploit_coefficient` says instead, or `exploit_beside` with pending
     trials. `explore_share`: of the others beside pending trials, how many only explore. `explore_coefficient`: of the
-    bound that says where to (the paper's 0.5)."""
+    bound that says where to (the paper's 0.5). `branch_every`: each so-many-th trial of a conditional
+    tree keeps to one of its branches, drawn at random, the more often the more parameters it has: a branch whose
+    first trials were bad is not given up before its own parameters were searched."""
 
     coefficient: float = 1.8
     exploit_every: int = 2
@@ -56,6 +58,7 @@ class Tuning:
     exploit_beside: float = 0.3
     explore_share: float = 0.5
     explore_coefficient: float = 0.5
+    branch_every: int = 4
 
 
 class GaussianProcessBandit:
@@ -123,7 +126,11 @@ class _Study:
             point = self._fresh(found)
             if point is not None and self._is_new(found.codes[:1], codes):
                 return point
-        found = self._search(self._score(codes, rng), codes, rng)
+        score = self._score(codes, rng)
+        branches = self._space.branches
+        if branches and number % self._tuning.branch_every == 1:
+            score = Within(score, branches[int(rng.integers(len(branches)))])
+        found = self._search(score, codes, rng)
         return self._fresh(found) or self._space.decode(found.codes[0])
 
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:

@@ -11,8 +11,9 @@ import numpy as np
 
 from trainshed.studies.gp.acquisition import Score
 from trainshed.studies.gp.trust import TrustRegion
+from trainshed.studies.nodes import Node
 from trainshed.studies.routines import Array, minimize_bounded
-from trainshed.studies.space import Node, Space
+from trainshed.studies.space import Space
 
 _OUTSIDE = -1e6
 """Far below every score: points outside of the trust region are compared by how far outside they are."""

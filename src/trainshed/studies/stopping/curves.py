@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainshed.core.study.final import objectives, score
-from trainshed.core.study.spec import Goal, Metric, Selection, StudySpec
+from trainshed.core.study.spec import Metric, Selection, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 
 NS = 1_000_000_000
@@ -60,7 +60,7 @@ class Axes:
         return f"after {x / NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"
 
     def value(self, y: float) -> str:
-        return f"{y if self.metric.goal is Goal.MAXIMIZE else -y:.6g}"
+        return f"{score(self.metric, y) + 0.0:.6g}"
 
 
 def axes(spec: StudySpec, use_elapsed: bool) -> Axes | None:

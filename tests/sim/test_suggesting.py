@@ -1,0 +1,469 @@
+"""Suggestions and stopping checks of studies through the real store over virtual time: clients that ask at once, trials that
+change meanwhile, and a service that dies at each commit (SPEC §6, docs/adr/0017)."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.sim import virtual
+from tests.sim.parents import LearningAdvisor
+from tests.sim.tuning_jobs import METRIC, study
+from tests.unit.jobs import CREATED
+from trainshed.controller.suggesting import Suggesting
+from trainshed.core.errors import Unavailable
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.study.changes import assigned, completed, stopped
+from trainshed.core.study.spec import Limits, StudySpec
+from trainshed.core.study.studies import Study, StudyState
+from trainshed.core.study.trials import Measurement, Parameters, StudyUid, Trial, TrialState
+from trainshed.engines.sim.clock import Clock
+from trainshed.store.notices import Notices
+from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.sqlite.inline import open_inline
+from trainshed.store.studies import Studies
+from trainshed.studies.port import AdvisorFailed, EngineMissing, Proposals, Seen
+
+Happening = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Crash(SystemExit):
+    """The service is killed, here and now."""
+
+
+class Advisor(LearningAdvisor):
+    """`faults`: what the next calls raise. `meanwhile`: what happens while the next call is computed."""
+
+    def __init__(self, most: int = 0, bar: float = 0.0) -> None:
+        super().__init__(most, bar)
+        self.faults: list[Exception] = []
+        self.meanwhile: Happening | None = None
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        if self.faults:
+            raise self.faults.pop(0)
+        happening, self.meanwhile = self.meanwhile, None
+        if happening is not None:
+            await happening()
+        return await super().suggest(spec, trials, count, seed)
+
+
+class Bureau:
+    """One study, its clients, and services that come and go. `crash`: the number of the commit at which the first service
+    dies, and whether that was stored."""
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        most: int = 0,
+        points: int = 0,
+        bar: float = 0.0,
+        crash: tuple[int, bool] | None = None,
+    ) -> None:
+        self.clock = Clock(CREATED)
+        self.store = open_inline()
+        self.doors: Studies = self.store.studies
+        self.advisor = Advisor(points, bar)
+        self.study: Study = study(limits=limits)
+        self.commits = 0
+        self._most = most
+        self._crash = crash
+        self._asked = 0
+        self._run(self.doors.create_study(self.study))
+
+    @property
+    def uid(self) -> StudyUid:
+        return self.study.uid
+
+    # --- clients ---
+
+    def ask(self, client: str, count: int = 1) -> str:
+        """A client asks for suggestions; the name of the operation."""
+        return self._begin(OperationKind.SUGGEST, client=client, count=count)
+
+    def check(self, trial: int) -> str:
+        """A client asks whether to stop a trial."""
+        return self._begin(OperationKind.CHECK_STOPPING, trial=trial)
+
+    def request(self, x: float, *measured: float) -> int:
+        """A client wants a point tried that it names, of which it has measured so much."""
+        point: Parameters = (("x", x),)
+        wanted = Trial(self.uid, 0, TrialState.REQUESTED, point, self.clock.now)
+        curve = [Measurement(((METRIC, value),), n) for n, value in enumerate(measured, 1)]
+        return self._run(self.doors.create_trial(wanted, curve)).number
+
+    def changes(self, number: int, how: Callable[[Trial], Trial]) -> None:
+        self._run(self.change(number, how))
+
+    async def change(self, number: int, how: Callable[[Trial], Trial]) -> None:
+        stored = await self.store.studies.trial(self.uid, number)
+        await self.store.studies.change_trial(how(stored.trial), stored.generation)
+
+    def completes(self, number: int, value: float) -> None:
+        final = Measurement(((METRIC, value),), 1)
+        self.changes(number, lambda trial: completed(trial, final, self.clock.now))
+
+    # --- the service ---
+
+    def serve(self) -> "Bureau":
+        """Services live, one after the other, until nothing waits any more."""
+        self.store.before_commit, self.store.after_commit = self._before, self._after
+        while True:
+            try:
+                virtual.run(self.clock, self._life())
+                break
+            except Crash:
+                continue
+        self.store.before_commit = self.store.after_commit = None
+        return self
+
+    async def _life(self) -> None:
+        notices = Notices()
+        made = Suggesting(self.doors, self.advisor, notices, lambda: self.clock.now, self._most)
+        await made.start()
+        while await self.store.studies.running_operations():
+            seen = notices.count(self.uid)  # pyright: ignore[reportArgumentType] # one space of numbers
+            await notices.wait_beyond(self.uid, seen, 3600)  # pyright: ignore[reportArgumentType] # the same
+        await made.close()
+
+    def _before(self, what: str) -> None:
+        del what
+        self.commits += 1
+        if self._crash == (self.commits, False):
+            raise Crash
+
+    def _after(self, what: str) -> None:
+        del what
+        if self._crash == (self.commits, True):
+            raise Crash
+
+    # --- what is stored ---
+
+    def operation(self, name: str) -> Operation:
+        return self._run(self.store.reader.operation(name))
+
+    def given(self, name: str) -> tuple[int, ...]:
+        """The trials that an operation gave."""
+        found = self.operation(name)
+        assert found.state is OperationState.SUCCEEDED, found.error
+        return found.trials
+
+    def trials(self) -> tuple[Trial, ...]:
+        return self._run(self.doors.history((self.uid,)))
+
+    def stored_study(self) -> Study:
+        return self._run(self.doors.study_by_uid(self.uid))
+
+    def delete(self) -> None:
+        self._run(self.doors.delete_study(self.study.name))
+
+    def _begin(self, kind: OperationKind, **what: Any) -> str:
+        self._asked += 1
+        name = f"{self.study.name}/operations/{self._asked}"
+        now = self.clock.now + self._asked
+        running = OperationState.RUNNING
+        made = Operation(name, kind, str(self.study.name), now, now, running, self.uid, **what)
+        self._run(self.doors.begin_operation(made))
+        return name
+
+    def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return virtual.run(self.clock, what)
+
+
+# --- who gets what ---
+
+
+def test_two_clients_that_ask_at_once_are_given_different_points() -> None:
+    """SPEC §6, facts §7.5."""
+    bureau = Bureau()
+    one, other = bureau.ask("ada", 2), bureau.ask("bob", 2)
+    bureau.serve()
+    assert (bureau.given(one), bureau.given(other)) == ((1, 2), (3, 4))
+    found = bureau.trials()
+    assert len({trial.parameters for trial in found}) == 4
+    assert [trial.client for trial in found] == ["ada", "ada", "bob", "bob"]
+    assert {trial.state for trial in found} == {TrialState.ACTIVE}
+
+
+def test_a_client_that_asks_again_gets_its_pending_trials_back() -> None:
+    """Issue 4, "Studies": and new ones only for what it has not."""
+    bureau = Bureau()
+    first, again, more = bureau.ask("ada", 2), bureau.ask("ada", 2), bureau.ask("ada", 3)
+    bureau.serve()
+    assert bureau.given(first) == bureau.given(again) == (1, 2)
+    assert bureau.given(more) == (1, 2, 3)
+    bureau.completes(1, 0.5)
+    last = bureau.ask("ada", 1)
+    assert bureau.serve().given(last) == (2,)
+
+
+def test_points_that_clients_want_tried_come_before_new_ones() -> None:
+    """SPEC §6: REQUESTED trials belong to nobody until somebody asks."""
+    bureau = Bureau()
+    bureau.request(0.25)
+    bureau.request(0.75)
+    name = bureau.ask("ada", 3)
+    assert bureau.serve().given(name) == (1, 2, 3)
+    found = bureau.trials()
+    assert [trial.parameters for trial in found[:2]] == [(("x", 0.25),), (("x", 0.75),)]
+    assert [trial.client for trial in found] == ["ada"] * 3
+    assert all(trial.started for trial in found)
+
+
+def test_a_trial_that_was_told_to_stop_is_not_given_out_again() -> None:
+    bureau = Bureau()
+    bureau.ask("ada")
+    bureau.serve().changes(1, stopped)
+    name = bureau.ask("ada")
+    assert bureau.serve().given(name) == (2,)
+
+
+# --- limits ---
+
+
+def test_a_study_has_no_more_trials_than_its_limit_and_is_over_then() -> None:
+    """Facts §7.2, maxNumTrials."""
+    bureau = Bureau(Limits(max_trials=3))
+    first, second = bureau.ask("ada", 2), bureau.ask("bob", 2)
+    bureau.serve()
+    assert (bureau.given(first), bureau.given(second)) == ((1, 2), (3,))
+    third = bureau.ask("eve", 1)
+    assert bureau.serve().given(third) == ()
+    stored = bureau.stored_study()
+    assert stored.state is StudyState.COMPLETED
+    assert "at most 3" in stored.inactive_reason
+
+
+def test_the_service_s_own_limit_is_kept() -> None:
+    """Facts §7.4: a study has at most 1,000 trials; a setting here."""
+    bureau = Bureau(most=2)
+    name = bureau.ask("ada", 5)
+    assert bureau.serve().given(name) == (1, 2)
+    other = bureau.ask("bob", 1)
+    assert bureau.serve().given(other) == ()
+
+
+def test_a_study_with_nothing_left_to_try_is_over() -> None:
+    """SPEC §6, grid search."""
+    bureau = Bureau(points=2)
+    name = bureau.ask("ada", 5)
+    assert bureau.serve().given(name) == (1, 2)
+    other = bureau.ask("bob", 1)
+    assert bureau.serve().given(other) == ()
+    assert bureau.stored_study().state is StudyState.COMPLETED
+
+
+# --- a service that dies ---
+
+
+def test_each_operation_is_carried_out_once_whenever_the_service_dies() -> None:
+    """DESIGN §3.7, ADR 17: stored operations survive a restart; no trial is lost, doubled or given to two."""
+    commits, wanted = _story(None)
+    assert commits >= 6
+    for number in range(1, commits + 1):
+        for stored in (False, True):
+            assert _story((number, stored))[1] == wanted, f"commit {number}, {stored}"
+
+
+def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
+    """Clients ask for this and that. How many commits that took, and what came of it."""
+    bureau = Bureau(Limits(max_trials=7), bar=0.5, crash=crash)
+    bureau.request(0.5, 0.9, 0.1)
+    names = [
+        bureau.ask("ada", 2),
+        bureau.ask("bob", 3),
+        bureau.ask("ada", 3),
+        bureau.check(1),
+        bureau.ask("eve", 3),
+        bureau.ask("bob", 3),
+    ]
+    bureau.serve()
+    done = [bureau.operation(name) for name in names]
+    assert all(one.state is OperationState.SUCCEEDED for one in done)
+    found = bureau.trials()
+    assert [trial.number for trial in found] == list(range(1, len(found) + 1))
+    for one in (each for each in done if each.kind is OperationKind.SUGGEST):
+        assert all(found[number - 1].client == one.client for number in one.trials)
+    given = [(one.trials, one.should_stop) for one in done]
+    return bureau.commits, (given, [(trial.parameters, trial.client) for trial in found])
+
+
+def test_what_is_suggested_after_a_crash_is_what_would_have_been() -> None:
+    """SPEC §6: reproducible from what is stored."""
+
+    def lived(crash: tuple[int, bool] | None) -> list[Parameters]:
+        bureau = Bureau(crash=crash)
+        for n in range(1, 6):
+            bureau.ask("ada")
+            bureau.serve().completes(n, n / 10)
+        return [trial.parameters for trial in bureau.trials()]
+
+    plain = lived(None)
+    assert len(set(plain)) == 5
+    for number in range(1, 6):
+        assert lived((number, False)) == lived((number, True)) == plain
+
+
+# --- trials that change meanwhile ---
+
+
+@pytest.mark.parametrize("how", ["taken", "deleted"])
+@pytest.mark.parametrize("when", ["before it is read", "while the rest is computed"])
+def test_a_wanted_trial_that_changes_meanwhile_is_not_given_out(how: str, when: str) -> None:
+    """ADR 17: each change is guarded by the trial's generation; the operation looks again."""
+    bureau = Bureau()
+    bureau.request(0.5)
+    store = bureau.store.studies
+
+    async def meddle() -> None:
+        if how == "deleted":
+            await store.delete_trial(bureau.uid, 1)
+        else:
+            await bureau.change(1, lambda trial: assigned(trial, "bob", bureau.clock.now))
+
+    if when == "before it is read":
+        bureau.doors = Meddled(bureau.doors, meddle)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # all else is the store's own
+    else:
+        bureau.advisor.meanwhile = meddle
+    name = bureau.ask("ada", 2)
+    bureau.serve()
+    assert bureau.given(name) == (2, 3)
+    assert [t.client for t in bureau.trials()] == (["bob"] if how == "taken" else []) + ["ada"] * 2
+    assert bureau.clock.now < CREATED + 10**9, "it need not wait for that"
+
+
+class Meddled:
+    """Something happens right after the first history was read."""
+
+    def __init__(self, studies: Studies, happening: Happening) -> None:
+        self._studies = studies
+        self._happening: Happening | None = happening
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._studies, name)
+
+    async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
+        found = await self._studies.history(studies)
+        happening, self._happening = self._happening, None
+        if happening is not None:
+            await happening()
+        return found
+
+
+def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
+    bureau = Bureau()
+
+    async def delete() -> None:
+        await bureau.store.studies.delete_study(bureau.study.name)
+
+    bureau.advisor.meanwhile = delete
+    name = bureau.ask("ada")
+    failed = bureau.serve().operation(name)
+    assert failed.state is OperationState.FAILED
+    assert failed.error is not None
+    assert failed.error.code == 5
+    assert bureau.trials() == ()
+
+
+def test_a_trial_that_changes_each_time_fails_the_operation_in_the_end() -> None:
+    """Rather than go on for ever."""
+    bureau = Bureau()
+    bureau.request(0.5)
+
+    async def touch() -> None:
+        await bureau.change(1, lambda trial: replace(trial, infeasible_reason="touched"))
+        bureau.advisor.meanwhile = touch
+
+    bureau.advisor.meanwhile = touch
+    name = bureau.ask("ada", 2)
+    failed = bureau.serve().operation(name)
+    assert failed.error is not None
+    assert (failed.error.code, failed.trials) == (13, ())
+
+
+# --- advisors and stores that fail ---
+
+
+def test_a_suggestion_that_fails_is_computed_again() -> None:
+    bureau = Bureau()
+    bureau.advisor.faults = [AdvisorFailed("it died"), AdvisorFailed("it died")]
+    name = bureau.ask("ada")
+    assert bureau.serve().given(name) == (1,)
+
+
+def test_a_suggestion_that_fails_each_time_says_why() -> None:
+    bureau = Bureau()
+    bureau.advisor.faults = [AdvisorFailed("it died")] * 5
+    name, next_one = bureau.ask("ada"), bureau.ask("bob")
+    failed = bureau.serve().operation(name)
+    assert failed.error is not None
+    assert failed.error.code == 13
+    assert "it died" in failed.error.message
+    assert bureau.given(next_one) == (1,), "the others do not suffer from it"
+
+
+def test_an_engine_that_is_not_installed_is_told_at_once() -> None:
+    """docs/adr/0018: the message says what to install."""
+    bureau = Bureau()
+    bureau.advisor.faults = [EngineMissing("install trainshed[tuning-vizier]")]
+    name = bureau.ask("ada")
+    failed = bureau.serve().operation(name)
+    assert failed.error is not None
+    assert (failed.error.code, failed.error.message) == (9, "install trainshed[tuning-vizier]")
+    assert bureau.clock.now < CREATED + 10**9
+
+
+def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
+    """No operation hangs until the next restart."""
+    bureau = Bureau()
+    name = bureau.ask("ada")
+    faults = [Unavailable("the disk is full"), Unavailable("the disk is full")]
+
+    class Failing(Meddled):
+        async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
+            if study is not None and faults:
+                raise faults.pop()
+            return await self._studies.running_operations(study)
+
+    async def nothing() -> None: ...
+
+    bureau.doors = Failing(bureau.doors, nothing)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # as above
+    assert bureau.serve().given(name) == (1,)
+
+
+# --- stopping ---
+
+
+def test_the_study_s_rule_is_asked_about_a_trial_that_runs() -> None:
+    """SPEC §6, early stopping; facts §7.5."""
+    bureau = Bureau(bar=0.5)
+    good, bad, short = (
+        bureau.request(0.1, 0.6, 0.7),
+        bureau.request(0.2, 0.6, 0.1),
+        bureau.request(0.3),
+    )
+    checks = [bureau.check(number) for number in (good, bad, short)]
+    bureau.serve()
+    assert [bureau.operation(name).should_stop for name in checks] == [False, True, False]
+    states = [trial.state for trial in bureau.trials()]
+    assert states == [TrialState.REQUESTED, TrialState.STOPPING, TrialState.REQUESTED]
+
+
+def test_a_trial_that_is_over_need_not_be_stopped() -> None:
+    bureau = Bureau(bar=0.5)
+    bureau.completes(bureau.request(0.2, 0.6, 0.1), 0.1)
+    name = bureau.check(1)
+    found = bureau.serve().operation(name)
+    assert (found.state, found.should_stop) == (OperationState.SUCCEEDED, False)
+
+
+def test_a_check_of_a_trial_that_is_not_there_fails() -> None:
+    bureau = Bureau()
+    name = bureau.check(7)
+    found = bureau.serve().operation(name)
+    assert found.error is not None
+    assert (found.error.code, "trials/7" in found.error.message) == (5, True)

@@ -1,0 +1,362 @@
+"""The advisor's process as the service uses it (docs/adr/0018): real processes, started by the client alone."""
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.sim.tuning_jobs import METRIC, study_spec
+from trainshed.core.study.spec import (
+    Algorithm,
+    MedianStopping,
+    Parameter,
+    ParameterType,
+    StudySpec,
+)
+from trainshed.core.study.trials import Measurement, TrialState
+from trainshed.studies.advisor import client, process
+from trainshed.studies.advisor.client import ProcessAdvisor
+from trainshed.studies.advisor.messages import HEAD, Kind, SuggestCall, frame
+from trainshed.studies.port import (
+    AdvisorFailed,
+    Curve,
+    EngineMissing,
+    EngineName,
+    Seen,
+)
+from trainshed.studies.registry import algorithm_for
+
+Story = Callable[[ProcessAdvisor], Awaitable[None]]
+
+
+def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
+    plain = study_spec()
+    return StudySpec(plain.parameters, plain.metrics, algorithm, median_stopping=MedianStopping())
+
+
+def live(story: Story, engine: EngineName = EngineName.GP_BANDIT) -> None:
+    """The story of one advisor, which is closed after it; nothing of it lives then."""
+
+    async def lived() -> None:
+        advisor = ProcessAdvisor(engine)
+        try:
+            async with asyncio.timeout(60):
+                await story(advisor)
+        finally:
+            await advisor.close()
+
+    asyncio.run(lived())
+
+
+def pid_of(advisor: ProcessAdvisor) -> int:
+    running = advisor._process  # pyright: ignore[reportPrivateUsage] # the one that is to be killed
+    assert running is not None
+    return running.pid
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+SEEN = (Seen(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),), 1)),)
+
+
+def test_it_answers_what_the_algorithm_says() -> None:
+    """SPEC §6: the same as in this process, whoever computes it, and as often as it is asked."""
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        found = await advisor.suggest(spec(), SEEN, 3, 7)
+        assert found == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)
+        assert await advisor.suggest(spec(), SEEN, 3, 7) == found
+        assert pid_of(advisor) != os.getpid()
+        lags = Curve(2, (Measurement(((METRIC, 0.1),), 1),), is_over=False)
+        others = [Curve(n, (Measurement(((METRIC, 0.9),), 1),), is_over=True) for n in range(3, 9)]
+        verdict = await advisor.should_stop(spec(), lags, others)
+        assert verdict.should_stop
+        assert verdict.why
+        assert not (await advisor.should_stop(spec(), others[0], [lags])).should_stop
+
+    live(story)
+
+
+def test_several_at_once_are_answered_one_after_the_other() -> None:
+    async def story(advisor: ProcessAdvisor) -> None:
+        asked = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+        found = await asyncio.gather(*asked)
+        random = algorithm_for(Algorithm.RANDOM_SEARCH)
+        assert found == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+
+    live(story)
+
+
+def test_a_process_that_was_killed_is_started_anew() -> None:
+    """docs/adr/0018: the suggestion is computed again, and is the same."""
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        before = await advisor.suggest(spec(), SEEN, 2, 7)
+        killed = pid_of(advisor)
+        os.kill(killed, signal.SIGKILL)
+        with pytest.raises(AdvisorFailed, match="its process ended"):
+            await advisor.suggest(spec(), SEEN, 2, 7)
+        assert await advisor.suggest(spec(), SEEN, 2, 7) == before
+        assert pid_of(advisor) != killed
+
+    live(story)
+
+
+def test_a_computation_that_fails_is_told_and_the_process_goes_on() -> None:
+    async def story(advisor: ProcessAdvisor) -> None:
+        nothing = Parameter("x", ParameterType.DISCRETE)
+        broken = StudySpec((nothing,), spec().metrics, Algorithm.RANDOM_SEARCH)
+        with pytest.raises(AdvisorFailed):
+            await advisor.suggest(broken, (), 1, 7)
+        running = pid_of(advisor)
+        await advisor.suggest(spec(), SEEN, 1, 7)
+        assert pid_of(advisor) == running
+
+    live(story)
+
+
+def test_it_ends_with_its_parent_however_that_died() -> None:
+    """The end of its input is its own end."""
+    parent = textwrap.dedent(
+        """
+        import asyncio, os, sys
+        from tests.unit.test_studies_advisor import SEEN, pid_of, spec
+        from trainshed.studies.advisor.client import ProcessAdvisor
+
+        async def main():
+            advisor = ProcessAdvisor()
+            await advisor.suggest(spec(), SEEN, 1, 7)
+            print(pid_of(advisor), flush=True)
+            await asyncio.sleep(60)
+
+        asyncio.run(main())
+        """
+    )
+
+    async def story() -> None:
+        made = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", parent, stdout=asyncio.subprocess.PIPE
+        )
+        assert made.stdout is not None
+        child = int(await made.stdout.readline())
+        watched = os.pidfd_open(child)
+        try:
+            made.kill()
+            await made.wait()
+            ended = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(watched, ended.set)
+            await ended.wait()
+            loop.remove_reader(watched)
+        finally:
+            os.close(watched)
+
+    async def in_time() -> None:
+        async with asyncio.timeout(60):
+            await story()
+
+    asyncio.run(in_time())
+
+
+def test_an_interrupt_at_the_terminal_is_not_for_it() -> None:
+    """A Ctrl-C is the service's to take."""
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        before = await advisor.suggest(spec(), SEEN, 1, 7)
+        running = pid_of(advisor)
+        os.kill(running, signal.SIGINT)
+        assert await advisor.suggest(spec(), SEEN, 1, 7) == before
+        assert pid_of(advisor) == running
+
+    live(story)
+
+
+def test_closing_ends_the_process_and_what_is_asked_then_fails() -> None:
+    async def story(advisor: ProcessAdvisor) -> None:
+        await advisor.suggest(spec(), SEEN, 1, 7)
+        running = pid_of(advisor)
+        await advisor.close()
+        assert not is_alive(running)
+        with pytest.raises(AdvisorFailed, match="the service is stopping"):
+            await advisor.suggest(spec(), SEEN, 1, 7)
+        await advisor.close()
+
+    live(story)
+
+
+def test_what_is_not_installed_is_said_to_be_missing() -> None:
+    """docs/adr/0018: optional engines; the message says what to install."""
+    wanted = EngineName.VIZIER
+    try:
+        algorithm_for(Algorithm.DEFAULT, wanted)
+    except EngineMissing as missing:
+        text = str(missing)
+    else:
+        pytest.skip("google-vizier is installed here")
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        with pytest.raises(EngineMissing, match="tuning-vizier"):
+            await advisor.suggest(spec(Algorithm.DEFAULT), SEEN, 1, 7)
+        running = pid_of(advisor)
+        await advisor.suggest(spec(), SEEN, 1, 7)
+        assert pid_of(advisor) == running
+
+    assert "trainshed[tuning-vizier]" in text
+    live(story, wanted)
+
+
+# --- processes that misbehave, played by scripts ---
+
+
+def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """The advisor's process is this script from now on, with `kind` and `body` of each call in hand."""
+    whole = textwrap.dedent(
+        """
+        import os, sys
+        from trainshed.studies.advisor.messages import HEAD, Kind, frame
+        from trainshed.studies.port import Proposals
+        """
+    ) + textwrap.dedent(script)
+    real = asyncio.create_subprocess_exec
+
+    async def other(program: str, *arguments: str, **how: Any) -> asyncio.subprocess.Process:
+        assert arguments == ("-m", "trainshed.studies.advisor.process")
+        return await real(program, "-c", whole, **how)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
+
+
+def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next call gets a new one."""
+    monkeypatch.setattr(client, "_LONGEST", 0.2)
+    played(monkeypatch, "sys.stdin.buffer.read()")
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        for _ in range(2):
+            with pytest.raises(AdvisorFailed, match="no answer within"):
+                await advisor.suggest(spec(), SEEN, 1, 7)
+            assert advisor._process is None  # pyright: ignore[reportPrivateUsage] # nothing else shows it
+
+    live(story)
+
+
+def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played(
+        monkeypatch,
+        """
+        sys.stdin.buffer.read(HEAD.size)
+        os.write(1, frame(Kind.PROPOSALS, Proposals(()))[:7])
+        """,
+    )
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        for _ in range(2):
+            with pytest.raises(AdvisorFailed, match="its process ended"):
+                await advisor.suggest(spec(), SEEN, 1, 7)
+
+    live(story)
+
+
+def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half an exchange leaves the stream in no known state: the process is ended."""
+    played(
+        monkeypatch,
+        """
+        while head := sys.stdin.buffer.read(HEAD.size):
+            body = sys.stdin.buffer.read(HEAD.unpack(head)[1])
+            if b'"seed":1' not in body:
+                os.write(1, frame(Kind.PROPOSALS, Proposals((), exhausted=True)))
+        """,
+    )
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        await advisor.suggest(spec(), SEEN, 1, 2)
+        waits = asyncio.create_task(advisor.suggest(spec(), SEEN, 1, 1))
+        await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        assert (await advisor.suggest(spec(), SEEN, 1, 2)).exhausted
+
+    live(story)
+
+
+def test_an_idle_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/adr/0018: it weighs nothing while no study asks; the end of its input ends it."""
+    monkeypatch.setattr(client, "_IDLE", 0.01)
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        await advisor.suggest(spec(), SEEN, 1, 7)
+        running = advisor._process  # pyright: ignore[reportPrivateUsage] # nothing else shows it
+        assert running is not None
+        assert await running.wait() == 0
+        assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
+
+    live(story)
+
+
+# --- the process itself ---
+
+
+def test_what_libraries_print_does_not_get_among_the_answers() -> None:
+    """Whatever writes to standard output, by Python or by the descriptor, writes to standard error."""
+    talking = textwrap.dedent(
+        """
+        import os
+        from trainshed.studies.advisor import process
+        plain = process.algorithm_for
+
+        def loud(*which):
+            print("hello from a library", flush=True)
+            os.write(1, b"and from its C code\\n")
+            return plain(*which)
+
+        process.algorithm_for = loud
+        process.main()
+        """
+    )
+    call = frame(Kind.SUGGEST, SuggestCall(EngineName.GP_BANDIT, spec(), SEEN, 1, 7))
+
+    async def story() -> tuple[bytes, bytes]:
+        made = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            talking,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(60):
+            return await made.communicate(call + call)
+
+    answers, errors = asyncio.run(story())
+    head = HEAD.size
+    kind, length = HEAD.unpack(answers[:head])
+    assert Kind(kind) is Kind.PROPOSALS
+    assert answers == answers[: head + length] * 2
+    assert errors.count(b"hello from a library") == errors.count(b"and from its C code") == 2
+
+
+def test_every_answer_is_of_a_kind_that_the_client_knows() -> None:
+    """In this process, without pipes: failures are answers, too."""
+    good = frame(Kind.SUGGEST, SuggestCall(EngineName.GP_BANDIT, spec(), SEEN, 1, 7))
+    answer = process._answer(Kind.SUGGEST, good[HEAD.size :])  # pyright: ignore[reportPrivateUsage] # what `main` says
+    assert Kind(HEAD.unpack(answer[: HEAD.size])[0]) is Kind.PROPOSALS
+    for kind in (Kind.SUGGEST, Kind.SHOULD_STOP):
+        answer = process._answer(kind, b"{}")  # pyright: ignore[reportPrivateUsage] # the same
+        assert Kind(HEAD.unpack(answer[: HEAD.size])[0]) is Kind.FAILED
