@@ -93,7 +93,7 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
     """The results of the tasks, those that could be had."""
-    known = {one.task: one for one in kept(RESULTS) if one.version == version(one.task.candidate)}
+    known = {one.task: one for one in kept(RESULTS) if one.version == version(one.task)}
     missing = [] if options.report else [one for one in wanted if one not in known]
     say(f"{len(wanted)} runs, {len(missing)} to do, {options.jobs} at a time ...")
     for done, result in enumerate(do(missing, options.jobs), start=1):

@@ -17,7 +17,7 @@ from bench.tuning.problems import Objective, Point, Problem, double, integer, st
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.random_search import RandomSearch
 
-BEST_KNOWN = {"boosting-diabetes": 0.0, "svm-digits": 0.0}
+BEST_KNOWN = {"boosting-diabetes": 0.5214710075042481, "svm-digits": 0.015}
 """1 - R², and the share of wrong answers."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.tuning.learning import learned
+from bench.tuning.learning import BEST_KNOWN, learned
 from bench.tuning.problems import METRIC, Problem, made
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.trials import Measurement, TrialState
@@ -71,7 +71,7 @@ def run(task: Task) -> Result:
         if measured < best:
             best, regret = measured, true - problem.least
         regrets.append(regret)
-    return Result(task, version(task.candidate), tuple(regrets), spent / task.trials)
+    return Result(task, version(task), tuple(regrets), spent / task.trials)
 
 
 def candidate(name: str) -> Algorithm:
@@ -80,18 +80,23 @@ def candidate(name: str) -> Algorithm:
     return algorithm_for(AlgorithmName.DEFAULT, EngineName(name))
 
 
-def version(name: str) -> str:
+def version(task: Task) -> str:
     """Of what decides a candidate's results: this service's own code, and the problems. A library's is that of the adapter;
     who changes the library deletes the stored results."""
     import bench.tuning
     import trainshed.studies
 
     studies = Path(next(iter(trainshed.studies.__path__)))
-    own = {RANDOM: "*.py", EngineName.GP_BANDIT.value: "**/*.py"}.get(name, "engines/*.py")
+    own = {RANDOM: "*.py", EngineName.GP_BANDIT.value: "**/*.py"}.get(
+        task.candidate, "engines/*.py"
+    )
     files = [*sorted(studies.glob(own)), *sorted(Path(bench.tuning.__path__[0]).glob("p*s.py"))]
+    if task.problem in BEST_KNOWN:
+        files.append(Path(bench.tuning.__path__[0]) / "learning.py")
     digest = hashlib.sha256()
+    elsewhere = {"advisor", "stopping", "engines"} - {"engines"} & set(Path(own).parts)
     for file in files:
-        if "advisor" not in file.parts and "stopping" not in file.parts:
+        if file.name != "port.py" and not elsewhere & set(file.parts):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -74,6 +74,20 @@ while trial == 6:
     assert not marked(mark)
 
 
+def test_a_silent_trial_is_stopped_when_enough_others_are_over(service: Service) -> None:
+    """SPEC §6: what it is compared with comes after its own last measurement."""
+    script = """
+report(100 * trial, 1)
+if trial == 1:
+    time.sleep(600)
+"""
+    study = study_spec(medianAutomatedStoppingSpec={})
+    job = finished(service, tune(service, tuning_job(script, trials=7, parallel=2, study=study)))
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    assert [final(trial) for trial in job["trials"]] == [100 * n for n in range(1, 8)]
+    assert job_of(service, job["trials"][0])["state"] == "JOB_STATE_CANCELLED"
+
+
 def test_a_metric_under_another_name_ends_the_job_and_says_so(service: Service) -> None:
     """Facts §7.4: tag and metricId must be the same; §7.3: the first trial without a result ends the job."""
     script = "report(0.5, 1, tag='precision')"

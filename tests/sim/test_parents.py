@@ -1,25 +1,29 @@
 """Tuning jobs and pipelines through the real controller, store and scheduler over virtual time, with a service that dies at
 each of their commits (SPEC §6, DESIGN §3.7, docs/adr/0017). What must hold at every commit is in `tuning_books`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
-from tests.sim.parents import CountingAdvisor
+from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
-from tests.sim.tuning_jobs import OUTPUT, trial_spec, tuning
+from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
 from tests.unit.jobs import CREATED, SECOND
+from trainshed.core.lifecycle.events import CancelRequested
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.specs.model import Scheduling
-from trainshed.core.study.spec import Limits
+from trainshed.core.study.spec import Limits, StudySpec
 from trainshed.core.study.trials import Parameters, Trial, TrialState
+from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
-from trainshed.engines.sim.programs import Life, Script
+from trainshed.core.tuning.turn import Turn
+from trainshed.engines.sim.programs import Life, Reports, Script
+from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 
 def lived(world: Scenario) -> Universe:
@@ -170,6 +174,20 @@ def test_trials_of_several_replicas_measure_once() -> None:
     assert the_tuning_job(made).succeeded == 2
 
 
+def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result() -> None:
+    """SPEC §2: the primary's end is the job's. Nothing that it measured is lost."""
+
+    class Swift(Universe):
+        def _script(self, life: Life) -> Script:
+            report = Reports(1, METRIC, 0.5, 1)
+            return replace(super()._script(life), runs=2, reports=(report,))
+
+    job = tuning(trials=6, parallel=3)
+    made = Swift(lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))).run()
+    assert not made.wrong, made.wrong[0]
+    assert the_tuning_job(made).succeeded == 6
+
+
 def test_an_ml_tuning_job_ends_at_its_own_limits_of_time() -> None:
     """docs/choices.md: the running limit is the whole job's, whatever its trials do."""
     limits = Scheduling(timeout=15 * MINUTE)
@@ -183,6 +201,41 @@ def test_an_ml_tuning_job_ends_at_its_own_limits_of_time() -> None:
         assert job.error is not None
         assert "maximum running time" in job.error.message
         assert job.begun < 6
+
+
+# --- advisors that fail ---
+
+
+class Ailing(Universe):
+    """So many suggestions fail, once there are trials."""
+
+    def __init__(self, scenario: Scenario, ills: int) -> None:
+        self._ills = ills
+        super().__init__(scenario)
+
+    def _advisor(self) -> CountingAdvisor:
+        return _Ailing(self._ills)
+
+
+class _Ailing(LearningAdvisor):
+    def __init__(self, ills: int) -> None:
+        super().__init__()
+        self.ills = ills
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        if trials and self.ills:
+            self.ills -= 1
+            raise AdvisorFailed("its process ended")
+        return await super().suggest(spec, trials, count, seed)
+
+
+def test_a_suggestion_that_fails_is_computed_again() -> None:
+    """docs/adr/0018: the process may die; what trials did meanwhile is stored, and nothing is lost."""
+    made = Ailing(lone(tuning(trials=6, parallel=3)), 4).run()
+    assert not made.wrong, made.wrong[0]
+    assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 6)
 
 
 # --- cancels ---
@@ -199,6 +252,7 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
         cancelled = replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
         made = lived(cancelled)
         assert the_tuning_job(made).state is JobState.CANCELLED
+        assert the_tuning_job(made).ended < at + SECOND, "its trials were not told"
         first = _commit_of_cancel(made)
         for number in (first, first + 1, first + 2):
             crash = replace(cancelled, crash_commits=((number, stored),), downs=(SECOND,))
@@ -277,6 +331,7 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
             cancelled = replace(world, requests=(*world.requests, Cancel(at, uid)))
             made = lived(cancelled)
             assert the_pipeline(made).state is PipelineState.CANCELLED
+            assert the_pipeline(made).ended < at + SECOND, "its job was not told"
             first = _commit_of_cancel(made)
             for number in range(first, first + 4):
                 crash = replace(cancelled, crash_commits=((number, number % 2 == 0),))
@@ -298,6 +353,28 @@ def test_a_trial_that_is_lost_is_noticed() -> None:
                 self.store.here(lambda c: c.execute("DELETE FROM trials WHERE number = 1"))
 
     assert any("trials [" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
+
+
+def test_a_cancel_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks can fail."""
+
+    def deaf(turn: Turn, event: CancelRequested) -> None: ...
+
+    monkeypatch.setattr(tuning_machine, "cancel", deaf)
+    world = lone(tuning(trials=6, parallel=3))
+    world = replace(world, requests=(*world.requests, Cancel(CREATED + MINUTE, JobUid(7000))))
+    assert any("nothing came of it" in wrong for wrong in Universe(world).run().wrong)
+
+
+def test_too_many_trials_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks can fail."""
+
+    def all_at_once(job: TuningJob) -> int:
+        return 0 if job.state.is_final else job.spec.max_trials - job.begun
+
+    monkeypatch.setattr(tuning_machine, "wanted", all_at_once)
+    made = Universe(lone(tuning(trials=6, parallel=3))).run()
+    assert any("6 trials run of at most 3" in wrong for wrong in made.wrong)
 
 
 def test_a_measurement_that_is_lost_is_noticed() -> None:

@@ -55,9 +55,13 @@ class Families:
             self.models.append(commit.model)
         match work:
             case TuningJob():
+                if commit.consumed_intents and work.outcome is None:
+                    self._wrong(work, "a cancel was taken in, and nothing came of it")
                 for said in self._of_tuning(work, before):
                     self._wrong(work, said)
             case Pipeline():
+                if commit.consumed_intents and not work.cancelled and not work.state.is_final:
+                    self._wrong(work, "a cancel was taken in, and nothing came of it")
                 for said in self._of_pipeline(work, commit):
                     self._wrong(work, said)
 
@@ -78,14 +82,10 @@ class Families:
         return [uid for uid, work in self.works.items() if not work.state.is_final]
 
     async def of_cancel(self, work: Family, at: int) -> list[str]:
-        """SPEC §2, "Cancel": what was cancelled is CANCELLED, unless all that it had to do was over when that was heard."""
+        """SPEC §2, "Cancel": what was cancelled is CANCELLED, unless it came to its own end before its jobs could be told."""
         if work.state in (JobState.CANCELLED, PipelineState.CANCELLED):
             return []
-        ends = [
-            job.ended for job in self.jobs.values() if job.parent and job.parent.uid == work.uid
-        ]
-        whole = not isinstance(work, TuningJob) or _came_to_its_end(work)
-        if whole and (isinstance(work, Pipeline) or not ends or max(ends) <= work.ended):
+        if isinstance(work, Pipeline) or _came_to_its_end(work):
             return []
         return [f"{work.name} was cancelled at {at} and is {work.state}"]
 

@@ -88,7 +88,7 @@ class Universe:
 
     @property
     def wrong(self) -> list[str]:
-        return [*self.books.wrong, *self.books.families.wrong, *self.world.violations]
+        return [*self.books.families.wrong, *self.books.wrong, *self.world.violations]
 
     def run(self) -> "Universe":
         """Live the scenario to its end."""

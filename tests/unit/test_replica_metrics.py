@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,27 @@ def test_lines_that_are_none_are_passed_over_and_told_once(running: Slot, garbag
     assert len(running.said[0]) < 1000
 
 
+def test_long_lines_are_not_kept(running: Slot) -> None:
+    """A program that writes something else into the file costs its shim no memory for it."""
+    tracemalloc.start()
+    try:
+        for step in range(100):
+            running.write(f"{step}" + "x" * 200_000, line("0.5", step, 9.0))
+            running.turn()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(running.values()) == 100
+    assert kept < 3_000_000
+
+
+def test_a_metric_of_an_endless_name_is_left_out(running: Slot) -> None:
+    running.write(line("0.5", 1, 9.0, "x" * 2000), line("0.7", 1, 9.0))
+    running.turn()
+    assert [entry["values"] for entry in running.taken()] == [{"loss": 0.7}]
+    assert "at most 1000 characters" in running.said[0]
+
+
 def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
     """TUNING: tolerate a torn end."""
     text = line("0.5", 1, 9.0) + "\n" + line("0.4", 2, 10.0)
@@ -241,8 +263,9 @@ def test_where_nobody_tells_the_file_is_looked_at(
     assert [step for step, _ in slot.values()] == [0, 1]
 
 
-def test_a_thousand_reports_in_a_burst(running: Slot) -> None:
-    """All that was in the file at one look or another."""
+def test_a_thousand_reports_in_a_burst(running: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was in the file at one look or another, on a busy machine as well."""
+    monkeypatch.setattr(metrics, "_LONG_LOOK", 60.0)
     held: list[str] = []
     for step in range(1000):
         held = [*held[-99:], line(str(step), str(step), 1000.0 + step)]

@@ -98,7 +98,9 @@ class Suggesting:
             try:
                 await self._carry_out(operation)
             except StaleCommit:
-                continue  # A client changed a trial meanwhile: look again.
+                # A client changed a trial meanwhile: look again. Or it cancelled the operation, or deleted the study.
+                if operation not in await self._studies.running_operations(operation.study):
+                    return
             except Exception as caught:
                 log.warning("%s: %s; once more in a second", operation.name, caught)
                 failure = caught
@@ -203,20 +205,23 @@ class Suggesting:
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
         }
         own = curves.pop(operation.trial, None)
-        told: tuple[StoredTrial, ...] = ()
+        stop = False
         if own is not None and not asked.state.is_over:
             verdict = await self._advisor.should_stop(study.spec, own, tuple(curves.values()))
             if verdict.should_stop:
                 stored = await self._studies.trial(study.uid, operation.trial)
-                if not stored.trial.state.is_over:
-                    told = (StoredTrial(stopped(stored.trial), stored.generation),)
+                stop = not stored.trial.state.is_over
+                if stop:
+                    # Before the operation is done: who is told to stop finds the trial stopping.
+                    trial, guard = stopped(stored.trial), stored.generation
+                    await self._studies.change_trial(trial, guard, verdict.predicted)
         done = replace(
             operation,
             state=OperationState.SUCCEEDED,
             updated=self._now(),
-            should_stop=bool(told),
+            should_stop=stop,
         )
-        await self._finish(done, assigned=told)
+        await self._finish(done)
 
     async def _finish(
         self,

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from trainshed.controller.parents import Doors, Next, consumed, intents
 from trainshed.core.lifecycle.events import Event, LimitNears
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.study.final import final_measurement
 from trainshed.core.study.limits import limit_reached, moments
 from trainshed.core.study.spec import ConvexStopping, Limits
 from trainshed.core.study.trials import Measurement, Trial, TrialState
@@ -20,6 +22,9 @@ from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.studies.port import AdvisorFailed, Curve, EngineMissing, Seen
 
 log = logging.getLogger(__name__)
+
+_MOST = 1_000
+"""Measurements of a trial that are all looked at; of more, every second one, every fourth, and so on."""
 
 
 class TuningReconciler:
@@ -65,24 +70,30 @@ class TuningReconciler:
         trial = (await doors.studies.trial(job.study, number)).trial
         work = await doors.work(trial.job)
         assert work is None or isinstance(work, Job)
-        if work is None or not work.started:
+        # A primary may report, and end, before the others are up and its job has started.
+        if work is None or not work.attempt:
             return Sight(trial, work)
         measured = await asyncio.to_thread(doors.metrics.measurements, trial.job, work.started)
         stored = (await doors.studies.measurements(job.study, (number,))).get(number, ())
-        wanted = tuple(_known_metrics(job, measured, stored))
+        known = _known_metrics(job, measured, stored)
+        wanted = tuple(_thinned(job, known, is_over=work.state.is_final))
         tags: tuple[str, ...] = ()
         if work.state.is_final and not wanted:
             tags = await asyncio.to_thread(doors.metrics.tags, trial.job)
         return Sight(trial, work, wanted, stored, tags)
 
     async def _stop_early(self, turn: Turn, sights: Sequence[Sight]) -> None:
-        """Ask the study's rule about the trials that have measured something new."""
+        """Ask the study's rule about the trials that have measured something new, and as soon as one is over about all that
+        have measured anything: it is what they are compared with, and some will not measure any more."""
         job = turn.job
-        fresh = [sight for sight in sights if sight.news]
-        if job.spec.study.stopping is None or job.outcome is not None or not fresh:
+        one_is_over = any(turn.running(sight.trial.number) is None for sight in sights)
+        due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
+        if job.spec.study.stopping is None or job.outcome is not None or not due:
             return
-        curves = await self._curves(turn, sights)
-        for sight in fresh:
+        trials = {trial.number: trial for trial in await self._doors.studies.history((job.study,))}
+        trials |= {trial.number: trial for trial in turn.trials}
+        curves = await self._curves(turn, trials, sights)
+        for sight in due:
             number = sight.trial.number
             if turn.running(number) is None:
                 continue
@@ -97,17 +108,19 @@ class TuningReconciler:
                 )
                 continue
             if verdict.should_stop:
-                machine.stop_trial(turn, sight.trial, verdict.why)
+                machine.stop_trial(turn, sight.trial, verdict.why, verdict.predicted)
+                for updated, predicted in verdict.updated:
+                    machine.update_final(turn, trials[updated], predicted)
 
-    async def _curves(self, turn: Turn, sights: Sequence[Sight]) -> dict[int, Curve]:
+    async def _curves(
+        self, turn: Turn, trials: Mapping[int, Trial], sights: Sequence[Sight]
+    ) -> dict[int, Curve]:
         """The learning curves of all trials that have one, by number, as they are now."""
-        job = turn.job
-        stored = await self._doors.studies.measurements(job.study)
+        stored = await self._doors.studies.measurements(turn.job.study)
         seen = {sight.trial.number: sight.measurements for sight in sights if sight.measurements}
-        trials = {trial.number: trial for trial in await self._doors.studies.history((job.study,))}
-        trials |= {trial.number: trial for trial in turn.trials}
+        convex = turn.job.spec.study.convex_stopping
         return {
-            number: curve_of(job.spec.study.convex_stopping, trials[number], points)
+            number: curve_of(convex, trials[number], points)
             for number, points in (stored | seen).items()
             if trials[number].state is not TrialState.INFEASIBLE
         }
@@ -124,11 +137,15 @@ class TuningReconciler:
         return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
 
     def _end_at_limit(self, turn: Turn, own: Sequence[Trial]) -> None:
-        """The study's own limits hold also while all trials run that may run at once."""
+        """The study's limits of time hold also while all trials run that may run at once; how many there are counts only
+        once another one is wanted, so that the last ones are not stopped as soon as they have begun."""
         job = turn.job
         if job.state.is_final or job.exhausted:
             return
-        if reached := limit_reached(job.spec.study, own, job.created, turn.now):
+        study = job.spec.study
+        if not machine.wanted(job):
+            study = replace(study, limits=replace(study.limits, max_trials=None))
+        if reached := limit_reached(study, own, job.created, turn.now):
             running = {each.number for each in job.running}
             machine.reach_limit(turn, reached, [one for one in own if one.number in running])
 
@@ -169,6 +186,7 @@ def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurem
         points,
         trial.state.is_over,
         None if rate is None or isinstance(rate, str) else float(rate),
+        trial.stopped_early,
     )
 
 
@@ -178,6 +196,16 @@ def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, 
         return ()
     times = moments(job.spec.study, own, job.created)
     return tuple(Deadline(at, LimitNears(at)) for at in times if at > now)
+
+
+def _thinned(job: TuningJob, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
+    """So many that a trial which reports after each of a million batches costs what another one costs; which ones does
+    not change while more come in. Of a trial that is over the final one is among them, whichever it is."""
+    if len(measured) <= _MOST:
+        return measured
+    kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
+    final = final_measurement(job.spec.study, measured) if is_over else None
+    return kept if final is None else sorted({*kept, final}, key=lambda one: one.step)
 
 
 def _known_metrics(

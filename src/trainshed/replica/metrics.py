@@ -35,6 +35,8 @@ _SHARE = 10
 _SHOWN = reports.SHOWN
 _MOST_NOTICES = 20
 _REMEMBERED_LINES = 1000
+_SHORT_LINE = 1000
+"""Bytes; a longer line, which may be of megabytes, is remembered by its hash."""
 _REMEMBERED_VALUES = 20000
 _READ_BACK = 1 << 20
 
@@ -186,21 +188,23 @@ class Metrics:
             return
         except lookout.Changing:
             if not last:
-                self._look_after(_RETRY)
+                taken = time.process_time() - begin
+                self._look_after(taken * _SHARE if taken > _LONG_LOOK else _RETRY)
             return
         lines = data.split(b"\n")
         self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
         for number, line in enumerate(lines, 1):
-            if line.strip() and self._seen.get(line) is None:
+            known: "Any" = line if len(line) <= _SHORT_LINE else (len(line), hash(line))
+            if line.strip() and self._seen.get(known) is None:
                 try:
                     report = reports.Report(line)
                 except reports.NoMetric:
                     if number == len(lines) and not last:
                         break  # It is being written.
-                    self._seen.put(line, True)
+                    self._seen.put(known, True)
                     self._notice_line(line)
                     continue
-                self._seen.put(line, True)
+                self._seen.put(known, True)
                 self._take(report, left_by)
         taken = time.process_time() - begin
         if taken > _LONG_LOOK:
@@ -211,8 +215,9 @@ class Metrics:
             self._left_out += 1
             self._notice(
                 tag,
-                "The metric %s was reported as %s at step %d. Only finite numbers count: this one is left out, and so"
-                " are others like it." % (json.dumps(tag)[:_SHOWN], given, report.step),
+                "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at most %d"
+                " characters: this one is left out, and so are others like it."
+                % (json.dumps(tag)[:_SHOWN], given, report.step, reports.LONGEST_TAG),
             )
         at = log.now() if report.at is None else report.at
         values: "dict[str, float]" = {}

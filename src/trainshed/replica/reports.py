@@ -15,6 +15,8 @@ FILE = "output.metrics"
 """In the program's directory `program.HYPERTUNE`."""
 SHOWN = 80
 """Of what is wrong, characters that are told."""
+LONGEST_TAG = 1000
+"""Characters of a metric's name: what is remembered of a trial is bounded with it."""
 
 _NO_METRICS = frozenset(("checkpoint_path", "global_step", "timestamp", "trial"))
 _LONGEST_LINE = 64 << 10
@@ -27,7 +29,7 @@ class NoMetric(Exception):
 
 class Report:
     """One line of the program's file. `at`: ns, None = it does not say. `wrong`: what it reported that is no finite
-    number, as it wrote it."""
+    number, or under a name that is too long, as it wrote it."""
 
     __slots__ = ("at", "step", "values", "wrong")
 
@@ -48,7 +50,7 @@ class Report:
         self.wrong: "dict[str, str]" = {}
         for tag, given in fields.items():
             if tag not in _NO_METRICS:
-                value = _finite(given)
+                value = _finite(given) if len(tag) <= LONGEST_TAG else None
                 if value is None:
                     self.wrong[tag] = json.dumps(given)[:SHOWN]
                 else:

@@ -47,7 +47,8 @@ class BucketDoor:
     def last_written(self, uri: str) -> int:
         """When something below the URI was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
         try:
-            return self._store.last_written(*parse_gs_uri(uri))
+            # As of a directory: what lies in `model-old/` is not below `model`.
+            return self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/"))
         except BucketsError:
             return -1
 

@@ -140,7 +140,7 @@ class Intake(Protocol):
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         """Remove a job that is over, with its trials, and record the finished operation, in one transaction.
-        Raises NotFound, FailedPrecondition (still running)."""
+        Raises NotFound, FailedPrecondition (still running; or what made it has not taken in yet how it ended)."""
         ...
 
     async def drain_node(self, drain: NodeDrain) -> None:

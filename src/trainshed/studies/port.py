@@ -55,20 +55,26 @@ class EngineName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A trial's learning curve, ascending by step. `is_over`: nothing more will be measured."""
+    """A trial's learning curve, ascending by step. `is_over`: nothing more will be measured; `stopped_early`: because it was
+    told to stop."""
 
     number: int
     measurements: tuple[Measurement, ...]
     is_over: bool
     learning_rate: float | None = None
+    stopped_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoppingVerdict:
-    """`why`: in words, for the timeline: what the rule saw, or why it is too early to say."""
+    """`why`: in words, for the timeline: what the rule saw, or why it is too early to say. With `should_stop`: `predicted`,
+    what the trial would likely have measured at its end, and counts as its last measurement; and `updated`, the same for
+    trials that were stopped earlier, by number, where the rule learns anew of these (convex stopping)."""
 
     should_stop: bool
     why: str
+    predicted: Measurement | None = None
+    updated: tuple[tuple[int, Measurement], ...] = ()
 
 
 class AdvisorFailed(Exception):

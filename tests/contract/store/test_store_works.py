@@ -21,6 +21,7 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.trials import StudyUid, TrialState
+from trainshed.core.tuning.records import RunningTrial
 from trainshed.core.works import Work
 from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit, Store
 
@@ -298,3 +299,18 @@ async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
     assert len(await store.studies.history([StudyUid(3)])) == 1
     # The jobs that it made have a life of their own.
     assert [work.uid for work in await store.reader.children(tuning.uid)] == [11]
+
+
+async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: Store) -> None:
+    """SPEC §6: a trial whose job was deleted in the moment of its success would have no result."""
+    tuning, pipeline = make_tuning(1), make_pipeline(2)
+    trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
+    waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))
+    await created(store, waiting, pipeline, *(_ended(each) for each in (trial, step)))
+    for work in (trial, step):
+        with pytest.raises(FailedPrecondition, match="has not taken in"):
+            await store.intake.delete_job(work.name, operation(1))
+    await committed(store, Commit(replace(waiting, running=()), 1))
+    await store.intake.delete_job(trial.name, operation(1))
+    await committed(store, Commit(replace(pipeline, state=PipelineState.SUCCEEDED), 1))
+    await store.intake.delete_job(step.name, operation(2))

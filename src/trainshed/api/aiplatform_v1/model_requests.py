@@ -1,18 +1,21 @@
 """What requests about models name and ask for, and how it must look (facts §1.2, §6.2)."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import ModelName
 from trainshed.core.specs.request import Faults, Section
-from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
+from trainshed.core.specs.syntax import (
+    alias_fault,
+    bucket_path_fault,
+    model_id_fault,
+    read_display_name,
+    read_labels,
+)
 
 DEFAULT: Final = "default"
 """The alias that exactly one version of each model has."""
-_MODEL_ID: Final = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
-_ALIAS: Final = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 OF_MODEL: Final = ("display_name", "description", "labels")
 """What an update of a model can change."""
 OF_VERSION: Final = ("version_description", "labels")
@@ -48,12 +51,8 @@ def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) ->
     if model.has("containerSpec") and not model.section("containerSpec").text("imageUri"):
         model.section("containerSpec").fault("imageUri", "The serving image must be set.")
     _check_aliases(model.texts("versionAliases"), model.at("versionAliases"), faults)
-    if model_id and not _MODEL_ID.fullmatch(model_id):
-        faults.add(
-            "model_id",
-            f"{model_id!r} is not a model id; it has at most 63 lowercase letters, digits, underscores and dashes, and"
-            " does not begin with a digit or dash.",
-        )
+    if model_id and (fault := model_id_fault(model_id)):
+        faults.add("model_id", fault)
     if model_id and parent_model and parent_model.rpartition("/")[2] != model_id:
         faults.add("model_id", "A new version has the id of its parent_model; leave model_id out.")
     faults.refuse()
@@ -95,9 +94,5 @@ def check_update(paths: Iterable[str], model: Any, version: str) -> None:
 
 def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
     for index, alias in enumerate(aliases):
-        if not _ALIAS.fullmatch(alias):
-            faults.add(
-                f"{path}[{index}]",
-                f"{alias!r} is not an alias; it has 2 to 128 letters, digits and dashes, begins with a lowercase letter"
-                " and ends with one or with a digit.",
-            )
+        if fault := alias_fault(alias):
+            faults.add(f"{path}[{index}]", fault)

@@ -28,7 +28,8 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
     """A cancel was accepted; the job that runs is cancelled by whoever looks at the pipeline next."""
     if pipeline.state.is_final or pipeline.cancelled:
         return pipeline, ()
-    changed = replace(_goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED), cancelled=event.at)
+    changed = _goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED)
+    changed = replace(changed, cancelled=event.at, updated=max(event.at, pipeline.updated))
     return changed, (
         TimelineEntry(event.at, "cancel_requested", "The pipeline was cancelled by the user."),
     )

@@ -6,7 +6,6 @@ here, whether it exists is for the API and the controller to say.
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +27,6 @@ DEFINITIONS = {
 """Tasks by the last part of their definition's URI."""
 _DIRECTORY = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
-
-_MODEL_ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
-_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +160,8 @@ def _read_model(
 def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bool]:
     """The id of the model, and whether it is there already."""
     given, parent = pipeline.text("modelId"), pipeline.text("parentModel")
-    if given and not _MODEL_ID.fullmatch(given):
-        pipeline.fault(
-            "modelId",
-            f"{given!r} is not a model id; it has at most 63 lowercase letters, digits, underscores and "
-            "dashes, and does not begin with a digit or dash.",
-        )
+    if given and (fault := syntax.model_id_fault(given)):
+        pipeline.fault("modelId", fault)
     if not parent:
         return given or new_id, False
     if given:
@@ -195,13 +187,8 @@ def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bo
 def _read_aliases(model: Section) -> tuple[str, ...]:
     aliases = model.texts("versionAliases")
     for index, alias in enumerate(aliases):
-        fault = ""
-        if not _ALIAS.fullmatch(alias):
-            fault = (
-                f"{alias!r} is not an alias; it has 2 to 128 letters, digits and dashes, begins with a "
-                "lowercase letter and ends with one or with a digit."
-            )
-        elif alias in aliases[:index]:
+        fault = syntax.alias_fault(alias)
+        if not fault and alias in aliases[:index]:
             fault = f"The alias {alias!r} is given more than once."
         if fault:
             model.faults.add(f"{model.at('versionAliases')}[{index}]", fault)

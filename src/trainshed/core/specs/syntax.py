@@ -27,6 +27,8 @@ MAX_DURATION = 100 * 366 * 24 * 3600 * 10**9
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _MODULE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODEL_ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
+_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ACCOUNT = re.compile(r"[^@\s/]+@[^@\s/]+\.[A-Za-z][A-Za-z0-9-]*")
 _ACCOUNT_NUMBER = re.compile(r"\d+")
@@ -59,6 +61,26 @@ def job_id_fault(job_id: str) -> str:
             "underscores, and begins with a letter."
         )
     return ""
+
+
+def model_id_fault(model_id: str) -> str:
+    """Of a Vertex model, facts §1.2."""
+    if _MODEL_ID.fullmatch(model_id):
+        return ""
+    return (
+        f"{model_id!r} is not a model id; it has at most 63 lowercase letters, digits, underscores and "
+        "dashes, and does not begin with a digit or dash."
+    )
+
+
+def alias_fault(alias: str) -> str:
+    """Of a version of a Vertex model."""
+    if _ALIAS.fullmatch(alias):
+        return ""
+    return (
+        f"{alias!r} is not an alias; it has 2 to 128 letters, digits and dashes, begins with a lowercase "
+        "letter and ends with one or with a digit."
+    )
 
 
 def module_fault(module: str) -> str:

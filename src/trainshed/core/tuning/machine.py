@@ -85,14 +85,21 @@ def cancel(turn: Turn, event: CancelRequested) -> None:
     _settle(turn)
 
 
-def stop_trial(turn: Turn, trial: Trial, why: str) -> None:
-    """End a trial early, for `why`; what it has measured counts."""
+def stop_trial(turn: Turn, trial: Trial, why: str, predicted: Measurement | None = None) -> None:
+    """End a trial early, for `why`; what it has measured counts, and behind it what is `predicted`."""
     running = turn.running(trial.number)
     if running is None or running.stopping or turn.job.outcome is not None:
         return
-    turn.change_running(replace(running, stopping=why))
+    turn.change_running(replace(running, stopping=why, predicted=predicted))
     turn.store(replace(turn.current(trial), state=TrialState.STOPPING, stopped_early=True))
     turn.tell(story.stopping(trial.number, why, turn.now))
+
+
+def update_final(turn: Turn, trial: Trial, predicted: Measurement) -> None:
+    """What is predicted of a trial that was stopped early is another value by now."""
+    trial = turn.current(trial)
+    if trial.state is TrialState.SUCCEEDED and trial.stopped_early:
+        turn.store(replace(trial, final=predicted))
 
 
 def fail(turn: Turn, message: str, reason: str) -> None:
@@ -206,7 +213,11 @@ def _show_progress(turn: Turn, job: Job) -> None:
 
 def _ended(turn: Turn, trial: Trial, running: RunningTrial, job: Job, sight: Sight) -> None:
     spec = turn.job.spec.study
-    final = final_measurement(spec, sight.measurements)
+    measured = sight.measurements
+    if running.predicted is not None and job.state is JobState.CANCELLED:
+        measured = (*measured, running.predicted)
+        turn.measure(running.number, running.predicted)
+    final = final_measurement(spec, measured)
     ran = job.state is JobState.SUCCEEDED or (running.stopping and job.state is JobState.CANCELLED)
     if ran and final is not None:
         done = replace(trial, state=TrialState.SUCCEEDED, final=final, ended=job.ended)

@@ -10,7 +10,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.trials import Measurement, StudyUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,13 @@ class TuningSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
-    """A trial that is not over. `stopping`: why it was told to stop early ("" = it was not)."""
+    """A trial that is not over. `stopping`: why it was told to stop early ("" = it was not), and `predicted`: what it
+    would have measured at its end, where the stopping rule knows."""
 
     number: int
     job: JobUid
     stopping: str = ""
+    predicted: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True)

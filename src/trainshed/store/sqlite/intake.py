@@ -2,12 +2,16 @@
 
 import sqlite3
 from collections.abc import Sequence
+from typing import assert_never
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import Aborted, FailedPrecondition, NotFound
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.codec import (
     WorkKind,
@@ -95,6 +99,11 @@ class SqliteIntake:
                 raise FailedPrecondition(
                     f"{name} is {state}; cancel it and delete it when it is over"
                 )
+            if parent := _waiting_parent(connection, uid):
+                raise FailedPrecondition(
+                    f"{name} belongs to {parent.name}, which has not taken in yet how it ended; delete it in a moment, "
+                    "or when that one is over"
+                )
             for statement in _OF_A_JOB:
                 connection.execute(_SQL[statement], {"uid": uid})
             insert_operation(connection, operation)
@@ -140,6 +149,24 @@ def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
     if not is_live:
         raise FailedPrecondition(f"{name} is already over ({state}); {advice}")
     return uid
+
+
+def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
+    """What made the job and still waits for its end, which would be lost with it."""
+    row = connection.execute(_SQL["live_parent"], {"uid": uid}).fetchone()
+    if row is None:
+        return None
+    record, labels, updated, kind = row
+    parent = decode_job(record, labels, updated, WorkKind(kind))
+    match parent:
+        case TuningJob():
+            return parent if any(each.job == uid for each in parent.running) else None
+        case Pipeline():
+            return parent
+        case Job():
+            return None
+        case _:
+            assert_never(parent)
 
 
 def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, str, bool, str]:

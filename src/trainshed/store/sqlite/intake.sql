@@ -19,6 +19,13 @@ SET labels = :labels, labels_version = labels_version + 1, labels_updated = max(
 WHERE uid = :uid
 RETURNING record, labels, labels_updated, (SELECT kind FROM works WHERE works.uid = jobs.uid);
 
+-- name: live_parent
+SELECT parent.record, parent.labels, parent.labels_updated, kinds.kind
+FROM works
+JOIN jobs AS parent ON parent.uid = works.parent_uid AND parent.is_live = 1
+JOIN works AS kinds ON kinds.uid = parent.uid
+WHERE works.uid = :uid;
+
 -- name: delete_job
 DELETE FROM jobs WHERE uid = :uid AND is_live = 0;
 

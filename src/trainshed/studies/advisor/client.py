@@ -78,6 +78,8 @@ class ProcessAdvisor:
                     raise AdvisorFailed(str(failure)) from None
                 if isinstance(failure, TimeoutError):
                     raise AdvisorFailed(f"it had no answer within {_LONGEST:g} seconds") from None
+                if isinstance(failure, msgspec.DecodeError):
+                    raise AdvisorFailed(f"its answer makes no sense: {failure}") from None
                 if isinstance(failure, EOFError | OSError):
                     raise AdvisorFailed(
                         "its process ended; its last words are in the log"

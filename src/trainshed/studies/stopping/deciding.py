@@ -1,6 +1,7 @@
 """Whether a trial is to be stopped early: the rule that the study names, asked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from trainshed.core.study.spec import ConvexStopping, DecayCurveStopping, MedianStopping, StudySpec
@@ -28,8 +29,24 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
 
             return decay_curve.should_stop(rule, spec, trial, others)
         case ConvexStopping():
-            from trainshed.studies.stopping import convex
-
-            return convex.should_stop(rule, spec, trial, others)
+            return _convex(rule, spec, trial, others)
         case _:
             assert_never(rule)
+
+
+def _convex(
+    rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+) -> StoppingVerdict:
+    """The one rule that also says what a stopped trial would have come to."""
+    from trainshed.studies.stopping import convex
+
+    verdict = convex.should_stop(rule, spec, trial, others)
+    if not verdict.should_stop:
+        return verdict
+    finished = [curve for curve in others if not curve.stopped_early]
+    stopped = [curve for curve in others if curve.stopped_early and curve.is_over]
+    return replace(
+        verdict,
+        predicted=convex.predicted_final(rule, spec, trial, finished),
+        updated=convex.updated_finals(rule, spec, stopped, finished),
+    )
