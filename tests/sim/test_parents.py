@@ -12,17 +12,18 @@ from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
 from tests.unit.jobs import CREATED, SECOND
-from trainshed.core.lifecycle.events import CancelRequested
+from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.specs.model import Scheduling
-from trainshed.core.study.spec import Limits, StudySpec
+from trainshed.core.study.spec import Algorithm, Limits, StudySpec
 from trainshed.core.study.trials import Parameters, Trial, TrialState
 from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.engines.sim.programs import Life, Reports, Script
+from trainshed.store.port import Commit
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 
@@ -236,6 +237,41 @@ def test_a_suggestion_that_fails_is_computed_again() -> None:
     made = Ailing(lone(tuning(trials=6, parallel=3)), 4).run()
     assert not made.wrong, made.wrong[0]
     assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 6)
+
+
+class Stuck(Universe):
+    """The study's own algorithm fails each time. `told`: every entry that was about to be stored."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.told: list[TimelineEntry] = []
+        super().__init__(scenario)
+
+    def _advisor(self) -> CountingAdvisor:
+        return _Stuck()
+
+    def _now_committing(self, commit: Commit | None) -> None:
+        super()._now_committing(commit)
+        self.told += commit.timeline if commit else ()
+
+
+class _Stuck(LearningAdvisor):
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        if spec.algorithm is Algorithm.DEFAULT:
+            raise AdvisorFailed("LinAlgError: it is singular")
+        return await super().suggest(spec, trials, count, seed)
+
+
+def test_an_algorithm_that_always_fails_is_replaced_by_chance() -> None:
+    """No job waits for ever, and its story says what happened (docs/adr/0018)."""
+    made = Stuck(lone(tuning(trials=4, parallel=2))).run()
+    assert not made.wrong, made.wrong[0]
+    assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 4)
+    told = [entry.message for entry in made.told if entry.kind == "warning"]
+    assert told
+    assert "drawn at random" in told[0]
+    assert "it is singular" in told[0]
 
 
 # --- cancels ---

@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,10 +232,41 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     real = asyncio.create_subprocess_exec
 
     async def other(program: str, *arguments: str, **how: Any) -> asyncio.subprocess.Process:
-        assert arguments == ("-m", "trainshed.studies.advisor.process")
+        assert arguments == ("-P", "-m", "trainshed.studies.advisor.process")
         return await real(program, "-c", whole, **how)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
+
+
+def test_an_answer_that_makes_no_sense_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    played(
+        monkeypatch,
+        """
+        kind, length = HEAD.unpack(sys.stdin.buffer.read(HEAD.size))
+        sys.stdin.buffer.read(length)
+        os.write(1, HEAD.pack(Kind.PROPOSALS.value, 2) + b"{]")
+        sys.stdin.buffer.read()
+        """,
+    )
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        with pytest.raises(AdvisorFailed, match="makes no sense"):
+            await advisor.suggest(spec(), SEEN, 1, 7)
+
+    live(story)
+
+
+def test_files_of_the_working_directory_are_no_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service may be started where a user's program lies."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+
+    async def story(advisor: ProcessAdvisor) -> None:
+        assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
+
+    live(story)
 
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def start(data: Path) -> Hosted:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     output = data / "up.log"
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "trainshed", "up", "--port", "0"]
+    command = [sys.executable, "-P", "-m", "trainshed", "up", "--port", "0"]
     try:
         with output.open("wb") as log:
             process = subprocess.Popen(

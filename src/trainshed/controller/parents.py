@@ -113,11 +113,12 @@ class Parents:
         self._set_alarm(found.job.uid, found.deadlines)
         for new in made:
             self._wake(new.job.uid)
-        for uid, cause in found.cancel:
-            await self._cancel(uid, cause)
         parent = parent_of(found.job)
         if parent is not None and found.job.state is not live.job.state:
             self._wake(parent)
+        # Last, because it may fail: then it is done again, and the change of state is no news any more.
+        for uid, cause in found.cancel:
+            await self._cancel(uid, cause)
         if found.failure is not None:
             raise found.failure
 

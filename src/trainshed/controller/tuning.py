@@ -9,11 +9,12 @@ from trainshed.controller.parents import Doors, Next, consumed, intents
 from trainshed.core.lifecycle.events import Event, LimitNears
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.limits import limit_reached, moments
-from trainshed.core.study.spec import ConvexStopping, Limits
+from trainshed.core.study.spec import Algorithm, ConvexStopping, Limits
 from trainshed.core.study.trials import Measurement, Trial, TrialState
-from trainshed.core.tuning import machine
+from trainshed.core.tuning import machine, story
 from trainshed.core.tuning.machine import BegunTrial, Sight
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
@@ -22,6 +23,10 @@ from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.studies.port import AdvisorFailed, Curve, EngineMissing, Seen
 
 log = logging.getLogger(__name__)
+
+_PATIENCE = 3
+"""Suggestions of a job that may fail in a row. A failure of the algorithm itself would come each time: then trials are
+drawn at random, so that no job waits for ever."""
 
 _MOST = 1_000
 """Measurements of a trial that are all looked at; of more, every second one, every fourth, and so on."""
@@ -32,6 +37,8 @@ class TuningReconciler:
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
+        self._failed: dict[JobUid, tuple[str, ...]] = {}
+        """Of jobs whose last suggestions failed, how they did."""
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
@@ -159,15 +166,22 @@ class TuningReconciler:
         job = turn.job
         if job.spec.study.limits.max_trials is not None:
             count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
+        failed = self._failed.pop(job.uid, ())
+        spec = job.spec.study
+        if len(failed) >= _PATIENCE:
+            spec = replace(spec, algorithm=Algorithm.RANDOM_SEARCH)
         try:
             found = await self._doors.advisor.suggest(
-                job.spec.study, [seen(trial) for trial in shown], count, job.uid
+                spec, [seen(trial) for trial in shown], count, job.uid
             )
         except EngineMissing as failure:
             machine.fail(turn, "The tuning engine of this service is not installed.", str(failure))
             return (), None
         except AdvisorFailed as failure:
+            self._failed[job.uid] = (*failed, str(failure))[-_PATIENCE:]
             return (), failure
+        if spec is not job.spec.study:
+            turn.tell(story.drawn(count, failed[-1], turn.now))
         pairs = [(parameters, self._doors.new_uid()) for parameters in found.parameters[:count]]
         exhausted = found.exhausted and len(pairs) < count
         return machine.begin(turn, pairs, exhausted=exhausted), None

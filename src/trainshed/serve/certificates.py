@@ -147,8 +147,8 @@ def _public_roots() -> Iterable[str]:
 
 
 def _make_elsewhere(directory: Path, names: tuple[str, ...], now: float) -> None:
-    # The same interpreter and import path, nothing else of ours.
-    command = [sys.executable, "-m", "trainshed.serve.certificates"]
+    # The same interpreter and import path, without the working directory: a file there is no library.
+    command = [sys.executable, "-P", "-m", "trainshed.serve.certificates"]
     try:
         done = subprocess.run(
             [*command, str(directory), str(now), *names],

@@ -141,7 +141,8 @@ def _wait(pid: int) -> int:
 def _spawn(place: BucketPlace) -> int:
     """Start a bucket process as a new interpreter: this process has threads by now."""
     command = [
-        *(sys.executable, "-m", "trainshed.buckets.process"),
+        # Without the working directory on the import path: a file there is no library.
+        *(sys.executable, "-P", "-m", "trainshed.buckets.process"),
         *("--root", str(place.root), "--uds", str(place.socket)),
         *("--host", place.host, "--port", str(place.port)),
         *("--parent", str(os.getpid())),

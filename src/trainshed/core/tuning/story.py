@@ -53,6 +53,11 @@ def stopping(number: int, why: str, now: int) -> TimelineEntry:
     )
 
 
+def drawn(count: int, why: str, now: int) -> TimelineEntry:
+    trials = "The next trial is" if count == 1 else f"The next {count} trials are"
+    return TimelineEntry(now, "warning", f"{trials} drawn at random: the algorithm failed ({why}).")
+
+
 def exhausted(job: TuningJob, now: int) -> TimelineEntry:
     return TimelineEntry(
         now,

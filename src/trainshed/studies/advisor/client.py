@@ -108,6 +108,7 @@ class ProcessAdvisor:
             raise AdvisorFailed("the service is stopping")
         return await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # A file of the working directory must not take the place of a library.
             "-m",
             "trainshed.studies.advisor.process",
             stdin=asyncio.subprocess.PIPE,
