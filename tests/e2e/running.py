@@ -200,3 +200,24 @@ CUSTOM_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
 def submit(service: Service, body: dict[str, Any]) -> str:
     """Create a CustomJob; returns its id."""
     return service.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]
+
+
+def given_by_env(service: Service) -> dict[str, str]:
+    """The environment of a shell after `eval "$(trainshed env)"`."""
+    printed = subprocess.run(
+        command("env", "--data", str(service.data)),
+        env=environment(service.data),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    shell = subprocess.run(
+        ["/bin/sh", "-c", f"{printed}\nenv -0"],
+        env=environment(service.data),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    return dict(row.split("=", 1) for row in shell.split("\0") if row)

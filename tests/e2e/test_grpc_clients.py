@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +11,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.e2e.running import CACHE, PROJECT, REGION, SKLEARN, Service, command, environment
+from tests.e2e.running import (
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    environment,
+    given_by_env,
+)
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
-NODE_CLIENT = "@google-cloud/aiplatform@6.11.0"
 
 # --- the SDK, as a user's program: what `trainshed env` prints is all it is given
 
@@ -61,27 +66,6 @@ seen["transport"] = type(long.api_client._transport if hasattr(long.api_client, 
                          else long.api_client.select_version("v1")._transport).__name__
 print("SEEN " + json.dumps(seen))
 """
-
-
-def given_by_env(service: Service) -> dict[str, str]:
-    """The environment of a shell after `eval "$(trainshed env)"`."""
-    printed = subprocess.run(
-        command("env", "--data", str(service.data)),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    shell = subprocess.run(
-        ["/bin/sh", "-c", f"{printed}\nenv -0"],
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    return dict(row.split("=", 1) for row in shell.split("\0") if row)
 
 
 def test_the_sdk_needs_what_env_prints_and_nothing_else(service: Service, tmp_path: Path) -> None:
@@ -216,26 +200,6 @@ def test_reflection_and_health(channel: Any) -> None:
 
 
 # --- Node
-
-
-@pytest.fixture(scope="module")
-def node_modules() -> Path:
-    """The Node client, installed once for all test runs of a checkout."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed: the Node client is NOT tested")
-    directory = CACHE / "node"
-    if not (directory / "node_modules" / "@google-cloud" / "aiplatform").exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(directory)]
-        try:
-            done = subprocess.run(
-                [*install, NODE_CLIENT], capture_output=True, text=True, timeout=300, check=False
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip("npm could not install the Node client in time: it is NOT tested")
-        if done.returncode != 0:
-            pytest.skip(f"npm could not install the Node client, it is NOT tested: {done.stderr}")
-    return directory / "node_modules"
 
 
 def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -> None:

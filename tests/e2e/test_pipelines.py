@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
-from tests.e2e.test_grpc_clients import given_by_env
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, given_by_env
 from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import SKLEARN, Service
-from tests.e2e.test_grpc_clients import given_by_env
+from tests.e2e.running import SKLEARN, Service, given_by_env
 from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
 
 _PROGRAM = """

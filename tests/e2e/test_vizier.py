@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import PROJECT, REGION, Service
-from tests.e2e.test_grpc_clients import given_by_env
+from tests.e2e.running import PROJECT, REGION, Service, given_by_env
 from tests.e2e.tuning_programs import STUDIES, complete, double, study_spec, suggested
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"

@@ -265,7 +265,8 @@ class _Stuck(LearningAdvisor):
 
 def test_an_algorithm_that_always_fails_is_replaced_by_chance() -> None:
     """No job waits for ever, and its story says what happened (docs/adr/0018)."""
-    made = Stuck(lone(tuning(trials=4, parallel=2))).run()
+    made = Stuck(lone(tuning(trials=4, parallel=2)))
+    made.run()
     assert not made.wrong, made.wrong[0]
     assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 4)
     told = [entry.message for entry in made.told if entry.kind == "warning"]
