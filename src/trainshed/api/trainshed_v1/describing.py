@@ -3,6 +3,7 @@
 What a description holds is told in `views`.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
@@ -237,7 +238,10 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
                 measured: dict[int, tuple[Measurement, ...]]
                 measured = await services.studies.measurements(work.study)
                 shown = tuning_views.Evidence(trials, measured)
-            message = tuning_views.tuning_job(work, shown)
+            # A second's work for a thousand trials: everybody else goes on meanwhile.
+            return await asyncio.to_thread(
+                lambda: wire_json.to_public(tuning_views.tuning_job(work, shown))
+            )
         case Pipeline():
             message = pipeline_views.training_pipeline(work)
         case _:
