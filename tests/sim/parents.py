@@ -32,10 +32,10 @@ class CountingAdvisor:
         return Proposals(tuple(points), exhausted=left < count)
 
     async def should_stop(
-        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-    ) -> StoppingVerdict:
-        del spec, trial, others
-        return StoppingVerdict(should_stop=False, why="nothing is stopped here")
+        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
+    ) -> tuple[StoppingVerdict, ...]:
+        del spec, curves
+        return (StoppingVerdict(should_stop=False, why="nothing is stopped here"),) * len(numbers)
 
 
 class MadeUpMetrics:
@@ -52,6 +52,9 @@ class MadeUpMetrics:
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
         names = (name for one in self.measurements(job_uid) for name, _ in one.metrics)
         return tuple(dict.fromkeys(names))
+
+    def forget(self, job_uid: JobUid) -> None:
+        pass
 
 
 class LearningAdvisor(CountingAdvisor):
@@ -77,12 +80,17 @@ class LearningAdvisor(CountingAdvisor):
         return Proposals(tuple(points), exhausted=left < count)
 
     async def should_stop(
-        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-    ) -> StoppingVerdict:
-        del others
-        last = trial.measurements[-1].value(spec.metrics[0].id)
-        bad = len(trial.measurements) > 1 and last is not None and last < self.bar
-        return StoppingVerdict(bad, f"{last} is below {self.bar}")
+        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
+    ) -> tuple[StoppingVerdict, ...]:
+        known = {curve.number: curve.measurements for curve in curves}
+        lasts = [known[number][-1].value(spec.metrics[0].id) for number in numbers]
+        return tuple(
+            StoppingVerdict(
+                len(known[number]) > 1 and last is not None and last < self.bar,
+                f"{last} is below {self.bar}",
+            )
+            for number, last in zip(numbers, lasts, strict=True)
+        )
 
 
 class Buckets:

@@ -7,12 +7,21 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
-from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
+from tests.sim.scenario import (
+    DAY,
+    MINUTE,
+    Cancel,
+    CancelTrial,
+    Character,
+    Scenario,
+    SubmitParent,
+)
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
@@ -22,6 +31,7 @@ from trainshed.core.study.trials import Parameters, Trial, TrialState
 from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
+from trainshed.core.works import Work
 from trainshed.engines.sim.programs import Life, Reports, Script
 from trainshed.store.port import Commit
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
@@ -337,12 +347,40 @@ def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> No
 
 
 def test_pipelines_of_one_model_leave_versions_that_follow_each_other() -> None:
-    """Two that end at once do not take one version."""
-    families = [with_custom_job(number) for number in (8000, 8100, 8200)]
-    world = lone(*(work for family in families for work in family))
+    """Facts §1.2, parentModel: two that end at once do not take one version."""
+    later = [work for number in (8100, 8200) for work in _further(with_custom_job(number))]
+    world = lone(*with_custom_job())
+    world = replace(
+        world,
+        requests=(*world.requests, SubmitParent(CREATED + DAY, tuple(later))),
+        characters=world.characters
+        | {work.uid: Character(10 * MINUTE, measures=3) for work in later},
+    )
     for made in (lived(world), *crashed(world, every=5)):
         models = [w.model for w in made.books.families.works.values() if isinstance(w, Pipeline)]
         assert sorted(model.rpartition("@")[2] for model in models) == ["1", "2", "3"]
+
+
+def _further(family: tuple[Pipeline, Job]) -> tuple[Work, ...]:
+    """A pipeline that adds a version to a model that is there."""
+    made, backing = family
+    assert made.spec.model is not None
+    draft = replace(made.spec.model, is_new_version=True)
+    return replace(made, spec=replace(made.spec, model=draft)), backing
+
+
+def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
+    """Facts §1.2: without parentModel nothing becomes a version of somebody else's model."""
+    families = [with_custom_job(number) for number in (8000, 8100)]
+    world = lone(*(work for family in families for work in family))
+    for made in (lived(world), *crashed(world, every=4)):
+        ended = [w for w in made.books.families.works.values() if isinstance(w, Pipeline)]
+        done = [w for w in ended if w.state is PipelineState.SUCCEEDED]
+        assert [w.model.rpartition("@")[2] for w in done] == ["1"]
+        (failed,) = (w for w in ended if w not in done)
+        assert failed.error is not None
+        assert "made by somebody else meanwhile" in failed.error.message
+        assert len(made.books.families.models) == 1
 
 
 def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:

@@ -159,7 +159,7 @@ class Bureau:
         return self._run(self.doors.study_by_uid(self.uid))
 
     def delete(self) -> None:
-        self._run(self.doors.delete_study(self.study.name))
+        self._run(self.doors.delete_study(self.study.name, self.clock.now))
 
     def _begin(self, kind: OperationKind, **what: Any) -> str:
         self._asked += 1
@@ -358,7 +358,7 @@ def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
     bureau = Bureau()
 
     async def delete() -> None:
-        await bureau.store.studies.delete_study(bureau.study.name)
+        await bureau.store.studies.delete_study(bureau.study.name, CREATED)
 
     bureau.advisor.meanwhile = delete
     name = bureau.ask("ada")
@@ -409,11 +409,11 @@ def test_a_suggestion_that_fails_each_time_says_why() -> None:
 def test_an_engine_that_is_not_installed_is_told_at_once() -> None:
     """docs/adr/0018: the message says what to install."""
     bureau = Bureau()
-    bureau.advisor.faults = [EngineMissing("install trainshed[tuning-vizier]")]
+    bureau.advisor.faults = [EngineMissing("install trainshed[vizier]")]
     name = bureau.ask("ada")
     failed = bureau.serve().operation(name)
     assert failed.error is not None
-    assert (failed.error.code, failed.error.message) == (9, "install trainshed[tuning-vizier]")
+    assert (failed.error.code, failed.error.message) == (9, "install trainshed[vizier]")
     assert bureau.clock.now < CREATED + 10**9
 
 

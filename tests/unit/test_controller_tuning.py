@@ -3,32 +3,46 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, doors
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
+from trainshed.controller.curves import Curves, curve_of
 from trainshed.controller.parents import Next
-from trainshed.controller.tuning import TuningReconciler, curve_of
+from trainshed.controller.tuning import TuningReconciler
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.limits import moments
-from trainshed.core.study.spec import ConvexStopping, Limits, Selection, StudySpec
+from trainshed.core.study.spec import ConvexStopping, Limits, MedianStopping, Selection, StudySpec
 from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import open_inline
-from trainshed.studies.port import AdvisorFailed, Proposals, Seen
+from trainshed.store.studies import Studies
+from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 
 SECOND = 10**9
 
 
 class Advisor(CountingAdvisor):
-    """`fails`: whether it can say what to try next."""
+    """`fails`: whether it can say what to try next. `shown`: the curves of each look, and about which trials it was asked."""
 
     fails = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[tuple[list[Curve], list[int]]] = []
+
+    async def should_stop(
+        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
+    ) -> tuple[StoppingVerdict, ...]:
+        self.shown.append((list(curves), list(numbers)))
+        return await super().should_stop(spec, curves, numbers)
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
@@ -49,20 +63,35 @@ class House:
         self._doors = doors(
             self.store, lambda: self.now, advisor=self.advisor, metrics=self.metrics
         )
+        self.woken = False
+        self.reconciler = TuningReconciler(self._doors, self._wake)
         self._epoch = asyncio.run(self._create(job))
+
+    def _wake(self, uid: JobUid) -> None:
+        assert uid == self.uid
+        self.woken = True
 
     async def _create(self, job: TuningJob) -> int:
         await self.store.intake.create_job(job, ())
         return await self.store.ledger.acquire("test")
 
     def look(self) -> Next:
-        """Look at the job, and store what comes of it."""
-        return asyncio.run(self._look())
+        """Look at the job, and again as soon as there is a suggestion, and store what comes of it."""
+        return asyncio.run(self._looks())
+
+    async def _looks(self) -> Next:
+        found = await self._look()
+        await asyncio.sleep(0)
+        while self.woken:
+            self.woken = False
+            found = await self._look()
+            await asyncio.sleep(0)
+        return found
 
     async def _look(self) -> Next:
         live = await self.store.ledger.load(self.uid)
         assert live is not None
-        found = await TuningReconciler(self._doors).reconcile(live, ())
+        found = await self.reconciler.reconcile(live, ())
         if found.commit is not None:
             await self.store.ledger.commit(self._epoch, found.commit)
         return found
@@ -132,11 +161,10 @@ def test_what_trials_came_to_is_stored_while_the_advisor_fails() -> None:
     house.reports(1, at(1, 0.5, 10))
     house.is_seen(1, JobState.SUCCEEDED)
     house.advisor.fails = True
-    assert isinstance(house.look().failure, AdvisorFailed)
+    house.look()
     assert house.trial(1).state is TrialState.SUCCEEDED
     house.advisor.fails = False
     found = house.look()
-    assert found.failure is None
     assert isinstance(found.job, TuningJob)
     assert [each.number for each in found.job.running] == [2]
 
@@ -190,3 +218,104 @@ def test_a_whole_learning_rate_counts_as_one(value: float) -> None:
     """SPEC §6: the convex rule's learning rate may be any numeric parameter, an INTEGER one, too."""
     trial = Trial(StudyUid(1), 1, TrialState.ACTIVE, (("x", value),), 1, job=JobUid(1))
     assert curve_of(ConvexStopping(learning_rate="x"), trial, ()).learning_rate == 3.0
+
+
+# --- early stopping ---
+
+
+class Counted:
+    """Counts the trials whose measurements are read by number, and looks at all at once."""
+
+    def __init__(self, studies: Studies) -> None:
+        self._studies = studies
+        self.read: list[tuple[int, ...] | None] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._studies, name)
+
+    async def measurements(
+        self, study: StudyUid, numbers: Sequence[int] | None = None
+    ) -> dict[int, tuple[Measurement, ...]]:
+        self.read.append(None if numbers is None else tuple(numbers))
+        return await self._studies.measurements(study, numbers)
+
+
+def stopping(trials: int, parallel: int) -> tuple[House, Counted]:
+    spec = replace(study_spec(), median_stopping=MedianStopping())
+    house = House(tuning(trials=trials, parallel=parallel, spec=spec))
+    counted = Counted(house.store.studies)
+    house.reconciler._curves = Curves(cast(Studies, counted))  # pyright: ignore[reportPrivateUsage] # nothing else shows what is read
+    return house, counted
+
+
+def test_one_look_sends_every_curve_once() -> None:
+    """SPEC §6, early stopping: three trials with news are one question."""
+    house, _ = stopping(6, 3)
+    house.look()
+    for number in (1, 2, 3):
+        house.is_seen(number, JobState.RUNNING)
+        house.reports(number, at(1, number / 10, 5))
+    house.look()
+    ((curves, asked),) = house.advisor.shown
+    assert asked == [1, 2, 3]
+    assert [curve.measurements for curve in curves] == [(at(1, n / 10, 5),) for n in asked]
+
+
+def test_the_curve_of_a_trial_that_is_over_is_read_once() -> None:
+    """A look costs what runs, not what the study has measured in its life; the rule sees all of it all the same."""
+    house, counted = stopping(5, 1)
+    house.look()
+    for number in range(1, 5):
+        house.is_seen(number, JobState.RUNNING)
+        for step in (1, 2, 3):
+            house.reports(number, *(at(each, number / 10, each) for each in range(1, step + 1)))
+            house.look()
+            curves, asked = house.advisor.shown[-1]
+            assert asked == [number]
+            assert [(curve.number, len(curve.measurements), curve.is_over) for curve in curves] == [
+                *((before, 3, True) for before in range(1, number)),
+                (number, step, False),
+            ]
+        house.is_seen(number, JobState.SUCCEEDED)
+        house.look()
+    assert [numbers for numbers in counted.read if numbers] == [(2,), (3,)]
+    assert counted.read.count(None) == 1, "the first one, when nothing was known"
+
+
+def test_what_is_not_kept_is_read_again() -> None:
+    """Bounded: the service does not hold the measurements of all its jobs."""
+    spec = replace(study_spec(), median_stopping=MedianStopping())
+    house = House(tuning(trials=3, parallel=1, spec=spec))
+    house.reconciler._curves = Curves(house.store.studies, most=1)  # pyright: ignore[reportPrivateUsage] # the bound is no setting
+    house.look()
+    for number in (1, 2, 3):
+        house.is_seen(number, JobState.RUNNING)
+        house.reports(number, at(1, 0.5, 1), at(2, 0.5, 2))
+        house.look()
+        curves, _ = house.advisor.shown[-1]
+        assert [len(curve.measurements) for curve in curves] == [2] * number
+        house.is_seen(number, JobState.SUCCEEDED)
+        house.look()
+
+
+def test_nothing_is_kept_of_a_job_that_is_over() -> None:
+    house, _ = stopping(2, 1)
+    house.look()
+    house.is_seen(1, JobState.RUNNING)
+    house.reports(1, at(1, 0.5, 10))
+    house.is_seen(1, JobState.SUCCEEDED)
+    house.advisor.fails = True
+    house.look()
+    asyncio.run(_cancel(house))
+    assert house.look().job.state.is_final
+    proposing = house.reconciler._proposing  # pyright: ignore[reportPrivateUsage] # nothing else shows it
+    assert not proposing._asking  # pyright: ignore[reportPrivateUsage] # the same
+    assert not proposing._answers  # pyright: ignore[reportPrivateUsage] # the same
+    assert not house.reconciler._curves._kept  # pyright: ignore[reportPrivateUsage] # the same
+
+
+async def _cancel(house: House) -> None:
+    live = await house.store.ledger.load(house.uid)
+    assert live is not None
+    wish = CancelRequested(CancelCause.USER, house.now)
+    await house.store.intake.request_cancel(live.job.name, wish)

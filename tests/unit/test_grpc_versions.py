@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.grpc.versions import BetaOperations, aliased, is_beta
+from trainshed.api.grpc.versions import aliased, version_of
+from trainshed.api.versions import BetaOperations, Version
 from trainshed.wire import pool
 
 V1 = "/google.cloud.aiplatform.v1.JobService/GetCustomJob"
@@ -12,15 +13,15 @@ BETA = "/google.cloud.aiplatform.v1beta1.JobService/GetCustomJob"
 
 
 @pytest.mark.parametrize(
-    ("path", "served", "beta"),
+    ("path", "served", "version"),
     [
-        (BETA, V1, True),
-        (V1, V1, False),
-        ("/google.longrunning.Operations/GetOperation",) * 2 + (False,),
+        (BETA, V1, Version.V1BETA1),
+        (V1, V1, Version.V1),
+        ("/google.longrunning.Operations/GetOperation",) * 2 + (Version.UNSAID,),
     ],
 )
-def test_the_alias(path: str, served: str, beta: bool) -> None:
-    assert (aliased(path), is_beta(path)) == (served, beta)
+def test_the_alias(path: str, served: str, version: Version) -> None:
+    assert (aliased(path), version_of(path)) == (served, version)
 
 
 def operation(name: str) -> Any:
@@ -36,16 +37,24 @@ def version(answer: Any) -> str:
 
 def test_only_vertex_types_are_changed() -> None:
     answer = operation("a")
-    BetaOperations().dress(answer, beta=True)
+    BetaOperations().dress(answer, Version.V1BETA1)
     assert version(answer) == "v1beta1"
     assert answer.response.type_url == "type.googleapis.com/google.protobuf.Empty"
+
+
+def test_who_says_v1_is_given_v1() -> None:
+    known = BetaOperations()
+    answer = operation("a")
+    known.remember(answer)
+    known.dress(answer, Version.V1)
+    assert version(answer) == "v1"
 
 
 def test_a_very_old_operation_is_forgotten_and_a_new_one_is_not() -> None:
     known = BetaOperations()
     for number in range(5_000):
-        known.dress(operation(str(number)), beta=True)
+        known.remember(operation(str(number)))
     first, last = operation("0"), operation("4999")
-    known.dress(first, beta=False)
-    known.dress(last, beta=False)
+    known.dress(first, Version.UNSAID)
+    known.dress(last, Version.UNSAID)
     assert (version(first), version(last)) == ("v1", "v1beta1")

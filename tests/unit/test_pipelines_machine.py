@@ -155,6 +155,16 @@ def test_a_model_that_is_not_there_fails_the_pipeline_and_says_where_it_should_b
     assert "AIP_MODEL_DIR" in subject.error.message
 
 
+def test_a_model_that_somebody_else_made_meanwhile_fails_the_pipeline() -> None:
+    """Facts §1.2: without parentModel a new model is made, and no version of another one."""
+    name = ModelName("demo", "us-central1", "m")
+    subject, _ = machine.model_taken(stored(), name, NOW)
+    assert subject.state is P.FAILED
+    assert subject.error is not None
+    assert str(name) in subject.error.message
+    assert "parent_model" in subject.error.message
+
+
 def test_a_pipeline_without_a_model_just_ends() -> None:
     subject, told = machine.succeeded(stored(model=""), None, JobUid(0), NOW)
     assert (subject.state, subject.model, subject.ended) == (P.SUCCEEDED, "", NOW)

@@ -388,3 +388,36 @@ def test_what_was_left_behind_is_told_after_the_start(slot: Slot) -> None:
     assert slot.values() == [(1, 0.5)]
     slot.metrics.begin(6)
     slot.until(lambda: slot.told == 1)
+
+
+def test_a_trial_that_reports_without_end_is_taken_down_to_a_limit(
+    running: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §6: what was taken down stays; its log says once that no more is."""
+    monkeypatch.setattr(metrics, "_MOST_BYTES", 2_000)
+    for step in range(100):
+        running.write(line("0.5", step, 9.0 + step))
+        running.turn()
+    taken = running.values()
+    assert 10 < len(taken) < 50
+    assert taken == [(step, 0.5) for step in range(len(taken))]
+    assert (running.logs / metrics.FILE).stat().st_size < 2_200
+    assert len(running.said) == 1
+    assert "no more are taken down" in running.said[0]
+    running.incarnation(2).begin(6)
+    running.write(line("0.1", 200, 500.0))
+    running.turn()
+    assert running.values() == taken
+
+
+def test_a_hard_link_to_another_file_is_refused(running: Slot, tmp_path: Path) -> None:
+    """It may be a file that the program itself must not read: told once, and nothing of it is taken down."""
+    other = tmp_path / "secret"
+    other.write_text(line("0.5", 1, 9.0) + "\n")
+    os.link(other, running.path)
+    running.turn()
+    other.write_text(line("0.6", 2, 9.0) + "\n")
+    running.metrics.seal()
+    assert running.taken() == []
+    assert len(running.said) == 1
+    assert "hard link" in running.said[0]

@@ -24,9 +24,9 @@ def test_each_study_gets_what_it_asks_for() -> None:
 @pytest.mark.parametrize(
     ("engine", "extra"),
     [
-        (EngineName.OPTUNA_TPE, "tuning-optuna"),
-        (EngineName.OPTUNA_GP, "tuning-optuna"),
-        (EngineName.VIZIER, "tuning-vizier"),
+        (EngineName.OPTUNA_TPE, "optuna"),
+        (EngineName.OPTUNA_GP, "optuna"),
+        (EngineName.VIZIER, "vizier"),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(

@@ -56,6 +56,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_OPERATIONS}.ListOperations": "aiplatform.operations.list",
     f"{_OPERATIONS}.WaitOperation": "aiplatform.operations.get",
     f"{_OPERATIONS}.CancelOperation": "aiplatform.operations.cancel",
+    f"{_OPERATIONS}.DeleteOperation": "aiplatform.operations.delete",
     f"{_LOCATIONS}.GetLocation": "aiplatform.locations.get",
     f"{_LOCATIONS}.ListLocations": "aiplatform.locations.list",
     f"{_ML_JOBS}.CreateJob": "ml.jobs.create",

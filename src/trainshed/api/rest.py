@@ -8,7 +8,6 @@ that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of o
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -29,6 +28,7 @@ from trainshed.api.http import (
 )
 from trainshed.api.ml_v1.shared_paths import is_request_of_ml
 from trainshed.api.services import Services
+from trainshed.api.versions import Version
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.binding import bind
@@ -79,7 +79,9 @@ class RestTransport:
         try:
             principal = self._authenticate(header(scope, b"authorization"))
             body = await read_body(receive)
-            answer = await self._call(principal, route, variables, query, body)
+            answer = await self._call(
+                principal, route, variables, query, body, version=_version(path)
+            )
         except Exception as error:
             await send_error(send, error, route.api, f"{scope['method']} {path}")
             return
@@ -103,6 +105,8 @@ class RestTransport:
         variables: dict[str, str],
         query: list[tuple[str, str]],
         body: bytes,
+        *,
+        version: Version,
     ) -> bytes:
         method = f"{route.service}.{route.method}"
         handler = permitted(self._handlers, principal, method)
@@ -114,12 +118,27 @@ class RestTransport:
         if bound.value_texts:
             call = replace(call, value_texts=bound.value_texts)
         response = await handler(call, bound.message)
-        render = partial(
-            wire_json.render,
-            response,
-            enums_as_ints=bound.enums_as_ints,
-            nine_digits=route.api in _NINE_DIGITS,
-            pretty=bound.pretty,
-        )
+        beta = self._services.beta
+        if version is Version.V1BETA1 and route.service not in _BELOW_UI:
+            beta.remember(response)
+
+        def render() -> bytes:
+            rendered = wire_json.render(
+                response,
+                enums_as_ints=bound.enums_as_ints,
+                nine_digits=route.api in _NINE_DIGITS,
+                pretty=bound.pretty,
+            )
+            if not is_beta:
+                return rendered
+            return beta.dressed(rendered, version, pretty=bound.pretty)
+
+        is_beta = beta.is_due(response, version)
         # A second's work for a tuning job of a thousand trials: everybody else goes on meanwhile.
         return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
+
+
+def _version(path: str) -> Version:
+    if path.startswith("/ui/"):
+        return Version.UNSAID
+    return Version.V1BETA1 if path.startswith("/v1beta1/") else Version.V1

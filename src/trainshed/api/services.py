@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainshed.api.versions import BetaOperations
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -86,7 +87,8 @@ class Services:
     `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
     tells the controller that a job has something to do, `suggest` that an operation of a study waits (its end is a notice
     of `JobUid(study)`); `closing` is set when the server shuts
-    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known.
+    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known;
+    `beta` is what all transports know of the operations of `v1beta1`.
     """
 
     intake: Intake
@@ -105,3 +107,4 @@ class Services:
     settings: ApiSettings = ApiSettings()
     history: AccessHistory | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    beta: BetaOperations = field(default_factory=BetaOperations)

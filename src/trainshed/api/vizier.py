@@ -89,7 +89,7 @@ async def ml_studies(services: Services, parent: LocationName) -> tuple[Study, .
 
 async def delete_study(services: Services, name: StudyName) -> None:
     """With its trials; whoever waits for one of its operations is told. Raises NotFound."""
-    uid = await services.studies.delete_study(name)
+    uid = await services.studies.delete_study(name, services.now())
     services.notices.publish(JobUid(uid))
 
 

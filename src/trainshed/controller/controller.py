@@ -92,9 +92,10 @@ class Controller:
             stored=self._stored,
             report=self.report,
         )
+        self._tuning = TuningReconciler(doors, self.wake)
         self._parents = Parents(
             doors,
-            {TuningJob: TuningReconciler(doors), Pipeline: PipelineReconciler(doors)},
+            {TuningJob: self._tuning, Pipeline: PipelineReconciler(doors)},
             commit=self._commit,
             wake=self.wake,
             set_alarm=self._set_alarm,
@@ -133,6 +134,7 @@ class Controller:
         """Stop deciding. Commits under way are finished; running programs are not touched."""
         self._closing = True
         busy = self._inboxes.close()
+        self._tuning.close()
         self._alarms.close()
         for handle in self._measured.values():
             handle.cancel()

@@ -10,7 +10,6 @@ from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
 from trainshed.engines.port import EngineUnavailable
 from trainshed.store.port import StaleCommit
-from trainshed.studies.port import AdvisorFailed
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class Inboxes:
                 if stale > _STALE_LIMIT:
                     log.error("job %d changes under this service; has another one taken over?", uid)
                     await asyncio.sleep(_PAUSE)
-            except (EngineUnavailable, AdvisorFailed) as failure:
+            except EngineUnavailable as failure:
                 log.warning("job %d: %s; once more in a second", uid, failure)
                 self._put_back(uid, inbox)
                 await asyncio.sleep(_PAUSE)

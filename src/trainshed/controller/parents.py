@@ -1,7 +1,8 @@
 """Works that run through other works, tuning jobs and pipelines: each time one is woken, it is looked at anew.
 
-Nothing of them is held in memory: what is stored of them and of the jobs they made says what to do next. The loop that
-calls `apply` works off one work at a time by itself.
+What is stored of them and of the jobs they made says what to do next; what reconcilers hold in memory beside it, learning
+curves and how suggestions failed, saves work or patience and may be lost at any time. The loop that calls `apply` works
+off one work at a time by itself.
 """
 
 import contextlib
@@ -34,6 +35,10 @@ class TrialMetrics(Protocol):
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
         """Every name under which anything was reported."""
+        ...
+
+    def forget(self, job_uid: JobUid) -> None:
+        """The job is over."""
         ...
 
 
@@ -69,14 +74,12 @@ class Doors:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What a look came to: a commit, if anything changed; then jobs to cancel, and moments to look again at. `failure`:
-    what could not be worked out, raised once the rest is stored, so that it is tried again."""
+    """What a look came to: a commit, if anything changed; then jobs to cancel, and moments to look again at."""
 
     job: Work
     commit: Commit | None = None
     cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
     deadlines: tuple[Deadline, ...] = ()
-    failure: Exception | None = None
 
 
 class Reconciler(Protocol):
@@ -119,8 +122,6 @@ class Parents:
         # Last, because it may fail: then it is done again, and the change of state is no news any more.
         for uid, cause in found.cancel:
             await self._cancel(uid, cause)
-        if found.failure is not None:
-            raise found.failure
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
         work = await self._doors.work(uid)

@@ -65,5 +65,7 @@ class PipelineReconciler:
             versions = ()
         if draft.is_new_version and not versions:
             return *machine.parent_model_missing(pipeline, name, now), None
+        if versions and not draft.is_new_version:
+            return *machine.model_taken(pipeline, name, now), None
         version = machine.model_version(pipeline, uri, versions, now)
         return *machine.succeeded(pipeline, version, best_job, now), version

@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainshed.controller.tuning import curve_of, seen
+from trainshed.controller.curves import curve_of
+from trainshed.controller.tuning import seen
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.records import JobError
@@ -199,15 +200,14 @@ class Suggesting:
         if asked is None:
             raise NotFound(f"{study.name.trial(operation.trial)} does not exist; it was deleted")
         measured = await self._studies.measurements(study.uid)
-        curves = {
-            number: curve_of(study.spec.convex_stopping, trials[number], points)
+        curves = [
+            curve_of(study.spec.convex_stopping, trials[number], points)
             for number, points in measured.items()
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
-        }
-        own = curves.pop(operation.trial, None)
+        ]
         stop = False
-        if own is not None and not asked.state.is_over:
-            verdict = await self._advisor.should_stop(study.spec, own, tuple(curves.values()))
+        if operation.trial in measured and not asked.state.is_over:
+            (verdict,) = await self._advisor.should_stop(study.spec, curves, (operation.trial,))
             if verdict.should_stop:
                 stored = await self._studies.trial(study.uid, operation.trial)
                 stop = not stored.trial.state.is_over

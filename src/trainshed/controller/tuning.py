@@ -2,43 +2,45 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from trainshed.controller.curves import Curves
 from trainshed.controller.parents import Doors, Next, consumed, intents
+from trainshed.controller.proposing import NoEngine, Proposing
 from trainshed.core.lifecycle.events import Event, LimitNears
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.limits import limit_reached, moments
-from trainshed.core.study.spec import Algorithm, ConvexStopping, Limits
-from trainshed.core.study.trials import Measurement, Trial, TrialState
+from trainshed.core.study.spec import Limits
+from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.tuning import machine, story
 from trainshed.core.tuning.machine import BegunTrial, Sight
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
 from trainshed.store.port import Commit, LiveJob, NewWork
-from trainshed.studies.port import AdvisorFailed, Curve, EngineMissing, Seen
+from trainshed.studies.port import AdvisorFailed, EngineMissing, Seen
 
 log = logging.getLogger(__name__)
-
-_PATIENCE = 3
-"""Suggestions of a job that may fail in a row. A failure of the algorithm itself would come each time: then trials are
-drawn at random, so that no job waits for ever."""
 
 _MOST = 1_000
 """Measurements of a trial that are all looked at; of more, every second one, every fourth, and so on."""
 
 
 class TuningReconciler:
-    """`controller.parents.Reconciler` of tuning jobs."""
+    """`controller.parents.Reconciler` of tuning jobs. `wake`: looks at a job again."""
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: Doors, wake: Callable[[JobUid], None]) -> None:
         self._doors = doors
-        self._failed: dict[JobUid, tuple[str, ...]] = {}
-        """Of jobs whose last suggestions failed, how they did."""
+        self._curves = Curves(doors.studies)
+        self._proposing = Proposing(doors.advisor, wake)
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._proposing.close()
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
@@ -51,8 +53,10 @@ class TuningReconciler:
         await self._stop_early(turn, sights)
         own, shown = await self._history(turn)
         self._end_at_limit(turn, own)
-        begun, failure = await self._begin(turn, own, shown)
+        begun = self._begin(turn, own, shown)
         result = turn.result()
+        if result.job.state.is_final:
+            self._curves.forget(job.uid)
         commit = None
         if result.job != job or live.intents or result.measurements or result.trials:
             commit = Commit(
@@ -69,7 +73,6 @@ class TuningReconciler:
             commit,
             machine.to_cancel(result.job),
             (*machine.deadlines(result.job), *_moments(result.job, own, turn.now)),
-            failure,
         )
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
@@ -87,6 +90,8 @@ class TuningReconciler:
         tags: tuple[str, ...] = ()
         if work.state.is_final and not wanted:
             tags = await asyncio.to_thread(doors.metrics.tags, trial.job)
+        if work.state.is_final:
+            await asyncio.to_thread(doors.metrics.forget, trial.job)
         return Sight(trial, work, wanted, stored, tags)
 
     async def _stop_early(self, turn: Turn, sights: Sequence[Sight]) -> None:
@@ -97,40 +102,22 @@ class TuningReconciler:
         due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
         if job.spec.study.stopping is None or job.outcome is not None or not due:
             return
-        trials = {trial.number: trial for trial in await self._doors.studies.history((job.study,))}
-        trials |= {trial.number: trial for trial in turn.trials}
-        curves = await self._curves(turn, trials, sights)
-        for sight in due:
-            number = sight.trial.number
-            if turn.running(number) is None:
-                continue
-            others = [curve for other, curve in curves.items() if other != number]
-            try:
-                verdict = await self._doors.advisor.should_stop(
-                    job.spec.study, curves[number], others
-                )
-            except (AdvisorFailed, EngineMissing) as failure:
-                log.warning(
-                    "%s: whether to stop trial %d is not known: %s", job.name, number, failure
-                )
-                continue
+        fresh = [sight for sight in due if turn.running(sight.trial.number) is not None]
+        numbers = [sight.trial.number for sight in fresh]
+        if not numbers:
+            return
+        curves = await self._curves.of(turn, sights)
+        try:
+            verdicts = await self._doors.advisor.should_stop(job.spec.study, curves, numbers)
+        except (AdvisorFailed, EngineMissing) as failure:
+            log.warning("%s: which trials to stop is not known: %s", job.name, failure)
+            return
+        for sight, verdict in zip(fresh, verdicts, strict=True):
             if verdict.should_stop:
                 machine.stop_trial(turn, sight.trial, verdict.why, verdict.predicted)
                 for updated, predicted in verdict.updated:
-                    machine.update_final(turn, trials[updated], predicted)
-
-    async def _curves(
-        self, turn: Turn, trials: Mapping[int, Trial], sights: Sequence[Sight]
-    ) -> dict[int, Curve]:
-        """The learning curves of all trials that have one, by number, as they are now."""
-        stored = await self._doors.studies.measurements(turn.job.study)
-        seen = {sight.trial.number: sight.measurements for sight in sights if sight.measurements}
-        convex = turn.job.spec.study.convex_stopping
-        return {
-            number: curve_of(convex, trials[number], points)
-            for number, points in (stored | seen).items()
-            if trials[number].state is not TrialState.INFEASIBLE
-        }
+                    stored = await self._doors.studies.trial(job.study, updated)
+                    machine.update_final(turn, stored.trial, predicted)
 
     async def _history(self, turn: Turn) -> tuple[list[Trial], list[Trial]]:
         """The job's own trials as this turn has made them, and all that its algorithm is shown, both ascending by number;
@@ -156,52 +143,38 @@ class TuningReconciler:
             running = {each.number for each in job.running}
             machine.reach_limit(turn, reached, [one for one in own if one.number in running])
 
-    async def _begin(
+    def _begin(
         self, turn: Turn, own: Sequence[Trial], shown: Sequence[Trial]
-    ) -> tuple[tuple[BegunTrial, ...], AdvisorFailed | None]:
-        """The next trials; or why it is not known which, and then what was seen is stored all the same."""
+    ) -> tuple[BegunTrial, ...]:
+        """The next trials, as far as it is known which. What else is new is stored meanwhile."""
         count = machine.wanted(turn.job)
         if count == 0:
-            return (), None
+            if turn.job.outcome is not None or turn.job.state.is_final:
+                self._proposing.forget(turn.job.uid)
+            return ()
         job = turn.job
         if job.spec.study.limits.max_trials is not None:
             count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
-        failed = self._failed.pop(job.uid, ())
-        spec = job.spec.study
-        if len(failed) >= _PATIENCE:
-            spec = replace(spec, algorithm=Algorithm.RANDOM_SEARCH)
-        try:
-            found = await self._doors.advisor.suggest(
-                spec, [seen(trial) for trial in shown], count, job.uid
-            )
-        except EngineMissing as failure:
-            machine.fail(turn, "The tuning engine of this service is not installed.", str(failure))
-            return (), None
-        except AdvisorFailed as failure:
-            self._failed[job.uid] = (*failed, str(failure))[-_PATIENCE:]
-            return (), failure
-        if spec is not job.spec.study:
-            turn.tell(story.drawn(count, failed[-1], turn.now))
-        pairs = [(parameters, self._doors.new_uid()) for parameters in found.parameters[:count]]
-        exhausted = found.exhausted and len(pairs) < count
-        return machine.begin(turn, pairs, exhausted=exhausted), None
+        answer = self._proposing.take(job, [seen(trial) for trial in shown], count)
+        if isinstance(answer, NoEngine):
+            if not job.waits_for_engine:
+                turn.change(waits_for_engine=True)
+                turn.tell(story.waits_for_engine(answer.why, turn.now))
+            return ()
+        if answer is None:
+            return ()
+        if answer.drawn:
+            turn.tell(story.drawn(count, answer.drawn, turn.now))
+        turn.change(waits_for_engine=False)
+        points = answer.proposals.parameters[:count]
+        pairs = [(parameters, self._doors.new_uid()) for parameters in points]
+        exhausted = answer.proposals.exhausted and len(pairs) < count
+        return machine.begin(turn, pairs, exhausted=exhausted)
 
 
 def seen(trial: Trial) -> Seen:
     """A trial as algorithms are shown it."""
     return Seen(trial.number, trial.state, trial.parameters, trial.final)
-
-
-def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]) -> Curve:
-    """A trial's learning curve as stopping rules are shown it."""
-    rate = dict(trial.parameters).get(convex.learning_rate) if convex else None
-    return Curve(
-        trial.number,
-        points,
-        trial.state.is_over,
-        None if rate is None or isinstance(rate, str) else float(rate),
-        trial.stopped_early,
-    )
 
 
 def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, ...]:

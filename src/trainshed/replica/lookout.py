@@ -2,7 +2,7 @@
 
 Linux tells (inotify); elsewhere, or when a user has no inotify left, the file is looked at a few times a second. The
 file and its directory are the program's to replace by anything: no link of its is followed out of its own directory,
-and nothing but a plain file is opened. Runs on Python 3.6.
+and nothing but a plain file that has no other name is read. Runs on Python 3.6.
 """
 
 import errno
@@ -158,6 +158,9 @@ def _content(handle: int) -> bytes:
         before = os.fstat(handle)
         if not stat.S_ISREG(before.st_mode):
             raise Unreadable("it is not a plain file; write it as one")
+        if before.st_nlink > 1:
+            # Of a file of somebody else's, which the program itself may not even read.
+            raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
         skipped = max(0, before.st_size - _MOST_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)
         after = os.fstat(handle)

@@ -39,6 +39,8 @@ _SHORT_LINE = 1000
 """Bytes; a longer line, which may be of megabytes, is remembered by its hash."""
 _REMEMBERED_VALUES = 20000
 _READ_BACK = 1 << 20
+_MOST_BYTES = 64 << 20
+"""Of `metrics.jsonl`, from which on nothing more is taken down: some 800,000 measurements."""
 
 
 class _Recent:
@@ -74,6 +76,7 @@ class Metrics:
         "_begun",
         "_events",
         "_file",
+        "_full",
         "_incarnation",
         "_left_out",
         "_lookout",
@@ -81,6 +84,7 @@ class Metrics:
         "_rest_until",
         "_say",
         "_seen",
+        "_size",
         "_syncing",
         "_taken",
         "_tell",
@@ -111,6 +115,8 @@ class Metrics:
         self._notices: "set[str]" = set()
         self._left_out = 0
         self._rest_until = 0.0
+        self._size = 0
+        self._full = False
         self._waiting = self._telling = self._syncing = self._taken = self._begun = False
         self._file = self._reopen(os.path.join(logs, FILE))
         if incarnation > 1:
@@ -152,6 +158,7 @@ class Metrics:
         data = os.pread(handle, _READ_BACK, skipped)
         end = data.rfind(b"\n") + 1
         os.ftruncate(handle, skipped + end)
+        self._size = skipped + end
         for line in data[:end].split(b"\n"):
             try:
                 entry = json.loads(line.decode("utf-8"))
@@ -180,6 +187,8 @@ class Metrics:
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> None:
         """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is over."""
+        if self._full:
+            return
         begin = time.process_time()
         try:
             data = self._lookout.read()
@@ -229,6 +238,14 @@ class Metrics:
                     continue
                 at = max(at, before[0] + 1)
             values[tag] = value
+        if values and self._size >= _MOST_BYTES:
+            if not self._full:
+                self._full = True
+                self._say(
+                    "This trial has reported %d MB of measurements: no more are taken down. Report less often, such as"
+                    " once per epoch." % (_MOST_BYTES >> 20)
+                )
+            return
         if values:
             for tag, value in values.items():
                 self._values.put((tag, report.step), (at, value))
@@ -245,6 +262,7 @@ class Metrics:
 
     def _append(self, entry: "dict[str, Any]") -> None:
         view = memoryview(json.dumps(entry).encode("utf-8") + b"\n")
+        self._size += len(view)
         while view:
             view = view[os.write(self._file, view) :]
         if not self._syncing:

@@ -49,6 +49,8 @@ class BucketDoor:
         try:
             # As of a directory: what lies in `model-old/` is not below `model`.
             return self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/"))
+        except NotFound:
+            return 0  # The bucket itself is not there, and nothing is below it.
         except BucketsError:
             return -1
 

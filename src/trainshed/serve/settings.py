@@ -253,6 +253,23 @@ def _check_bucket(name: str) -> None:
         raise ValueError(str(failure)) from None
 
 
+def _check_engine(name: str) -> None:
+    """An engine that is not there is told of at the start, not to each job."""
+    from importlib.util import find_spec
+
+    needed = {
+        "optuna-tpe": ("optuna", "optuna"),
+        "optuna-gp": ("optuna", "torch"),
+        "google-vizier": ("vizier", "vizier"),
+    }
+    if name in needed:
+        extra, module = needed[name]
+        if find_spec(module) is None:
+            raise ValueError(
+                f"the engine {name} needs a library that is not installed; install trainshed[{extra}], or choose gp-bandit"
+            )
+
+
 def _check_project(project: str) -> None:
     from trainshed.api.parents import ProjectName
     from trainshed.core.errors import InvalidRequest
@@ -279,6 +296,7 @@ _RULES: dict[str, Callable[[str], None]] = {
     "default_bucket": _check_bucket,
     "project": _check_project,
     "node_accelerators": _check_accelerators,
+    "tuning_engine": _check_engine,
 }
 _LEAST = {
     "nodes": 1,

@@ -6,7 +6,7 @@ transaction open across anything but its own statements.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
@@ -18,6 +18,9 @@ from trainshed.core.works import Work
 from trainshed.store.models import Models
 from trainshed.store.operations import Operation
 from trainshed.store.studies import Studies
+
+NOBODY: Final = JobUid(0)
+"""The uid that no work has."""
 
 
 class StaleCommit(Exception):
@@ -210,8 +213,8 @@ class Reader(Protocol):
         """The newest job whose job_id (any project, any API) is this. Raises NotFound."""
         ...
 
-    async def children(self, parent: JobUid) -> tuple[Work, ...]:
-        """Every work that this one made, oldest first."""
+    async def children(self, parent: JobUid, after: JobUid = NOBODY) -> tuple[Work, ...]:
+        """Every work that this one made, oldest first; with `after` those that are newer than this one."""
         ...
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:

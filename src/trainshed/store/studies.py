@@ -52,8 +52,9 @@ class Studies(Protocol):
         """Raises NotFound."""
         ...
 
-    async def delete_study(self, name: StudyName) -> StudyUid:
-        """With its trials and measurements; operations of it that still run fail with NOT_FOUND. Raises NotFound."""
+    async def delete_study(self, name: StudyName, now: int) -> StudyUid:
+        """With its trials, measurements and operations; of these, those that still run fail with NOT_FOUND at `now` (ns), and
+        stay for who waits for them. Raises NotFound."""
         ...
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
@@ -96,6 +97,10 @@ class Studies(Protocol):
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
         """Operations that are not done, oldest first; of all studies if `study` is None."""
+        ...
+
+    async def delete_operation(self, name: str) -> None:
+        """Of any operation that is done. Raises NotFound, FailedPrecondition (it runs)."""
         ...
 
     async def finish_operation(

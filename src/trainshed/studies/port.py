@@ -97,7 +97,8 @@ class Advisor(Protocol):
         ...
 
     async def should_stop(
-        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-    ) -> StoppingVerdict:
-        """Whether the study's own rule, if it has one, wants the trial stopped early."""
+        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
+    ) -> tuple[StoppingVerdict, ...]:
+        """Whether the study's own rule, if it has one, wants the trials of these numbers stopped early, each compared with
+        all others of `curves`; in the order of `numbers`, each of which has a curve."""
         ...

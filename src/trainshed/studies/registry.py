@@ -11,9 +11,9 @@ from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.studies.port import Algorithm, EngineMissing, EngineName
 
 _EXTRAS = {
-    EngineName.OPTUNA_TPE: ("trainshed.studies.engines.optuna", "tuning-optuna"),
-    EngineName.OPTUNA_GP: ("trainshed.studies.engines.optuna", "tuning-optuna"),
-    EngineName.VIZIER: ("trainshed.studies.engines.vizier", "tuning-vizier"),
+    EngineName.OPTUNA_TPE: ("trainshed.studies.engines.optuna", "optuna"),
+    EngineName.OPTUNA_GP: ("trainshed.studies.engines.optuna", "optuna"),
+    EngineName.VIZIER: ("trainshed.studies.engines.vizier", "vizier"),
 }
 """Module and extra of the engines that need a library of their own."""
 

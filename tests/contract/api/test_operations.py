@@ -66,16 +66,17 @@ async def shown(house: House, name: str, prefix: str = "/ui/") -> dict[str, Any]
 async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix: str) -> None:
     """CLIENTS §1: names below studies; REST clients poll below /ui/, gcloud below /v1/."""
     await begun(house, ASKED)
+    version = "v1beta1" if prefix == "/v1beta1/" else "v1"
     running = await shown(house, ASKED.name, prefix)
     assert "done" not in running
     assert "response" not in running
     assert running["metadata"]["clientId"] == "c1"
-    assert running["metadata"]["@type"].endswith("v1.SuggestTrialsMetadata")
+    assert running["metadata"]["@type"].endswith(f".{version}.SuggestTrialsMetadata")
     await suggested(house)
     done = await shown(house, ASKED.name, prefix)
     response = done["response"]
     assert done["done"] is True
-    assert response["@type"].endswith("v1.SuggestTrialsResponse")
+    assert response["@type"].endswith(f".{version}.SuggestTrialsResponse")
     assert response["studyState"] == "ACTIVE"
     assert (response["startTime"], response["endTime"]) == (
         "2025-10-09T08:53:20Z",
@@ -175,11 +176,23 @@ async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
         assert answer.error["status"] == "INVALID_ARGUMENT"
 
 
-async def test_an_operation_of_a_study_that_is_gone_can_be_read(house: House) -> None:
+async def test_operations_that_are_done_go_with_their_study(house: House) -> None:
     await begun(house, ASKED)
     await suggested(house)
     await house.store.studies.delete_trial(UID, 1)
     assert [t["id"] for t in (await shown(house, ASKED.name))["response"]["trials"]] == ["2"]
-    await house.store.studies.delete_study(STUDY)
-    view = await shown(house, ASKED.name)
-    assert (view["done"], view["response"].get("trials")) == (True, None)
+    await house.store.studies.delete_study(STUDY, house.clock)
+    assert (await house.call("GET", f"/ui/{ASKED.name}")).status == 404
+
+
+async def test_an_operation_that_is_done_is_deleted(house: House) -> None:
+    """google.longrunning: deleting one that is done is fine, one that runs is not."""
+    await begun(house, ASKED, CHECK)
+    await suggested(house)
+    assert (await house.call("DELETE", f"/ui/{ASKED.name}")).json == {}
+    for method in ("GET", "DELETE"):
+        assert (await house.call(method, f"/v1/{ASKED.name}")).status == 404
+    answer = await house.call("DELETE", f"/v1/{CHECK.name}")
+    assert answer.error["status"] == "FAILED_PRECONDITION"
+    assert "cancel it" in answer.error["message"]
+    assert "done" not in await shown(house, CHECK.name)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.store.store_samples import (
+    T0,
     cancel,
     drill,
     drill_plan,
@@ -127,7 +128,7 @@ async def test_writes_about_studies_and_models_pass_both_hooks_with_their_names(
     await store.studies.finish_operation(replace(running, state=OperationState.SUCCEEDED))
     await store.studies.delete_trial(study.uid, 1)
     await store.studies.set_study_state(study.uid, StudyState.INACTIVE, "")
-    await store.studies.delete_study(study.name)
+    await store.studies.delete_study(study.name, T0)
     await store.models.register(version, told(1))
     await store.models.register(make_version("m", 2), told(2))
     await store.models.replace([version])

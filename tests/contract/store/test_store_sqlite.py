@@ -11,24 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.store_samples import job_of, live_job, make_job, operation, step
-from tests.contract.store.study_samples import make_trial, suggesting
+from tests.contract.store.store_samples import T0, job_of, live_job, make_job, operation, step
+from tests.contract.store.study_samples import make_study, make_trial, measured, suggesting
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.study.trials import StudyUid
 from trainshed.store.port import JobQuery, Store, StoreInUse, StoreTooNew
 from trainshed.store.registry import open_store
+from trainshed.store.sqlite import deleting
 from trainshed.store.sqlite.connections import open_writer
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.reader import SqliteReader, list_statement
 from trainshed.store.sqlite.schema import migrate, scripts
 from trainshed.store.sqlite.snapshots import Snapshots
+from trainshed.store.sqlite.trials import add_trial
 from trainshed.store.sqlite.writer import Writer
 from trainshed.store.statements import load_statements
 
-DOORS = ("intake", "ledger", "models", "operations", "reader", "studies", "trials", "works")
+DOORS = (
+    *("deleting", "intake", "ledger", "models", "operations", "reader", "studies", "trials"),
+    "works",
+)
 
 
 def statements() -> list[tuple[str, str]]:
@@ -51,6 +56,7 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
     # Those that read everything of something small: live jobs and running operations by
     # their own indexes, intents that wait, settings.
     allowed = {
+        "deleting.hidden_studies": ["SCAN trial_numbers"],
         "ledger.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "ledger.load_all_intents": ["SCAN intents"],
         "intake.append_cancel": ["SCAN CONSTANT ROW"],
@@ -289,3 +295,36 @@ async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     assert len(await store.studies.running_operations()) <= 4
     assert (await store.studies.create_trial(make_trial(1))).number == len(trials) + 1
     store.close()
+
+
+async def _large_study(store: Store) -> None:
+    await store.studies.create_study(make_study(1))
+    for number in range(1, 5):
+        await store.studies.create_trial(make_trial(1), [measured(step, 0.5) for step in range(9)])
+        await store.studies.begin_operation(suggesting(number, 1))
+    await store.studies.create_study(make_study(2))
+    await store.studies.create_trial(make_trial(2), [measured(1, 0.5)])
+
+
+def test_what_a_crash_left_of_a_deleted_study_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN §3.4: deleted in pieces; hidden meanwhile, so that nothing is added to it."""
+    monkeypatch.setattr(deleting, "CHUNK", 5)
+    store = open_store("sqlite", tmp_path)
+    asyncio.run(_large_study(store))
+    store.close()
+    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
+    with connection:
+        deleting.hide_study(connection, StudyUid(1), make_study(1).name, T0)
+        with pytest.raises(NotFound):
+            add_trial(connection, make_trial(1))
+    open_store("sqlite", tmp_path).close()
+    kept = {
+        table: connection.execute(f"SELECT DISTINCT study_uid FROM {table}").fetchall()
+        for table in ("trials", "measurements", "trial_numbers")
+    }
+    running = connection.execute("SELECT study_uid, is_running FROM operations").fetchall()
+    connection.close()
+    assert set(map(tuple, kept.values())) == {((2,),)}
+    assert running == [(0, 0)] * 4, "who waits for them is told"

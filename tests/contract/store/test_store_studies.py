@@ -13,13 +13,14 @@ from tests.contract.store.study_samples import (
     measured,
     suggesting,
 )
-from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.studies import StudyState
 from trainshed.core.study.trials import StudyUid, Trial, TrialState
 from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import StaleCommit, Store
+from trainshed.store.sqlite import deleting
 from trainshed.store.studies import StoredTrial
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +56,7 @@ async def test_what_does_not_exist_is_not_found(store: Store) -> None:
         store.studies.study_by_uid(ONE),
         store.studies.lookup_study("p", "us-central1", "display 1"),
         store.studies.set_study_state(ONE, StudyState.INACTIVE, ""),
-        store.studies.delete_study(name),
+        store.studies.delete_study(name, T0),
         store.studies.create_trial(make_trial(1), [measured(1, 1.0)]),
         store.studies.trial(ONE, 1),
         store.studies.delete_trial(ONE, 1),
@@ -81,7 +82,7 @@ async def test_names_of_studies_are_taken_until_they_are_deleted(store: Store) -
         await store.studies.create_study(replace(make_study(2), uid=ONE))
     await store.studies.create_study(make_study(3, "same", "europe-west4"))
     assert await store.studies.lookup_study("p", "us-central1", "same") == first
-    await store.studies.delete_study(first.name)
+    await store.studies.delete_study(first.name, T0)
     await store.studies.create_study(make_study(4, "same"))
 
 
@@ -95,7 +96,7 @@ async def test_studies_are_listed_newest_first_in_pages(store: Store) -> None:
         return [study.uid for study in found]
 
     assert [await page(after) for after in (0, 3, 1)] == [[5, 3], [2, 1], []]
-    await store.studies.delete_study(make_study(3).name)
+    await store.studies.delete_study(make_study(3).name, T0)
     assert await page(3) == [2, 1]
 
 
@@ -284,17 +285,58 @@ async def test_a_deleted_study_takes_all_with_it(store: Store) -> None:
     for each in (ended, running, other):
         await store.studies.begin_operation(each)
     await store.studies.finish_operation(done(ended))
-    assert await store.studies.delete_study(make_study(1).name) == ONE
+    assert await store.studies.delete_study(make_study(1).name, T0) == ONE
     assert await store.studies.history([ONE, StudyUid(2)]) == (make_trial(2, 1),)
     assert await store.studies.measurements(ONE) == {}
     assert await store.studies.running_operations() == (other,)
     failed = await store.reader.operation(running.name)
     assert failed.state is OperationState.FAILED
     assert failed.error and failed.error.code == 5
-    assert await store.reader.operation(ended.name) == done(ended)
+    assert failed.updated == T0
+    with pytest.raises(NotFound):
+        await store.reader.operation(ended.name)
     with pytest.raises(StaleCommit):
         await store.studies.finish_operation(done(running), suggested=[make_trial(1)])
     with pytest.raises(StaleCommit):
         await store.studies.change_trial(trials[0], 1)
     with pytest.raises(NotFound):
         await store.studies.create_trial(make_trial(1))
+
+
+async def test_an_operation_that_is_done_may_be_deleted(store: Store) -> None:
+    await store.studies.create_study(make_study(1))
+    ended, running = suggesting(1, 1), suggesting(2, 1)
+    for each in (ended, running):
+        await store.studies.begin_operation(each)
+    await store.studies.finish_operation(done(ended))
+    await store.studies.delete_operation(ended.name)
+    with pytest.raises(NotFound):
+        await store.reader.operation(ended.name)
+    with pytest.raises(NotFound):
+        await store.studies.delete_operation(ended.name)
+    with pytest.raises(FailedPrecondition, match="not done"):
+        await store.studies.delete_operation(running.name)
+    assert await store.studies.running_operations() == (running,)
+
+
+async def test_a_large_study_is_gone_at_once_and_deleted_in_pieces(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleting, "CHUNK", 3)
+    await with_trials(store, 10)
+    await with_trials(store, 2, uid=2)
+    ended = [suggesting(number, 1) for number in range(1, 6)]
+    for each in ended:
+        await store.studies.begin_operation(each)
+        await store.studies.finish_operation(done(each))
+    name = make_study(1).name
+    await store.studies.delete_study(name, T0)
+    assert await store.studies.history([ONE]) == ()
+    assert await store.studies.measurements(ONE) == {}
+    for each in ended:
+        with pytest.raises(NotFound):
+            await store.reader.operation(each.name)
+    assert len(await store.studies.history([StudyUid(2)])) == 2
+    assert len(await store.studies.measurements(StudyUid(2))) == 2
+    # Its number is free, too: nothing of it is left.
+    assert [trial.number for trial in await with_trials(store, 1)] == [1]

@@ -121,6 +121,8 @@ async def test_children_are_known_by_their_parent(store: Store) -> None:
     made = [child(tuning, uid, uid) for uid in (5, 3, 4)]
     await created(store, tuning, other, *made, make_job(6))
     assert [work.uid for work in await store.reader.children(tuning.uid)] == [3, 4, 5]
+    assert [work.uid for work in await store.reader.children(tuning.uid, JobUid(3))] == [4, 5]
+    assert await store.reader.children(tuning.uid, JobUid(5)) == ()
     assert await store.reader.children(other.uid) == ()
     assert await store.reader.children(JobUid(0)) == ()
     pipeline = make_pipeline(10)

@@ -1,6 +1,7 @@
 """`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named and deleted
 (facts §1.2). Serving, evaluating, exporting and copying them is not there."""
 
+import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -44,6 +45,15 @@ _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAlia
 """Of a model's public JSON: what its record keeps beside it."""
 
 
+async def _check_artifacts(services: Services, uri: str) -> None:
+    """Raises InvalidRequest if there is nothing where the model is said to be."""
+    if not uri or services.history is None:
+        return
+    if await asyncio.to_thread(services.history.last_written, uri) == 0:
+        missing = f"There is nothing at {uri!r}; copy the model's files there first."
+        raise InvalidRequest((Violation("model.artifact_uri", missing),))
+
+
 async def upload(call: Call, request: Any) -> Message:
     """Register a new model, or a new version of `parent_model`. Done at once: the artifacts stay where they are."""
     parent = known_location(request.parent)
@@ -56,6 +66,7 @@ async def upload(call: Call, request: Any) -> Message:
         services.buckets,
         further,
     )
+    await _check_artifacts(services, public.get("artifactUri", ""))
     model_id = request.model_id or str(services.new_uid())
     name = existing or ModelName(parent.project_id, parent.location, model_id)
     for _ in range(_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Long-running operations: read, listed, waited for, cancelled. What they are about is in the views."""
+"""Long-running operations: read, listed, waited for, cancelled, deleted. What they are about is in the views."""
 
 import asyncio
 import contextlib
@@ -114,11 +114,18 @@ async def cancel(call: Call, request: Any) -> Message:
     return pool.message_class("google.protobuf.Empty")()
 
 
+async def delete(call: Call, request: Any) -> Message:
+    """Of one that is done; what it was about stays."""
+    await call.services.studies.delete_operation(request.name)
+    return pool.message_class("google.protobuf.Empty")()
+
+
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.GetOperation": get,
     f"{_SERVICE}.WaitOperation": wait,
     f"{_SERVICE}.ListOperations": list_,
     f"{_SERVICE}.CancelOperation": cancel,
+    f"{_SERVICE}.DeleteOperation": delete,
 }
 
 

@@ -11,7 +11,7 @@ from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.paging import page_size
 from trainshed.api.vizier import delete_study, is_of_ml, list_studies, read_study_name
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import StudyName
 from trainshed.core.specs.study import ParsedStudy, parse_study
 from trainshed.core.study.studies import Study
@@ -64,6 +64,8 @@ async def list_(call: Call, request: Any) -> Message:
 
 async def lookup(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
+    if not request.display_name:
+        raise InvalidRequest((Violation("display_name", "The display name must be set."),))
     found = await call.services.studies.lookup_study(
         parent.project_id, parent.location, request.display_name
     )

@@ -16,8 +16,9 @@ from trainshed.api.call import Call, Handlers, permitted
 from trainshed.api.errors import Refusal, internal_refusal, refusal
 from trainshed.api.grpc.library import grpc
 from trainshed.api.grpc.statuses import DETAILS, told
-from trainshed.api.grpc.versions import BetaOperations, aliased, is_beta
+from trainshed.api.grpc.versions import aliased, version_of
 from trainshed.api.services import Services
+from trainshed.api.versions import Version
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 from trainshed.wire.routes import Rpc
@@ -39,7 +40,6 @@ class GrpcTransport:
         self._handlers = handlers
         self._services = services
         self._authenticate = authenticate
-        self._operations = BetaOperations()
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:
@@ -90,7 +90,10 @@ class GrpcTransport:
             handler = permitted(self._handlers, principal, method)
             message = _read(rpc, request)
             answer = await handler(Call(principal, self._services, method), message)
-            self._operations.dress(answer, beta=is_beta(path))
+            version = version_of(path)
+            if version is Version.V1BETA1:
+                self._services.beta.remember(answer)
+            self._services.beta.dress(answer, version)
             return answer.SerializeToString()
         except Exception as error:
             refused = refusal(error, api)

@@ -6,6 +6,7 @@ they are; what comes later is told as it comes.
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final, assert_never
@@ -25,6 +26,7 @@ from trainshed.core.specs.model import JobSpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced
+from trainshed.store.port import NOBODY
 
 _BATCH: Final = 200
 _LONGEST_TAIL: Final = 10_000
@@ -60,9 +62,10 @@ async def _wanted(call: JsonCall, work: Work) -> Work:
     if not isinstance(tuning, TuningJob):
         text = f"{work.name} has no trials; leave it out."
         raise InvalidRequest((Violation("trial", text),))
-    for child in await reader.children(tuning.uid):
-        if isinstance(child, Job) and child.parent and child.parent.trial == number:
-            return child
+    with suppress(NotFound):
+        trial = (await call.services.studies.trial(tuning.study, number)).trial
+        child, _ = await reader.job_by_uid(trial.job)
+        return child
     begun = f"{tuning.spec.first_trial} to {tuning.next_trial - 1}" if tuning.begun else "none yet"
     text = f"{work.name} has begun no trial {number}; begun are: {begun}."
     raise InvalidRequest((Violation("trial", text),))
@@ -120,6 +123,8 @@ class _Programs:
         self._uid = work.uid
         self._known: dict[JobUid, _Source] = {}
         self._begun: dict[JobUid, int] = {}
+        self._newest: dict[JobUid, JobUid] = {}
+        """Of a tuning job, the newest of its trials' jobs that is known."""
         self.is_over = False
 
     @property
@@ -159,13 +164,17 @@ class _Programs:
         return work.state.is_final
 
     async def _look_at_trials(self, work: TuningJob) -> None:
+        fresh: set[JobUid] = set()
         if self._begun.get(work.uid) != work.begun:
             self._begun[work.uid] = work.begun
-            for child in await self._services.reader.children(work.uid):
+            newest = self._newest.get(work.uid, NOBODY)
+            for child in await self._services.reader.children(work.uid, newest):
+                self._newest[work.uid] = child.uid
                 if isinstance(child, Job):
+                    fresh.add(child.uid)
                     self._see(child)
-        else:
-            for source in [each for each in self._known.values() if not each.over]:
+        for source in [each for each in self._known.values() if not each.over]:
+            if source.job.uid not in fresh:
                 await self._look(source.job.uid)
 
     def _see(self, job: Job) -> None:

@@ -221,7 +221,7 @@ def cancel_reason(cause: CancelCause, scheduling: Scheduling) -> str:
         case CancelCause.EARLY_STOP:
             return "The trial was stopped early."
         case CancelCause.PARENT:
-            return "The job was cancelled because the one that made it is to end."
+            return "The job was cancelled together with the tuning job or pipeline that made it."
         case CancelCause.MAX_WAIT:
             return (
                 "The job was cancelled because it was not running within its maximum wait time of "

@@ -59,11 +59,11 @@ def observed(
         case JobState.FAILED:
             return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
         case JobState.CANCELLED:
-            message = (
-                "The pipeline was cancelled by the user."
-                if pipeline.cancelled
-                else f"Its job {backing.name} was cancelled."
-            )
+            if pipeline.cancelled:
+                message = "The pipeline was cancelled by the user."
+            else:
+                why = f": {backing.error.message}" if backing.error else "."
+                message = f"Its job {backing.name} was cancelled{why}"
             error = JobError(CANCELLED, message, cause="cancelled")
             return _ends(pipeline, PipelineTrigger.JOB_CANCELLED, error, now)
         case _:
@@ -110,6 +110,18 @@ def parent_model_missing(pipeline: Pipeline, name: ModelName, now: int) -> tuple
     error = JobError(
         INVALID_ARGUMENT,
         f"The training job succeeded, but {name}, which was to get its model as a new version, was deleted meanwhile.",
+        cause="model",
+    )
+    return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
+
+
+def model_taken(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline, Told]:
+    """Somebody else has made a model of the name that this one was to have; it gets no version that nobody asked for."""
+    error = JobError(
+        INVALID_ARGUMENT,
+        f"The training job succeeded, but {name}, which was to be made of what it left, was made by somebody else "
+        "meanwhile. Name another model_id, or that model as the parent_model, to which this one adds a version; or "
+        "upload what was trained from its directory.",
         cause="model",
     )
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)

@@ -46,7 +46,8 @@ class RunningTrial:
 class TuningJob:
     """A tuning job. `next_trial`: the number of the trial that follows. `failed`: those of `infeasible` trials
     that count against the job. `best`: number of the best trial so far, and its value of the objective (0 = none).
-    `exhausted`: the algorithm has nothing left to try. `outcome`: how it will end, as soon as that is decided."""
+    `exhausted`: the algorithm has nothing left to try. `waits_for_engine`: the library of the service's tuning engine is not
+    installed, and its story says so. `outcome`: how it will end, as soon as that is decided."""
 
     uid: JobUid
     name: JobName
@@ -70,6 +71,7 @@ class TuningJob:
     best: int = 0
     best_value: float = 0.0
     exhausted: bool = False
+    waits_for_engine: bool = False
 
     @property
     def study(self) -> StudyUid:

@@ -2,6 +2,7 @@
 
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import JobError
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.study.trials import Parameters, Trial
 from trainshed.core.tuning.records import TuningJob
@@ -53,6 +54,14 @@ def stopping(number: int, why: str, now: int) -> TimelineEntry:
     )
 
 
+def waits_for_engine(why: str, now: int) -> TimelineEntry:
+    return TimelineEntry(
+        now,
+        "waiting",
+        f"No further trial begins for now. {why} The job goes on when the service is started so.",
+    )
+
+
 def drawn(count: int, why: str, now: int) -> TimelineEntry:
     trials = "The next trial is" if count == 1 else f"The next {count} trials are"
     return TimelineEntry(now, "warning", f"{trials} drawn at random: the algorithm failed ({why}).")
@@ -83,7 +92,9 @@ def over(job: TuningJob, now: int) -> TimelineEntry:
     state = job.state.value.lower()
     counts = f"{job.succeeded} of {job.begun} trials succeeded"
     best = f"; the best is trial {job.best} with {job.best_value:g}" if job.best else ""
-    message = f"The tuning job {state}: {counts}{best}."
+    ended = "was cancelled" if job.state is JobState.CANCELLED else state
+    why = f" {job.error.message}" if job.error and job.state is JobState.FAILED else ""
+    message = f"The tuning job {ended}: {counts}{best}.{why}"
     return TimelineEntry(now, state, message, {"best": job.best, "succeeded": job.succeeded})
 
 
@@ -93,10 +104,11 @@ def no_metric(wanted: str, reported: tuple[str, ...]) -> str:
         named = ", ".join(repr(tag) for tag in reported)
         return (
             f"its program reported {named}, not the metric {wanted!r}. Report it under that name "
-            "(hyperparameter_metric_tag of cloudml-hypertune), or name the other one in the study."
+            "(hyperparameter_metric_tag of cloudml-hypertune), or name the other one in the tuning job."
         )
     return (
-        f"its program ended without reporting the metric {wanted!r}. Report it with cloudml-hypertune: "
+        f"its program ended without reporting a finite value of the metric {wanted!r} (its log names values that do "
+        "not count, such as nan). Report it with cloudml-hypertune: "
         "hypertune.HyperTune().report_hyperparameter_tuning_metric(...)."
     )
 

@@ -36,3 +36,6 @@ class Notebooks:
         """Names of all metrics that were reported, in order."""
         values = self._values.get(job_uid, {}).values()
         return tuple(sorted({tag for step in values for tag in step}))
+
+    def forget(self, job_uid: JobUid) -> None:
+        """Nothing is remembered beside what was written."""

@@ -4,8 +4,9 @@ Layout (`trainshed.replica.metrics` writes it): `<root>/<job uid>/<attempt>/work
 complete with its newline, so that a torn last one does not count until the rest has come.
 """
 
-from collections.abc import Iterator
-from operator import attrgetter
+import os
+import threading
+from collections import OrderedDict
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ from trainshed.core.study.trials import Measurement
 
 _PRIMARY = str(ReplicaId(0, 0))
 _FILE = "metrics.jsonl"
+_MOST = 200_000
+"""Values that are remembered of all jobs together: some 80 MB."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -30,10 +33,15 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 class MetricsReader:
-    """Reads below `root`, which need not exist yet. Keeps no state; blocks for as long as a small file takes."""
+    """Reads below `root`, which need not exist yet. Of jobs that are looked at again and again it remembers what it has
+    read, the newest ones, up to `most` values of all together, and reads only what was appended since. For any thread;
+    blocks for as long as a small file takes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, most: int = _MOST) -> None:
         self._root = root
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[JobUid, _Known] = OrderedDict()
 
     def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
         """All that a trial has measured in all its attempts and incarnations, one measurement per step, ascending by
@@ -43,40 +51,113 @@ class MetricsReader:
         `started`: since when `elapsed` counts, ns since the epoch; 0 = since the trial's first start. () for a job
         that has measured nothing, or that nobody watched.
         """
-        entries = sorted(self._entries(job_uid), key=attrgetter("at"))
-        starts = [entry.started for entry in entries if entry.started]
-        reports = [entry for entry in entries if entry.values]
-        if not reports:
-            return ()
-        begin = started or min(starts, default=reports[0].at)
-        values: dict[int, dict[str, float]] = {}
-        last: dict[int, int] = {}
-        for report in reports:
-            values.setdefault(report.step, {}).update(report.values)
-            last[report.step] = report.at
-        return tuple(
-            Measurement(tuple(sorted(values[step].items())), step, max(0, last[step] - begin))
-            for step in sorted(values)
-        )
+        with self._lock:
+            return self._look(job_uid).measurements(started)
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
         """Names of all metrics that a trial has reported, in order: what to say when the study's is not among them."""
-        return tuple(sorted({tag for entry in self._entries(job_uid) for tag in entry.values}))
+        with self._lock:
+            return tuple(sorted(self._look(job_uid).tags))
 
-    def _entries(self, job_uid: JobUid) -> Iterator[_Entry]:
-        """Attempt by attempt, as they were written."""
-        job = self._root / str(job_uid)
+    def forget(self, job_uid: JobUid) -> None:
+        """The job is over; if it is asked for once more, it is read once more."""
+        with self._lock:
+            self._known.pop(job_uid, None)
+
+    def _look(self, job_uid: JobUid) -> "_Known":
+        """All that the job has reported until now."""
+        known = self._known.pop(job_uid, None) or _Known()
+        if not known.read(self._root / str(job_uid)):
+            known = _Known()
+            known.read(self._root / str(job_uid))
+        if known.count:
+            self._known[job_uid] = known
+        while sum(each.count for each in self._known.values()) > self._most:
+            self._known.popitem(last=False)
+        return known
+
+
+class _Known:
+    """What was read of one job. The order in which reports count is that of their times; of two at one time the one that
+    was written later counts."""
+
+    __slots__ = (
+        "_begun",
+        "_first",
+        "_last",
+        "_made",
+        "_since",
+        "_taken",
+        "_values",
+        "count",
+        "tags",
+    )
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.tags: set[str] = set()
+        self._taken: dict[int, int] = {}
+        """Bytes of whole lines that were read, by attempt."""
+        self._begun = 0
+        self._first = 0
+        """The first start, and the first report, ns; 0 = none yet."""
+        self._values: dict[int, dict[str, tuple[int, int, float]]] = {}
+        """By step and name: when it was reported, in which attempt, and what."""
+        self._last: dict[int, int] = {}
+        self._since = 0
+        self._made: dict[int, Measurement] = {}
+        """By step, of those that have not changed; their elapsed times count from `_since`."""
+
+    def read(self, job: Path) -> bool:
+        """Take in what was appended; False if something that was read is not there any more, and all is to be read anew."""
         try:
             attempts = sorted(int(entry.name) for entry in job.iterdir() if entry.name.isdecimal())
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return not self._taken
         for attempt in attempts:
+            taken = self._taken.get(attempt, 0)
             try:
-                data = (job / str(attempt) / _PRIMARY / _FILE).read_bytes()
+                with (job / str(attempt) / _PRIMARY / _FILE).open("rb") as file:
+                    if os.fstat(file.fileno()).st_size < taken:
+                        return False
+                    file.seek(taken)
+                    data = file.read()
             except FileNotFoundError:
+                if taken:
+                    return False
                 continue
-            for line in data.split(b"\n")[:-1]:
+            end = data.rfind(b"\n") + 1
+            for line in data[:end].split(b"\n")[:-1]:
                 try:
-                    yield _decoder.decode(line)
+                    self._take(_decoder.decode(line), attempt)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     continue  # What a crash of the machine may have left.
+            self._taken[attempt] = taken + end
+        return True
+
+    def measurements(self, started: int) -> tuple[Measurement, ...]:
+        since = started or self._begun or self._first
+        if since != self._since:
+            self._since = since
+            self._made.clear()
+        for step in self._values.keys() - self._made.keys():
+            metrics = tuple((tag, told[2]) for tag, told in sorted(self._values[step].items()))
+            self._made[step] = Measurement(metrics, step, max(0, self._last[step] - since))
+        return tuple(self._made[step] for step in sorted(self._made))
+
+    def _take(self, entry: _Entry, attempt: int) -> None:
+        if entry.started:
+            self._begun = min(self._begun or entry.started, entry.started)
+        if not entry.values:
+            return
+        self._first = min(self._first or entry.at, entry.at)
+        self._last[entry.step] = max(self._last.get(entry.step, entry.at), entry.at)
+        self._made.pop(entry.step, None)
+        there = self._values.setdefault(entry.step, {})
+        for tag, value in entry.values.items():
+            before = there.get(tag)
+            if before is None:
+                self.count += 1
+                self.tags.add(tag)
+            if before is None or before[:2] <= (entry.at, attempt):
+                there[tag] = (entry.at, attempt, value)

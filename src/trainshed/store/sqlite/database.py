@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.connections import open_writer
+from trainshed.store.sqlite.deleting import finish_deleting
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
 from trainshed.store.sqlite.models import SqliteModels
@@ -70,6 +71,7 @@ def open_database(directory: Path) -> SqliteStore:
             connection = open_writer(database)
             undo.callback(connection.close)
             migrate(connection)
+            finish_deleting(connection)
         except sqlite3.DatabaseError as failure:
             raise StoreUnreadable(
                 f"the job database {database} cannot be opened: {failure}. Restore it from a backup, or move "

@@ -1,7 +1,9 @@
 """How a door has its statements executed: durably in company, or at once on the calling thread."""
 
+import contextlib
+import gc
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -29,3 +31,17 @@ class Reading(Protocol):
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` where it does not hold up the event loop; otherwise as `here`."""
         ...
+
+
+@contextlib.contextmanager
+def no_collection() -> Generator[None]:
+    """Python's cycle collector looks at every new object again and again while a quarter of a million is made of which
+    none is garbage: half of the time that a long history takes."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

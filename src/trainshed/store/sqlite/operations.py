@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import replace
 
-from trainshed.core.errors import Unavailable
+from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.trials import StudyUid
@@ -46,9 +46,24 @@ def running_operations(
     return tuple([decode_operation(record) for (record,) in rows])
 
 
-def fail_operations_of(connection: sqlite3.Connection, study: StudyUid, name: str) -> None:
-    """What still runs for the study `name`, which is gone, ends with NOT_FOUND."""
+def delete_operation(connection: sqlite3.Connection, name: str) -> None:
+    """Raises NotFound, FailedPrecondition (it runs)."""
+    if connection.execute(_SQL["delete_operation"], {"name": name}).rowcount == 1:
+        return
+    if connection.execute(_SQL["is_there"], {"name": name}).fetchone() is None:
+        raise NotFound(f"{name} does not exist; check the name of the operation")
+    raise FailedPrecondition(
+        f"{name} is not done yet; cancel it, or wait for its end, before you delete it"
+    )
+
+
+def fail_operations_of(
+    connection: sqlite3.Connection, study: StudyUid, name: str, now: int
+) -> None:
+    """What still runs for the study `name`, which is gone, ends with NOT_FOUND at `now`. It does not go with the study, so
+    that who waits for it is told."""
     error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
     for operation in running_operations(connection, study):
-        failed = replace(operation, state=OperationState.FAILED, error=error)
+        failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
         finish_operation(connection, failed)
+        connection.execute(_SQL["orphan_operation"], {"name": operation.name})

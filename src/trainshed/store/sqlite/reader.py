@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.works import Work
 from trainshed.store.operations import Operation
-from trainshed.store.port import JobQuery, NodeDrain
+from trainshed.store.port import NOBODY, JobQuery, NodeDrain
 from trainshed.store.sqlite.execution import Reading
 from trainshed.store.sqlite.rows import (
     ABOVE_ALL_UIDS,
@@ -53,9 +53,9 @@ class SqliteReader:
 
         return await self._snapshots.aside(read)
 
-    async def children(self, parent: JobUid) -> tuple[Work, ...]:
+    async def children(self, parent: JobUid, after: JobUid = NOBODY) -> tuple[Work, ...]:
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
-            rows = connection.execute(_SQL["children"], {"parent": parent})
+            rows = connection.execute(_SQL["children"], {"parent": parent, "after": after})
             return tuple([viewed_job(row)[0] for row in rows])
 
         return await self._snapshots.aside(read)

@@ -57,7 +57,7 @@ ORDER BY jobs.uid DESC LIMIT 1;
 -- name: children
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.parent_uid = :parent AND works.parent_uid <> 0
+WHERE works.parent_uid = :parent AND works.parent_uid <> 0 AND works.uid > :after
 ORDER BY works.uid;
 
 -- name: timeline

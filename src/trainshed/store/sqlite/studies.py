@@ -1,9 +1,8 @@
 """Studies, their trials and the operations that wait for them (`store.studies.Studies`), on SQLite."""
 
 import contextlib
-import gc
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -15,7 +14,8 @@ from trainshed.store.codec import decode_measurement, decode_study, decode_trial
 from trainshed.store.operations import Operation
 from trainshed.store.port import StaleCommit
 from trainshed.store.sqlite import operations
-from trainshed.store.sqlite.execution import Reading, Writing
+from trainshed.store.sqlite.deleting import delete_some, hide_study
+from trainshed.store.sqlite.execution import Reading, Writing, no_collection
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
 from trainshed.store.sqlite.trials import (
     add_trial,
@@ -95,18 +95,20 @@ class SqliteStudies:
 
         await self._writer.run("set_study_state", work)
 
-    async def delete_study(self, name: StudyName) -> StudyUid:
-        def work(connection: sqlite3.Connection) -> StudyUid:
+    async def delete_study(self, name: StudyName, now: int) -> StudyUid:
+        def work(connection: sqlite3.Connection) -> tuple[StudyUid, bool]:
             uid = _study(connection, name).uid
-            for statement in (
-                *("delete_study", "delete_numbers"),
-                *("delete_trials", "delete_all_measurements"),
-            ):
-                connection.execute(_SQL[statement], {"uid": uid})
-            operations.fail_operations_of(connection, uid, str(name))
-            return uid
+            hide_study(connection, uid, name, now)
+            return uid, delete_some(connection, uid)
 
-        return await self._writer.run("delete_study", work)
+        uid, is_done = await self._writer.run("delete_study", work)
+        # The study is gone for everybody: what cannot be deleted now goes at the next start.
+        with contextlib.suppress(Unavailable):
+            while not is_done:
+                is_done = await self._writer.run(
+                    "delete_rest", lambda connection: delete_some(connection, uid)
+                )
+        return uid
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
         def work(connection: sqlite3.Connection) -> Trial:
@@ -143,7 +145,7 @@ class SqliteStudies:
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
-            with _no_collection():
+            with no_collection():
                 return tuple(
                     [
                         decode_trial(record)
@@ -205,6 +207,11 @@ class SqliteStudies:
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
         return self._snapshots.here(
             lambda connection: operations.running_operations(connection, study)
+        )
+
+    async def delete_operation(self, name: str) -> None:
+        await self._writer.run(
+            "delete_operation", lambda connection: operations.delete_operation(connection, name)
         )
 
     async def finish_operation(
@@ -282,17 +289,3 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
         return
     for number in dict.fromkeys(numbers):
         yield "measurements_of", {"study_uid": study, "number": number}
-
-
-@contextlib.contextmanager
-def _no_collection() -> Generator[None]:
-    """Python's cycle collector looks at every new object again and again while a quarter of a million is made of which
-    none is garbage: half of the time that a long history takes."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -12,7 +12,9 @@ SELECT uid, study_id, display_name FROM studies
 WHERE project_id = :project_id AND location = :location AND study_id = :study_id
 UNION ALL
 SELECT uid, study_id, display_name FROM studies
-WHERE project_id = :project_id AND location = :location AND display_name = :display_name;
+WHERE project_id = :project_id AND location = :location AND display_name = :display_name
+UNION ALL
+SELECT study_uid, NULL, NULL FROM trial_numbers WHERE study_uid = :uid;
 
 -- name: study
 SELECT record FROM studies
@@ -32,15 +34,3 @@ ORDER BY uid DESC LIMIT :limit;
 
 -- name: replace_study
 UPDATE studies SET record = :record WHERE uid = :uid;
-
--- name: delete_study
-DELETE FROM studies WHERE uid = :uid;
-
--- name: delete_numbers
-DELETE FROM trial_numbers WHERE study_uid = :uid;
-
--- name: delete_trials
-DELETE FROM trials WHERE study_uid = :uid;
-
--- name: delete_all_measurements
-DELETE FROM measurements WHERE study_uid = :uid;

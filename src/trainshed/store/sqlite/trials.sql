@@ -1,5 +1,7 @@
 -- name: next_number
-UPDATE trial_numbers SET last = last + 1 WHERE study_uid = :study_uid RETURNING last;
+UPDATE trial_numbers SET last = last + 1
+WHERE study_uid = :study_uid AND study_uid IN (SELECT uid FROM studies)
+RETURNING last;
 
 -- name: insert_trial
 INSERT INTO trials (study_uid, number, generation, record) VALUES (:study_uid, :number, 1, :record);

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from trainshed.core.study.spec import StudySpec
+from trainshed.core.study.trials import Parameters, TrialState
 from trainshed.studies.advisor.messages import HEAD, Kind, StopCall, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
@@ -26,6 +27,8 @@ from trainshed.studies.port import (
 
 _IDLE: Final = 300.0
 """Seconds without a call after which the process is ended; a new one takes about a second to be ready."""
+_TURN: Final = 4
+"""Points that are computed in one go."""
 _LONGEST: Final = 120.0
 """Seconds after which an answer is not waited for any more."""
 _ONE_THREAD: Final = dict.fromkeys(
@@ -33,7 +36,10 @@ _ONE_THREAD: Final = dict.fromkeys(
 )
 """Sums of several threads come in another order each time, and a suggestion is to be the same one each time; besides, the
 processors belong to the jobs."""
-_ANSWERS: Final[dict[Kind, Any]] = {Kind.PROPOSALS: Proposals, Kind.VERDICT: StoppingVerdict}
+_ANSWERS: Final[dict[Kind, Any]] = {
+    Kind.PROPOSALS: Proposals,
+    Kind.VERDICTS: tuple[StoppingVerdict, ...],
+}
 
 
 class ProcessAdvisor:
@@ -49,13 +55,27 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        call = SuggestCall(self._engine, spec, tuple(trials), count, seed)
-        return await self._ask(Kind.SUGGEST, call)
+        """In short turns, so that who asks for many points does not hold up all others: to ask for some and to ask again
+        with these pending is the same (`studies.port`)."""
+        shown, points = list(trials), list[Parameters]()
+        while True:
+            some = min(_TURN, count - len(points))
+            call = SuggestCall(self._engine, spec, tuple(shown), some, seed)
+            found: Proposals = await self._ask(Kind.SUGGEST, call)
+            points += found.parameters
+            if len(points) >= count or len(found.parameters) < some:
+                return Proposals(tuple(points), found.exhausted)
+            latest = max((one.number for one in shown), default=0)
+            shown += [
+                Seen(latest + ahead, TrialState.REQUESTED, parameters)
+                for ahead, parameters in enumerate(found.parameters, start=1)
+            ]
 
     async def should_stop(
-        self, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-    ) -> StoppingVerdict:
-        return await self._ask(Kind.SHOULD_STOP, StopCall(spec, trial, tuple(others)))
+        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
+    ) -> tuple[StoppingVerdict, ...]:
+        call = StopCall(spec, tuple(curves), tuple(numbers))
+        return await self._ask(Kind.SHOULD_STOP, call)
 
     async def close(self) -> None:
         """End the process; calls under way fail."""

@@ -20,7 +20,7 @@ class Kind(enum.Enum):
     SUGGEST = b"s"
     SHOULD_STOP = b"c"
     PROPOSALS = b"p"
-    VERDICT = b"v"
+    VERDICTS = b"v"
     FAILED = b"f"
     MISSING = b"m"
 
@@ -37,8 +37,8 @@ class SuggestCall:
 @dataclass(frozen=True, slots=True)
 class StopCall:
     spec: StudySpec
-    trial: Curve
-    others: tuple[Curve, ...]
+    curves: tuple[Curve, ...]
+    numbers: tuple[int, ...]
 
 
 _encoder = msgspec.json.Encoder()

@@ -41,10 +41,10 @@ def _answer(kind: Kind, body: bytes) -> bytes:
             algorithm = algorithm_for(call.spec.algorithm, call.engine)
             found = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
             return frame(Kind.PROPOSALS, found)
-        from trainshed.studies.stopping.deciding import decide
+        from trainshed.studies.stopping.deciding import decide_all
 
         asked = _stop_calls.decode(body)
-        return frame(Kind.VERDICT, decide(asked.spec, asked.trial, asked.others))
+        return frame(Kind.VERDICTS, decide_all(asked.spec, asked.curves, asked.numbers))
     except EngineMissing as missing:
         return frame(Kind.MISSING, str(missing))
     except Exception as failure:

@@ -1,4 +1,4 @@
-"""Optuna's samplers as algorithms (extra `tuning-optuna`): the library's study is built anew from the stored trials at
+"""Optuna's samplers as algorithms (extra `optuna`): the library's study is built anew from the stored trials at
 every call, so that nothing of it is stored.
 
 Pending trials are running ones there: TPE counts them as bad (its constant liar), the GP as points whose values it has

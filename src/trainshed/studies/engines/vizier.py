@@ -1,4 +1,4 @@
-"""google-vizier's GP bandit as an algorithm (extra `tuning-vizier`): its designer is built anew from the stored trials at
+"""google-vizier's GP bandit as an algorithm (extra `vizier`): its designer is built anew from the stored trials at
 every call. It takes seconds per suggestion and a gigabyte or two of memory, most of it for compilation.
 
 It knows no conditional parameters: it is shown the whole tree flat, inactive nodes in the middle of their range.

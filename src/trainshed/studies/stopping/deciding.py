@@ -10,6 +10,17 @@ from trainshed.studies.stopping import median
 from trainshed.studies.stopping.curves import go_on
 
 
+def decide_all(
+    spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
+) -> tuple[StoppingVerdict, ...]:
+    """A verdict on each of the trials of these numbers, beside all others of `curves`."""
+    known = {curve.number: curve for curve in curves}
+    return tuple(
+        decide(spec, known[number], [curve for curve in curves if curve.number != number])
+        for number in numbers
+    )
+
+
 def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVerdict:
     """The verdict on a pending trial. `others`: the study's other trials in any order; only those that are over count.
 

@@ -120,6 +120,7 @@ FROM done_operations;
 
 DROP TABLE done_operations;
 
--- Hold only what is not done, so that their size does not follow the history.
+-- Holds only what is not done, so that its size does not follow the history.
 CREATE INDEX operations_running ON operations (created, name) WHERE is_running = 1;
-CREATE INDEX operations_of_study ON operations (study_uid, created, name) WHERE is_running = 1;
+-- Those that are done as well: they go with their study.
+CREATE INDEX operations_of_study ON operations (study_uid, is_running, created, name) WHERE study_uid <> 0;

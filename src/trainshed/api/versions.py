@@ -1,0 +1,88 @@
+"""`v1beta1` of the Vertex services, served as `v1`: whose types an operation carries, over gRPC and over REST.
+
+The messages are the same on the wire; all that tells the versions apart is the type that stands in an operation's `Any`
+fields. Clients insist on theirs, also when they poll it where no version is said (the Operations service of gRPC, `/ui/`
+over REST, CLIENTS §3.2); so the names of operations that were handed to a `v1beta1` caller are remembered, the newest
+ones, as long as the service runs.
+"""
+
+import enum
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trainshed.wire.json import encode_text
+
+BETA: Final = "google.cloud.aiplatform.v1beta1."
+V1: Final = "google.cloud.aiplatform.v1."
+_OPERATION: Final = "google.longrunning.Operation"
+_PAGE: Final = "google.longrunning.ListOperationsResponse"
+_PACKED: Final = ("metadata", "response")
+_KEPT: Final = 4_096
+
+
+class Version(enum.Enum):
+    """What a call says of itself by its path. UNSAID: the same one serves the clients of both."""
+
+    V1 = enum.auto()
+    V1BETA1 = enum.auto()
+    UNSAID = enum.auto()
+
+
+class BetaOperations:
+    """Gives operations the types that their readers know. One instance for all transports: who makes an operation through
+    one may poll it through another."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, None] = OrderedDict()
+
+    def remember(self, answer: Any) -> None:
+        """A `v1beta1` caller is handed this answer; where it is an operation, it is made for him."""
+        if answer.DESCRIPTOR.full_name != _OPERATION:
+            return
+        self._names[answer.name] = None
+        self._names.move_to_end(answer.name)
+        if len(self._names) > _KEPT:
+            self._names.popitem(last=False)
+
+    def dress(self, answer: Any, version: Version) -> None:
+        """Change the types within an answer in place, where it is an operation, or a page of them, of `v1beta1`."""
+        for operation in _operations(answer):
+            if self._is_beta(operation.name, version):
+                for field in _PACKED:
+                    if operation.HasField(field):
+                        packed = getattr(operation, field)
+                        packed.type_url = _renamed(packed.type_url)
+
+    def is_due(self, answer: Any, version: Version) -> bool:
+        """Whether `dressed` would change anything."""
+        return any(self._is_beta(each.name, version) for each in _operations(answer))
+
+    def dressed(self, rendered: bytes, version: Version, *, pretty: bool) -> bytes:
+        """The same for an operation, or a page of them, that is JSON already: the private pool has no message of
+        `v1beta1` that an `Any` could be rendered as."""
+        answer: dict[str, Any] = json.loads(rendered)
+        operations: list[dict[str, Any]] = answer.get("operations", [answer])
+        for operation in operations:
+            if self._is_beta(operation.get("name", ""), version):
+                for field in _PACKED:
+                    packed = operation.get(field)
+                    if packed is not None:
+                        packed["@type"] = _renamed(packed["@type"])
+        return encode_text(answer, pretty=pretty)
+
+    def _is_beta(self, name: str, version: Version) -> bool:
+        return version is Version.V1BETA1 or (version is Version.UNSAID and name in self._names)
+
+
+def _operations(answer: Any) -> Sequence[Any]:
+    kind = answer.DESCRIPTOR.full_name
+    if kind == _OPERATION:
+        return (answer,)
+    return answer.operations if kind == _PAGE else ()
+
+
+def _renamed(type_url: str) -> str:
+    prefix, _, name = type_url.rpartition("/")
+    return f"{prefix}/{BETA}{name[len(V1) :]}" if name.startswith(V1) else type_url

@@ -1,0 +1,92 @@
+"""Learning curves of a tuning job's trials, read once when a trial is over and kept until the job is.
+
+A cache and nothing else: what is not kept is read from the store again. What is kept never changes there, since a trial
+that is over measures nothing more.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from trainshed.core.names import JobUid
+from trainshed.core.study.spec import ConvexStopping
+from trainshed.core.study.trials import Measurement, Trial, TrialState
+from trainshed.core.tuning.machine import Sight
+from trainshed.core.tuning.turn import Turn
+from trainshed.store.studies import Studies
+from trainshed.studies.port import Curve
+
+_MOST: Final = 200_000
+"""Measurements that are kept of all jobs together: some 50 MB."""
+
+
+class Curves:
+    """`most`: measurements that are kept."""
+
+    def __init__(self, studies: Studies, most: int = _MOST) -> None:
+        self._studies = studies
+        self._left = most
+        self._kept: dict[JobUid, dict[int, Curve | None]] = {}
+        """By trial number; None: it has no curve that counts."""
+
+    async def of(self, turn: Turn, sights: Sequence[Sight]) -> list[Curve]:
+        """The curves of all trials of the turn's job that have one, ascending by number, as they are now. `sights`: of
+        every trial that ran when the turn began."""
+        convex = turn.job.spec.study.convex_stopping
+        found = await self._ended(turn, {sight.trial.number for sight in sights})
+        for sight in sights:
+            points = sight.measurements or sight.stored
+            found[sight.trial.number] = _counted(convex, turn.current(sight.trial), points)
+        return [curve for _, curve in sorted(found.items()) if curve is not None]
+
+    def forget(self, uid: JobUid) -> None:
+        """The job is over."""
+        self._left += sum(_size(curve) for curve in self._kept.pop(uid, {}).values())
+
+    async def _ended(self, turn: Turn, running: set[int]) -> dict[int, Curve | None]:
+        """Of the trials that were over before the turn."""
+        job = turn.job
+        kept = self._kept.setdefault(job.uid, {})
+        found = dict(kept)
+        numbers = range(job.spec.first_trial, job.next_trial)
+        missing = [number for number in numbers if number not in kept and number not in running]
+        if not missing:
+            return found
+        span = missing[-1] - missing[0] + 1
+        trials = await self._studies.trials(job.study, missing[0] - 1, span)
+        # One statement for each number, or a single one for all: after a restart there may be a thousand.
+        asked = None if len(missing) > len(kept) else missing
+        measured = await self._studies.measurements(job.study, asked)
+        wanted = set(missing)
+        for trial in trials:
+            if trial.number not in wanted:
+                continue
+            points = measured.get(trial.number, ())
+            curve = _counted(job.spec.study.convex_stopping, trial, points)
+            found[trial.number] = curve
+            if trial.state.is_over and (size := _size(curve)) <= self._left:
+                self._left -= size
+                kept[trial.number] = curve
+        return found
+
+
+def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]) -> Curve:
+    """A trial's learning curve as stopping rules are shown it."""
+    rate = dict(trial.parameters).get(convex.learning_rate) if convex else None
+    return Curve(
+        trial.number,
+        points,
+        trial.state.is_over,
+        None if rate is None or isinstance(rate, str) else float(rate),
+        trial.stopped_early,
+    )
+
+
+def _counted(
+    convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]
+) -> Curve | None:
+    counts = points and trial.state is not TrialState.INFEASIBLE
+    return curve_of(convex, trial, points) if counts else None
+
+
+def _size(curve: Curve | None) -> int:
+    return 1 if curve is None else max(1, len(curve.measurements))
