@@ -23,7 +23,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import StaleCommit
 from trainshed.store.studies import StoredTrial, Studies
-from trainshed.studies.port import Advisor, EngineMissing
+from trainshed.studies.port import Advisor, EngineMissing, StoppingVerdict
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class Suggesting:
         self._most = most
         self._busy: dict[StudyUid, asyncio.Task[None]] = {}
         self._again: set[StudyUid] = set()
+        self._verdicts: dict[StudyUid, dict[str, StoppingVerdict]] = {}
+        """On checks that wait, by the operation's name; while the study's operations are worked off."""
         self._closing = False
 
     async def start(self) -> None:
@@ -92,6 +94,7 @@ class Suggesting:
                     await asyncio.sleep(_PAUSE)
         finally:
             del self._busy[uid]
+            self._verdicts.pop(uid, None)
 
     async def _until_done(self, operation: Operation) -> None:
         failure: Exception | None = None
@@ -195,26 +198,17 @@ class Suggesting:
             await self._studies.set_study_state(study.uid, StudyState.COMPLETED, reason)
 
     async def _check(self, study: Study, operation: Operation) -> None:
-        trials = {trial.number: trial for trial in await self._studies.history((study.uid,))}
-        asked = trials.get(operation.trial)
-        if asked is None:
-            raise NotFound(f"{study.name.trial(operation.trial)} does not exist; it was deleted")
-        measured = await self._studies.measurements(study.uid)
-        curves = [
-            curve_of(study.spec.convex_stopping, trials[number], points)
-            for number, points in measured.items()
-            if number in trials and trials[number].state is not TrialState.INFEASIBLE
-        ]
-        stop = False
-        if operation.trial in measured and not asked.state.is_over:
-            (verdict,) = await self._advisor.should_stop(study.spec, curves, (operation.trial,))
-            if verdict.should_stop:
-                stored = await self._studies.trial(study.uid, operation.trial)
-                stop = not stored.trial.state.is_over
-                if stop:
-                    # Before the operation is done: who is told to stop finds the trial stopping.
-                    trial, guard = stopped(stored.trial), stored.generation
-                    await self._studies.change_trial(trial, guard, verdict.predicted)
+        try:
+            asked = await self._studies.trial(study.uid, operation.trial)
+        except NotFound:
+            text = f"{study.name.trial(operation.trial)} does not exist; it was deleted"
+            raise NotFound(text) from None
+        verdict = await self._verdict(study, operation)
+        stop = not asked.trial.state.is_over and verdict is not None and verdict.should_stop
+        if verdict is not None and stop:
+            # Before the operation is done: who is told to stop finds the trial stopping.
+            trial, guard = stopped(asked.trial), asked.generation
+            await self._studies.change_trial(trial, guard, verdict.predicted)
         done = replace(
             operation,
             state=OperationState.SUCCEEDED,
@@ -222,6 +216,39 @@ class Suggesting:
             should_stop=stop,
         )
         await self._finish(done)
+
+    async def _verdict(self, study: Study, operation: Operation) -> StoppingVerdict | None:
+        """None: the trial is over, or has measured nothing. Of all checks of the study that wait the first one asks: its
+        curves are read, and sent, once."""
+        known = self._verdicts.get(study.uid, {})
+        if operation.name not in known:
+            known = self._verdicts[study.uid] = await self._judged(study)
+        return known.pop(operation.name, None)
+
+    async def _judged(self, study: Study) -> dict[str, StoppingVerdict]:
+        """The verdicts on all checks of the study that wait, by the operation's name."""
+        # In this order: what a client had measured before it asked is among the curves.
+        waiting = await self._studies.running_operations(study.uid)
+        trials = {trial.number: trial for trial in await self._studies.history((study.uid,))}
+        measured = await self._studies.measurements(study.uid)
+        curves = {
+            number: curve_of(study.spec.convex_stopping, trials[number], points)
+            for number, points in measured.items()
+            if number in trials and trials[number].state is not TrialState.INFEASIBLE
+        }
+        asked = {
+            operation.name: operation.trial
+            for operation in waiting
+            if operation.kind is OperationKind.CHECK_STOPPING
+            and operation.trial in curves
+            and not curves[operation.trial].is_over
+        }
+        if not asked:
+            return {}
+        numbers = tuple(dict.fromkeys(asked.values()))
+        found = await self._advisor.should_stop(study.spec, tuple(curves.values()), numbers)
+        verdicts = dict(zip(numbers, found, strict=True))
+        return {name: verdicts[number] for name, number in asked.items()}
 
     async def _finish(
         self,

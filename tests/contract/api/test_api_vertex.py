@@ -225,7 +225,7 @@ async def test_delete_answers_a_finished_operation_that_can_be_read_again(house:
     assert operation["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
     assert operation["metadata"]["@type"].endswith("aiplatform.v1.DeleteOperationMetadata")
     assert operation["name"].startswith("projects/p1/locations/us-central1/operations/")
-    for path in ("/v1/", "/ui/", "/v1beta1/"):
+    for path in ("/v1/", "/ui/"):
         assert (await house.call("GET", path + operation["name"])).json == operation
     assert (await house.call("POST", f"/v1/{operation['name']}:wait", {})).json == operation
     assert (await house.call("POST", f"/v1/{operation['name']}:cancel")).json == {}
