@@ -52,7 +52,8 @@ def test_families_are_found_both_ways_parents_first(tree: int) -> None:
 def test_the_oldest_child_is_the_one_that_came_first(tree: int) -> None:
     younger = subprocess.Popen(["sleep", "60"])
     try:
-        assert processes.oldest_child(os.getpid()) <= tree
+        oldest = processes.oldest_child(os.getpid())
+        assert protocol.process_start(oldest) <= protocol.process_start(tree)
         assert processes.oldest_child(tree) in processes.family(tree)
         assert processes.oldest_child(younger.pid) == 0
     finally:

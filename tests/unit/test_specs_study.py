@@ -284,7 +284,6 @@ def test_all_violations_are_reported_at_once() -> None:
     assert set(violations({**request, "displayName": ""})) == {
         "display_name",
         f"{METRICS}[0].metric_id",
-        f"{METRICS}[0].goal",
         f"{FIRST}.parameter_id",
         FIRST,
         f"{CONDITIONAL}[0].parameter_spec.double_value_spec.max_value",

@@ -1,14 +1,17 @@
 """The parts of the GP bandit: warping, the process and its gradients, trust region, search, what is shown."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
-from trainshed.core.study.spec import Goal, Metric, StudySpec
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
 from trainshed.studies.gp.acquisition import Exploration, Score, UpperBound
-from trainshed.studies.gp.process import LOW_NOISE, Data, Hyperparameters, Posterior, fit
+from trainshed.studies.gp.fitting import LOW_NOISE, Prior, fit
+from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.search import Effort, Search
 from trainshed.studies.gp.several import by_differences, scalarized
 from trainshed.studies.gp.shown import MOST, choose
@@ -18,6 +21,10 @@ from trainshed.studies.routines import Array
 from trainshed.studies.space import Space
 
 SPACE = Space(MIXED)
+MIXED_PAIR = (
+    Parameter("kind", ParameterType.CATEGORICAL, categories=("a", "b")),
+    *cube(4, 0.0, 1.0),
+)
 
 
 def some_points(count: int, space: Space = SPACE, seed: int = 0) -> Array:
@@ -25,11 +32,14 @@ def some_points(count: int, space: Space = SPACE, seed: int = 0) -> Array:
     return space.embed(space.snap(space.place(shares)))
 
 
+def some_hyper(noise: float = 1e-6, width: int = SPACE.width) -> Hyperparameters:
+    return Hyperparameters(0.06, noise, np.full(width, 0.4), 0.04, np.full(width, 0.2))
+
+
 def some_posterior(noise: float = 1e-6) -> Posterior:
     points = some_points(15)
     labels = np.random.default_rng(1).normal(0.0, 0.3, 15)
-    hyper = Hyperparameters(0.1, noise, np.full(SPACE.width, 0.4))
-    return Posterior(Data(points, labels, SPACE.groups, SPACE.width), hyper)
+    return Posterior(Data(points, labels, SPACE.groups, SPACE.width), some_hyper(noise))
 
 
 @settings(max_examples=200)
@@ -53,6 +63,20 @@ def test_an_outlier_does_not_set_the_scale() -> None:
     assert labels[-1] - labels[-2] > 0.1
 
 
+def test_penalties_do_not_set_the_scale() -> None:
+    """Who reports 1e9 for whatever failed is still told which of the others is better."""
+    labels = warp(np.array([-1e9] * 4 + [1.0, 2.0, 3.0, 4.0, 5.0]))
+    assert labels[-1] - labels[-2] > 0.1
+    assert np.ptp(labels[:4]) == 0.0
+
+
+def test_a_crowd_near_the_best_does_not_hide_the_rest() -> None:
+    """Six in ten trials lie all but at the best: the others still keep their distances, not only their ranks."""
+    labels = warp(np.concatenate([np.zeros(60), -1e-3 * np.ones(5), -np.array([*range(1, 36)])]))
+    near, far = labels[64] - labels[65], labels[65] - labels[69]
+    assert far > 3.0 * near
+
+
 def test_labels_of_safety_have_the_thresholds_sign() -> None:
     labels = margins(np.array([-5.0, 2.9, 3.0, 3.1, 400.0]), 3.0)
     assert np.sign(labels).tolist() == [-1, -1, 0, 1, 1]
@@ -71,9 +95,8 @@ def test_the_mean_goes_through_what_was_observed() -> None:
 def test_pending_trials_take_away_variance_and_leave_the_mean() -> None:
     """SPEC §6, the paper: pending trials are observed ones whose value nobody knows."""
     known, extra = some_posterior(), some_points(3, seed=9)
-    hyper = Hyperparameters(0.1, 1e-6, np.full(SPACE.width, 0.4))
     data = Data(some_points(15), np.zeros(15), SPACE.groups, SPACE.width)
-    expected = Posterior(data, hyper, extra)
+    expected = Posterior(data, some_hyper(), extra)
     bound = UpperBound(known, expected, 1.8)
     assert np.allclose(bound.values(extra), known.predict(extra)[0], atol=0.01)
     assert (bound.values(extra) < UpperBound(known, known, 1.8).values(extra) - 0.01).all()
@@ -82,9 +105,8 @@ def test_pending_trials_take_away_variance_and_leave_the_mean() -> None:
 @pytest.mark.parametrize("kind", ["bound", "bound beside pending", "exploration"])
 def test_gradients_are_those_of_the_values(kind: str) -> None:
     known = some_posterior()
-    hyper = Hyperparameters(0.1, 1e-6, np.full(SPACE.width, 0.4))
     data = Data(some_points(15), np.zeros(15), SPACE.groups, SPACE.width)
-    expected = Posterior(data, hyper, some_points(3, seed=9))
+    expected = Posterior(data, some_hyper(), some_points(3, seed=9))
     scores: dict[str, Score] = {
         "bound": UpperBound(known, known, 1.8),
         "bound beside pending": UpperBound(known, expected, 1.8),
@@ -102,8 +124,41 @@ def test_the_fit_finds_which_dimension_matters() -> None:
     points = some_points(40, space)
     labels = np.sin(6.0 * points[:, 1]) / 2.0
     hyper = fit(Data(points, labels, space.groups, 3), LOW_NOISE, 2, 60, np.random.default_rng(0))
-    assert hyper.lengths[1] * 20.0 < min(hyper.lengths[0], hyper.lengths[2])
+    assert hyper.main_lengths[1] * 20.0 < min(hyper.main_lengths[0], hyper.main_lengths[2])
     assert hyper.noise < 1e-4
+
+
+def test_main_effects_are_found_under_waves() -> None:
+    """A bowl and five waves in every parameter: 60 points tell of 200 others, which the joint part alone cannot."""
+    space = Space(cube(3, 0.0, 1.0))
+    points, others = some_points(60, space), some_points(200, space, seed=3)
+
+    def bumps(at: Array) -> Array:
+        away = at - 0.4
+        return (-(away**2) - 0.1 * np.cos(10.0 * np.pi * away)).sum(axis=1)
+
+    data = Data(points, bumps(points), space.groups, 3)
+    hyper = fit(data, LOW_NOISE, 3, 40, np.random.default_rng(0))
+    mean, _ = Posterior(data, hyper).predict(others)
+    assert np.corrcoef(mean, bumps(others))[0, 1] > 0.95
+    alone = replace(LOW_NOISE, main=Prior(1e-5, 1.1e-5, 1e-5))
+    joint, _ = Posterior(data, fit(data, alone, 3, 40, np.random.default_rng(0))).predict(others)
+    assert np.corrcoef(joint, bumps(others))[0, 1] < 0.8
+
+
+def test_a_category_counts_wherever_the_numbers_are() -> None:
+    """What separates two categories is learnt once, not anew in every corner of the numbers."""
+    space = Space(MIXED_PAIR)
+    shares = np.random.default_rng(5).random((24, space.width))
+    codes = space.snap(space.place(shares))
+    numbers = ((codes[:, 1:] - 0.3) ** 2).sum(axis=1)
+    data = Data(space.embed(codes), -numbers - 0.1 * codes[:, 0], space.groups, space.width)
+    model = Posterior(data, fit(data, LOW_NOISE, 3, 40, np.random.default_rng(0)))
+    first = space.snap(space.place(np.random.default_rng(6).random((50, space.width))))
+    second = first.copy()
+    first[:, 0], second[:, 0] = 0.0, 1.0
+    gap = model.predict(space.embed(first))[0] - model.predict(space.embed(second))[0]
+    assert np.abs(gap - 0.1).max() < 0.05
 
 
 def test_the_fit_finds_noise() -> None:
@@ -155,7 +210,7 @@ def test_the_search_stays_in_the_trust_region() -> None:
     space = Space(cube(2, 0.0, 1.0))
     points = np.array([[0.2, 0.2], [0.3, 0.3]])
     data = Data(points, np.array([0.0, 0.1]), space.groups, 2)
-    known = Posterior(data, Hyperparameters(0.1, 1e-6, np.ones(2)))
+    known = Posterior(data, some_hyper(width=2))
     trust = TrustRegion(points, 0.1)
     search = Search(space, UpperBound(known, known, 1.8), trust, Effort())
     found = search.maximize(points, np.random.default_rng(0))

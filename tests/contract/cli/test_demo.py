@@ -30,8 +30,8 @@ OUTPUT = "demo/20261120-060100-000"
 STAND_IN = """\
 #!{python}
 import json, os, signal, sys
-arguments = dict(zip(sys.argv[4::2], sys.argv[5::2]))
-assert sys.argv[1:4] == ["-m", "trainshed", "up"] and arguments["--port"] == "0", sys.argv
+arguments = dict(zip(sys.argv[5::2], sys.argv[6::2]))
+assert sys.argv[1:5] == ["-P", "-m", "trainshed", "up"] and arguments["--port"] == "0", sys.argv
 print("starting")
 if {fails}:
     sys.exit("the port is taken")

@@ -2,7 +2,8 @@
 
 After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process with MAP
 hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration beside them, a trust
-region, a search over the mixed space. Beyond it, every second trial exploits: it goes where the mean is best.
+region, a search over the mixed space. Beyond it, every second trial exploits: it goes where the mean is best; the process
+knows main effects (`process`); and fewer outputs are ranked (`warping`).
 Nothing is kept between calls: who asks again with the same trials gets the same answer.
 """
 
@@ -41,6 +42,14 @@ _SEEDS = 20
 
 _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
+
+
+_NOTHING = 1e-6
+"""Gain, as a share of the range of what was seen, that is none."""
+
+_BOLDER = (5.0, 25.0)
+"""Factors of the bound's coefficient. If the bound is highest at what was tried, the model is too sure that nothing better
+is elsewhere; then the next factor is taken, so that a study does not stay at a local optimum for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +135,46 @@ class _Study:
             point = self._fresh(found)
             if point is not None and self._is_new(found.codes[:1], codes):
                 return point
-        score = self._score(codes, rng)
-        branches = self._space.branches
-        if branches and number % self._tuning.branch_every == 1:
-            score = Within(score, branches[int(rng.integers(len(branches)))])
+        explores = len(codes) > 0 and rng.random() < self._tuning.explore_share
+        branches = self._space.branches if number % self._tuning.branch_every == 1 else ()
+        column = branches[int(rng.integers(len(branches)))] if branches else None
+        score = self._score(codes, rng, explores, column)
         found = self._search(score, codes, rng)
+        for bolder in _BOLDER:
+            if self._all or self._promises(score, found):
+                break
+            score = self._score(codes, rng, explores, column, bolder)
+            found = self._search(score, codes, rng)
         return self._fresh(found) or self._space.decode(found.codes[0])
+
+    def _promises(self, score: Score, found: Found) -> bool:
+        """Whether the best that was found is worth more than what was tried."""
+        tried = score.values(self._space.embed(self._done))
+        return bool(found.scores[0] - tried.max() > _NOTHING)
 
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
         tuning = self._tuning
         coefficient = tuning.exploit_beside if len(pending) else tuning.exploit_coefficient
         return bound_score(self._beliefs, self._space.embed(pending), coefficient, rng)
 
-    def _score(self, pending: Array, rng: np.random.Generator) -> Score:
+    def _score(
+        self,
+        pending: Array,
+        rng: np.random.Generator,
+        explores: bool,
+        column: int | None,
+        bolder: float = 1.0,
+    ) -> Score:
+        """`column`: of the branch that is kept to, if any. `bolder`: what coefficients are multiplied by."""
         tuning = self._tuning
-        explores = len(pending) > 0 and rng.random() < tuning.explore_share
         points = self._space.embed(pending)
         if explores and len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None:
-            return exploring_score(
-                self._beliefs[0], points, tuning.coefficient, tuning.explore_coefficient
+            score: Score = exploring_score(
+                self._beliefs[0], points, tuning.coefficient, tuning.explore_coefficient * bolder
             )
-        return bound_score(self._beliefs, points, tuning.coefficient, rng)
+        else:
+            score = bound_score(self._beliefs, points, tuning.coefficient * bolder, rng)
+        return score if column is None else Within(score, column)
 
     def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
         space = self._space

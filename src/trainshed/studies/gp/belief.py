@@ -11,14 +11,8 @@ import numpy as np
 from trainshed.core.study.final import score as signed
 from trainshed.core.study.spec import Metric, Noise, StudySpec
 from trainshed.studies.gp.acquisition import Exploration, Score, UpperBound
-from trainshed.studies.gp.process import (
-    HIGH_NOISE,
-    LOW_NOISE,
-    Data,
-    Hyperparameters,
-    Posterior,
-    fit,
-)
+from trainshed.studies.gp.fitting import HIGH_NOISE, LOW_NOISE, fit
+from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.several import FrontGain, SafeScore, Safety, directions, scalarized
 from trainshed.studies.gp.warping import margins, warp
 from trainshed.studies.routines import Array, Positions

@@ -1,8 +1,13 @@
 """Output warping: objective values to labels that a Gaussian process can model (arXiv 2408.11527, output warping).
 
-Three steps: the worse half is replaced by normal quantiles of its ranks, so that no outlier sets the scale; a mild
+Three steps: the worst are replaced by normal quantiles of their ranks, so that no outlier sets the scale; a mild
 logarithm stretches what is near the best; trials without a value get one somewhat worse than the worst.
+
+The paper ranks the worse half. Late in a study most trials lie near the best, then half of them as a scale would show the
+model one narrow peak on a plain, and all that was learnt of the rest would be lost; so fewer are ranked here.
 """
+
+import math
 
 import numpy as np
 
@@ -10,6 +15,12 @@ from trainshed.studies.routines import Array, normal_quantile
 
 _LOG_OFFSET = 1.5
 """The paper's: how much the logarithm stretches; 1 would not stretch at all."""
+
+_TAIL = 0.2
+"""Share of the trials, the worst ones, of which only the ranks count."""
+
+_FAR = 1e8
+"""So many times farther from the best than the median is, a value counts by its rank in any case: a penalty, say."""
 
 
 def warp(values: Array) -> Array:
@@ -21,7 +32,7 @@ def warp(values: Array) -> Array:
     labels = np.full(values.shape, -1.0)
     if not known.any():
         return labels
-    labels[known] = _log_warped(_half_ranked(_tamed(values[known])))
+    labels[known] = _log_warped(_tail_ranked(_tamed(values[known])))
     spread = float(np.ptp(labels[known]))
     labels[~known] = labels[known].min() - (0.5 * spread + 0.5)
     return labels
@@ -41,21 +52,28 @@ def _tamed(values: Array) -> Array:
     return np.ldexp(values, -int(np.frexp(peak)[1])) if not 1e-100 < peak < 1e100 else values
 
 
-def _half_ranked(values: Array) -> Array:
-    """The values below the median moved to where a normal distribution, as wide as the better half, has them."""
+def _tail_ranked(values: Array) -> Array:
+    """The values below the pivot moved to where half a normal distribution, as wide as the others, has them."""
     distinct = np.unique(values)
-    median = float(np.median(values))
-    better = distinct[distinct >= median]
-    width = float(np.sqrt(np.mean((better - median) ** 2)))
+    pivot = _pivot(np.sort(values))
+    better = distinct[distinct >= pivot]
+    width = float(np.sqrt(np.mean((better - pivot) ** 2)))
     if width == 0.0:
-        width = float(np.sqrt(np.mean((distinct - median) ** 2)))
+        width = float(np.sqrt(np.mean((distinct - pivot) ** 2)))
     if width == 0.0:
         return np.zeros(values.shape)
     worse = len(distinct) - len(better)
-    places = np.arange(worse, dtype=np.float64)
-    shares = 0.5 * (places + 0.5) / (worse + 0.5 * float(better[0] == median))
-    warped = np.concatenate([median + width * normal_quantile(shares), better])
+    shares = 0.5 * (np.arange(worse, dtype=np.float64) + 0.5) / (worse + 0.5)
+    warped = np.concatenate([pivot + width * normal_quantile(shares), better])
     return warped[np.searchsorted(distinct, values)]
+
+
+def _pivot(ascending: Array) -> float:
+    """The worst value that is taken as it is."""
+    count = len(ascending)
+    best, middle = float(ascending[-1]), float(ascending[count // 2])
+    near = int(np.searchsorted(ascending, best - _FAR * (best - middle)))
+    return float(ascending[max(near, math.ceil(_TAIL * (count - 1)))])
 
 
 def _log_warped(values: Array) -> Array:
