@@ -3,7 +3,8 @@
 After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process with MAP
 hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration beside them, a trust
 region, a search over the mixed space. Beyond it, every second trial exploits: it goes where the mean is best; the process
-knows main effects (`process`); and fewer outputs are ranked (`warping`).
+knows main effects (`process`); fewer outputs are ranked (`warping`); and a bound that is highest at what was tried is
+made bolder.
 Nothing is kept between calls: who asks again with the same trials gets the same answer.
 """
 

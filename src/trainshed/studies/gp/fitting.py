@@ -59,7 +59,7 @@ LOW_NOISE = Priors(
     main_length=Prior(5e-4, 1e2, 0.5),
 )
 """The paper's, but for the main effects. These may be shorter than the joint part's: a hundred trials say enough of one
-parameter alone to follow twenty waves, and of all together not."""
+parameter alone to follow ten waves, and of all together not."""
 
 _WAVY = 0.01
 """Squared length scale of main effects from which the second start sets out, to find waves under a wide bowl."""
