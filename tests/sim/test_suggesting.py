@@ -253,6 +253,16 @@ def test_a_study_has_no_more_trials_than_its_limit_and_is_over_then() -> None:
     assert "at most 3" in stored.inactive_reason
 
 
+def test_a_study_that_stops_as_soon_as_possible_tells_its_trials() -> None:
+    """Facts §7.2, shouldStopAsap: whoever evaluates one finds it stopping."""
+    bureau = Bureau(Limits(max_trials=2, stop_asap=True))
+    bureau.ask("ada", 2)
+    bureau.serve()
+    bureau.ask("bob", 1)
+    bureau.serve()
+    assert [trial.state for trial in bureau.trials()] == [TrialState.STOPPING] * 2
+
+
 def test_the_service_s_own_limit_is_kept() -> None:
     """Facts §7.4: a study has at most 1,000 trials; a setting here."""
     bureau = Bureau(most=2)

@@ -17,6 +17,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.spec import Goal
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import machine
+from trainshed.core.tuning.beginning import begin
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
@@ -88,7 +89,7 @@ class Play:
         given = count if self.points is None else min(count, self.points - last)
         uids = itertools.count(turn.job.uid + turn.job.next_trial)
         proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(given)]
-        for made in machine.begin(turn, proposals, exhausted=given < count):
+        for made in begin(turn, proposals, exhausted=given < count):
             assert made.trial.number not in self.trials, "a trial began twice"
             self.jobs[made.trial.number] = made.job
 

@@ -144,10 +144,6 @@ class Suggesting:
         new = await self._new(
             study, operation, history, operation.count - len(own) - len(handed_out)
         )
-        if not own and not handed_out and not new:
-            study = await self._studies.study_by_uid(study.uid)
-            if study.state is not StudyState.ACTIVE:
-                log.info("%s: %s", study.name, study.inactive_reason)
         done = replace(
             operation,
             state=OperationState.SUCCEEDED,
@@ -174,6 +170,7 @@ class Suggesting:
         if count <= 0 or reached:
             if reached:
                 await self._complete(study, reached)
+                await self._stop_all(study, history)
             return []
         shown = [seen(trial) for trial in history]
         found = await self._advisor.suggest(study.spec, shown, count, study.uid)
@@ -192,6 +189,14 @@ class Suggesting:
             )
             for parameters in found.parameters[:count]
         ]
+
+    async def _stop_all(self, study: Study, history: tuple[Trial, ...]) -> None:
+        """The study asks for it (shouldStopAsap): whoever evaluates a trial finds it stopping."""
+        for trial in history:
+            if study.spec.limits.stop_asap and trial.state is TrialState.ACTIVE:
+                stored = await self._studies.trial(trial.study, trial.number)
+                if stored.trial.state is TrialState.ACTIVE:
+                    await self._studies.change_trial(stopped(stored.trial), stored.generation)
 
     async def _complete(self, study: Study, reason: str) -> None:
         if study.state is StudyState.ACTIVE:

@@ -17,7 +17,8 @@ from trainshed.core.study.limits import limit_reached, moments
 from trainshed.core.study.spec import Limits
 from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.tuning import machine, story
-from trainshed.core.tuning.machine import BegunTrial, Sight
+from trainshed.core.tuning.beginning import BegunTrial, begin
+from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
@@ -169,7 +170,7 @@ class TuningReconciler:
         points = answer.proposals.parameters[:count]
         pairs = [(parameters, self._doors.new_uid()) for parameters in points]
         exhausted = answer.proposals.exhausted and len(pairs) < count
-        return machine.begin(turn, pairs, exhausted=exhausted)
+        return begin(turn, pairs, exhausted=exhausted)
 
 
 def seen(trial: Trial) -> Seen:

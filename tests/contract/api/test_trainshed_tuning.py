@@ -18,7 +18,7 @@ from trainshed.core.lifecycle.records import JobError, Outcome
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
-from trainshed.core.tuning import machine
+from trainshed.core.tuning.beginning import begin
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
@@ -42,7 +42,7 @@ async def begun(house: House, name: str, *uids: int) -> list[str]:
     assert isinstance(work, TuningJob)
     turn = Turn(work, house.clock)
     proposals = [((("x", uid / 1000), ("n", 3)), JobUid(uid)) for uid in uids]
-    made = machine.begin(turn, proposals, exhausted=False)
+    made = begin(turn, proposals, exhausted=False)
     result = turn.result()
     works = tuple(NewWork(each.job, (each.entry,)) for each in made)
     await house.become(

@@ -1,7 +1,7 @@
 """The life of a tuning job as pure functions (SPEC §6): what its trials' jobs show leads to its next state.
 
 The shell looks at the trials that run (`observe`), asks an algorithm for as many further ones as are `wanted`, stores
-them with the job (`begin`), and cancels the jobs of `to_cancel`. Everything follows from the stored job and the stored
+them with the job (`core.tuning.beginning`), and cancels the jobs of `to_cancel`. Everything follows from the stored job and the stored
 trials, so that looking again after a crash goes on where it ended; a trial, its job and the tuning job's own record
 are one commit (docs/adr/0017).
 """
@@ -11,22 +11,18 @@ from dataclasses import dataclass, replace
 
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INVALID_ARGUMENT
 from trainshed.core.lifecycle import story as job_story
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.machine import Deadline
-from trainshed.core.lifecycle.records import Job, JobError, Outcome, Parent
+from trainshed.core.lifecycle.records import Job, JobError, Outcome
 from trainshed.core.lifecycle.states import JobState, JobTrigger
-from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.names import Api, JobUid
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.spec import Goal
-from trainshed.core.study.trials import Measurement, Parameters, Trial, TrialState
+from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import story
 from trainshed.core.tuning.records import RunningTrial, TuningJob
-from trainshed.core.tuning.trial_jobs import trial_spec
-from trainshed.core.tuning.trial_public import public_json
 from trainshed.core.tuning.turn import Turn
 
-_SHORTENED = 110
-"""Characters of a tuning job's display name that those of its trials begin with; the public limit is 128."""
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
 """Without a limit of its own a job ends at its first trial if that fails, and later once three trials have failed and more
@@ -52,22 +48,13 @@ class Sight:
         return tuple(one for one in self.measurements if (one.step, one.metrics) not in known)
 
 
-@dataclass(frozen=True, slots=True)
-class BegunTrial:
-    """A trial that is new in this turn, its job, and the first entry of that one's story."""
-
-    trial: Trial
-    job: Job
-    entry: TimelineEntry
-
-
 def observe(turn: Turn, sights: Sequence[Sight]) -> None:
     """Take in what the running trials show."""
     for sight in sights:
         running = turn.running(sight.trial.number)
         if running is not None:
             _take(turn, running, sight)
-    _settle(turn)
+    settle(turn)
 
 
 def cancel(turn: Turn, event: CancelRequested) -> None:
@@ -82,7 +69,7 @@ def cancel(turn: Turn, event: CancelRequested) -> None:
     turn.tell(story.cancel_accepted(message, event.at))
     error = JobError(CANCELLED, message, cause="cancelled")
     turn.change(outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
-    _settle(turn)
+    settle(turn)
 
 
 def stop_trial(turn: Turn, trial: Trial, why: str, predicted: Measurement | None = None) -> None:
@@ -107,7 +94,7 @@ def fail(turn: Turn, message: str, reason: str) -> None:
     if turn.job.outcome is None:
         error = JobError(INTERNAL, message, cause="service", reason=reason)
         turn.change(outcome=Outcome(JobState.FAILED, "tuning_failed", error, turn.now))
-        _settle(turn)
+        settle(turn)
 
 
 def reach_limit(turn: Turn, why: str, running: Sequence[Trial]) -> None:
@@ -120,7 +107,7 @@ def reach_limit(turn: Turn, why: str, running: Sequence[Trial]) -> None:
             stop_trial(turn, trial, why)
     turn.change(exhausted=True)
     turn.tell(story.limit_reached(why, turn.now))
-    _settle(turn)
+    settle(turn)
 
 
 def wanted(job: TuningJob) -> int:
@@ -129,41 +116,6 @@ def wanted(job: TuningJob) -> int:
         return 0
     left = job.spec.max_trials - job.begun
     return max(0, min(left, job.spec.parallel_trials - len(job.running)))
-
-
-def begin(
-    turn: Turn, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
-) -> tuple[BegunTrial, ...]:
-    """The next trials with the uids of their jobs. `exhausted`: nothing will follow them."""
-    made: list[BegunTrial] = []
-    for parameters, uid in proposals:
-        job = turn.job
-        number = job.next_trial
-        trial = Trial(
-            study=job.study,
-            number=number,
-            state=TrialState.ACTIVE,
-            parameters=parameters,
-            created=turn.now,
-            job=uid,
-        )
-        work = _trial_job(job, trial, turn.now)
-        turn.store(trial)
-        turn.change(
-            next_trial=number + 1,
-            running=(*job.running, RunningTrial(number, uid)),
-            exhausted=False,
-        )
-        turn.tell(story.began(job, trial, str(work.name), turn.now))
-        told = (
-            f"{work.name} evaluates trial {number} of {job.name}: {story.assignment(parameters)}."
-        )
-        made.append(BegunTrial(trial, work, TimelineEntry(turn.now, "created", told)))
-    if exhausted:
-        turn.change(exhausted=True)
-        turn.tell(story.exhausted(turn.job, turn.now))
-        _settle(turn)
-    return tuple(made)
 
 
 def to_cancel(job: TuningJob) -> tuple[tuple[JobUid, CancelCause], ...]:
@@ -277,7 +229,7 @@ def _is_best(job: TuningJob, final: Measurement) -> bool:
     return value > job.best_value if metric.goal is Goal.MAXIMIZE else value < job.best_value
 
 
-def _settle(turn: Turn) -> None:
+def settle(turn: Turn) -> None:
     """The final state, as soon as no trial runs and none is to follow."""
     job = turn.job
     if job.running or job.state.is_final:
@@ -307,24 +259,3 @@ def _natural_end(job: TuningJob, now: int) -> Outcome:
     message = f"None of the {job.begun} trials has a result; each trial says why."
     error = JobError(INVALID_ARGUMENT, message, cause="trials")
     return Outcome(JobState.FAILED, "no_trial_succeeded", error, now)
-
-
-def _trial_job(job: TuningJob, trial: Trial, now: int) -> Job:
-    """The custom job that evaluates a trial, as it is stored for the first time."""
-    if job.name.api is Api.ML:
-        name = job.name.of_trial(trial.number)
-    else:
-        name = JobName(Api.VERTEX, job.name.project_id, job.name.location, str(trial.job))
-    spec = trial_spec(job.spec.trial, trial.number, trial.parameters)
-    display_name = f"{job.display_name[:_SHORTENED]}-trial-{trial.number}"
-    return Job(
-        uid=trial.job,
-        name=name,
-        display_name=display_name,
-        spec=spec,
-        public_json=public_json(spec, display_name=display_name, job_id=name.job_id),
-        created=now,
-        updated=now,
-        labels=job.labels,
-        parent=Parent(job.uid, job.name, trial.number),
-    )
