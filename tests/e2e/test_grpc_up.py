@@ -198,8 +198,8 @@ def test_ports_beside_the_rest_port_stay_from_start_to_start(data: Path) -> None
 
 
 def four_free_ports() -> int:
-    """The first of four ports in a row that nobody has."""
-    for first in range(20_000, 30_000, 4):
+    """The first of four ports in a row that nobody has, and that no job's rendezvous will take meanwhile."""
+    for first in range(30_000, 32_700, 4):
         opened: list[socket.socket] = []
         try:
             opened.extend(socket.create_server(("127.0.0.1", first + n)) for n in range(4))

@@ -132,7 +132,14 @@ def _grpc_listeners(settings: Settings, cleanup: contextlib.ExitStack) -> dict[s
     found: dict[str, socket.socket] = {}
     # A port that somebody asked for goes before one that is only usual.
     for option, host, port, distance in sorted(wanted, key=lambda each: not each[2]):
-        found[option] = _listen(host, port or _beside(settings, distance, host), option)
+        beside = 0 if port else _beside(settings, distance, host)
+        try:
+            found[option] = _listen(host, port or beside, option)
+        except StartFailed:
+            if not beside:
+                raise
+            # Somebody took it in this moment, and nobody asked for it by number.
+            found[option] = _listen(host, 0, option)
         cleanup.callback(found[option].close)
     return found
 
