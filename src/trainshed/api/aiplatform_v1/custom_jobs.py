@@ -5,34 +5,29 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import operation_views, views
+from trainshed.api.aiplatform_v1 import views
+from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.jobs import (
-    cancel_for_user,
-    delete_for_user,
     of_kind,
     read_vertex_name,
     read_work,
 )
 from trainshed.api.masks import Mask
-from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.submission import BucketUse, checked, new_job, store_works
 from trainshed.core.errors import Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
-from trainshed.store.port import JobQuery
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.JobService"
 _COLLECTION: Final = Collection.CUSTOM_JOBS
-_DEFAULT_PAGE: Final = 100
-_LARGEST_PAGE: Final = 100
 
 
 def check_create(
@@ -83,33 +78,13 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    parent = known_location(request.parent)
     passes = compile_job_filter(request.filter, views.STATES)
     mask = Mask(request.read_mask, views.CUSTOM_JOB)
-    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
-    page = await list_jobs(
-        call.services.reader,
-        JobQuery(
-            parent.project_id, Api.VERTEX, parent.location, limit=size, collection=_COLLECTION
-        ),
-        passes,
-        token=request.page_token,
-        question=(str(parent), request.filter),
-    )
+    page = await page_of(call, request, _COLLECTION, passes)
     return pool.message_class("google.cloud.aiplatform.v1.ListCustomJobsResponse")(
         custom_jobs=[mask.apply(views.custom_job(of_kind(job, Job))) for job, _ in page.jobs],
         next_page_token=page.next_token,
     )
-
-
-async def cancel(call: Call, request: Any) -> Message:
-    await cancel_for_user(call.services, read_vertex_name(request.name, _COLLECTION))
-    return pool.message_class("google.protobuf.Empty")()
-
-
-async def delete(call: Call, request: Any) -> Message:
-    name = read_vertex_name(request.name, _COLLECTION)
-    return operation_views.finished(await delete_for_user(call.services, name))
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
@@ -126,8 +101,8 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.CreateCustomJob": create,
     f"{_SERVICE}.GetCustomJob": get,
     f"{_SERVICE}.ListCustomJobs": list_,
-    f"{_SERVICE}.CancelCustomJob": cancel,
-    f"{_SERVICE}.DeleteCustomJob": delete,
+    f"{_SERVICE}.CancelCustomJob": cancelling(_COLLECTION),
+    f"{_SERVICE}.DeleteCustomJob": deleting(_COLLECTION),
 }
 
 

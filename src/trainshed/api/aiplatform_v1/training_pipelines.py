@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import operation_views, pipeline_views
+from trainshed.api.aiplatform_v1 import pipeline_views
+from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
@@ -18,14 +19,11 @@ from trainshed.api.filters.jobs import JobTest, compile_job_filter
 from trainshed.api.filters.matching import text_test
 from trainshed.api.filters.syntax import Comparison
 from trainshed.api.jobs import (
-    cancel_for_user,
-    delete_for_user,
     of_kind,
     read_vertex_name,
     read_work,
 )
 from trainshed.api.masks import Mask
-from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.parents import LocationName
 from trainshed.api.services import Services
 from trainshed.api.submission import (
@@ -46,14 +44,12 @@ from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
 from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.PipelineService"
 _COLLECTION: Final = Collection.PIPELINES
 _TRIAL: Final = f"{FIELD}.trial_job_spec"
-_PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,23 +114,13 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    parent = known_location(request.parent)
     passes = compile_job_filter(
         request.filter,
         pipeline_views.STATES,
         {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
     )
     mask = Mask(request.read_mask, pipeline_views.PIPELINE)
-    size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
-    page = await list_jobs(
-        call.services.reader,
-        JobQuery(
-            parent.project_id, Api.VERTEX, parent.location, limit=size, collection=_COLLECTION
-        ),
-        passes,
-        token=request.page_token,
-        question=(str(parent), request.filter),
-    )
+    page = await page_of(call, request, _COLLECTION, passes)
     return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
         training_pipelines=[
             mask.apply(pipeline_views.training_pipeline(of_kind(work, Pipeline)))
@@ -144,22 +130,12 @@ async def list_(call: Call, request: Any) -> Message:
     )
 
 
-async def cancel(call: Call, request: Any) -> Message:
-    await cancel_for_user(call.services, read_vertex_name(request.name, _COLLECTION))
-    return pool.message_class("google.protobuf.Empty")()
-
-
-async def delete(call: Call, request: Any) -> Message:
-    name = read_vertex_name(request.name, _COLLECTION)
-    return operation_views.finished(await delete_for_user(call.services, name))
-
-
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.CreateTrainingPipeline": create,
     f"{_SERVICE}.GetTrainingPipeline": get,
     f"{_SERVICE}.ListTrainingPipelines": list_,
-    f"{_SERVICE}.CancelTrainingPipeline": cancel,
-    f"{_SERVICE}.DeleteTrainingPipeline": delete,
+    f"{_SERVICE}.CancelTrainingPipeline": cancelling(_COLLECTION),
+    f"{_SERVICE}.DeleteTrainingPipeline": deleting(_COLLECTION),
 }
 
 

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import operation_views, tuning_views, views
+from trainshed.api.aiplatform_v1 import tuning_views, views
+from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
@@ -14,14 +15,11 @@ from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.jobs import (
-    cancel_for_user,
-    delete_for_user,
     of_kind,
     read_vertex_name,
     read_work,
 )
 from trainshed.api.masks import Mask
-from trainshed.api.paging import list_jobs, page_size
 from trainshed.api.services import Services
 from trainshed.api.submission import checked, new_tuning_job, store_works
 from trainshed.core.errors import Violation
@@ -29,14 +27,11 @@ from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
 from trainshed.core.study.trials import Trial
 from trainshed.core.tuning.records import TuningJob
-from trainshed.store.port import JobQuery
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.JobService"
 _COLLECTION: Final = Collection.TUNING_JOBS
-_DEFAULT_PAGE: Final = 100
-_LARGEST_PAGE: Final = 100
 
 
 def check_create(
@@ -92,19 +87,9 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    parent = known_location(request.parent)
     passes = compile_job_filter(request.filter, views.STATES)
     mask = Mask(request.read_mask, tuning_views.TUNING_JOB)
-    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
-    page = await list_jobs(
-        call.services.reader,
-        JobQuery(
-            parent.project_id, Api.VERTEX, parent.location, limit=size, collection=_COLLECTION
-        ),
-        passes,
-        token=request.page_token,
-        question=(str(parent), request.filter),
-    )
+    page = await page_of(call, request, _COLLECTION, passes)
     with_trials = mask.shows("trials")
     shown: list[Message] = []
     for work, _ in page.jobs:
@@ -118,22 +103,12 @@ async def list_(call: Call, request: Any) -> Message:
     )
 
 
-async def cancel(call: Call, request: Any) -> Message:
-    await cancel_for_user(call.services, read_vertex_name(request.name, _COLLECTION))
-    return pool.message_class("google.protobuf.Empty")()
-
-
-async def delete(call: Call, request: Any) -> Message:
-    name = read_vertex_name(request.name, _COLLECTION)
-    return operation_views.finished(await delete_for_user(call.services, name))
-
-
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.CreateHyperparameterTuningJob": create,
     f"{_SERVICE}.GetHyperparameterTuningJob": get,
     f"{_SERVICE}.ListHyperparameterTuningJobs": list_,
-    f"{_SERVICE}.CancelHyperparameterTuningJob": cancel,
-    f"{_SERVICE}.DeleteHyperparameterTuningJob": delete,
+    f"{_SERVICE}.CancelHyperparameterTuningJob": cancelling(_COLLECTION),
+    f"{_SERVICE}.DeleteHyperparameterTuningJob": deleting(_COLLECTION),
 }
 
 
