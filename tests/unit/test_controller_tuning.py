@@ -24,7 +24,14 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import open_inline
 from trainshed.store.studies import Studies
-from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
+from trainshed.studies.port import (
+    AdvisorFailed,
+    Curve,
+    EngineMissing,
+    Proposals,
+    Seen,
+    StoppingVerdict,
+)
 
 SECOND = 10**9
 
@@ -55,10 +62,10 @@ class Advisor(CountingAdvisor):
 class House:
     """A store with one tuning job, and a clock that a test sets."""
 
-    def __init__(self, job: TuningJob) -> None:
+    def __init__(self, job: TuningJob, advisor: Advisor | None = None) -> None:
         self.store = open_inline()
         self.now = job.created
-        self.advisor, self.metrics = Advisor(), MadeUpMetrics()
+        self.advisor, self.metrics = advisor or Advisor(), MadeUpMetrics()
         self.uid = job.uid
         self._doors = doors(
             self.store, lambda: self.now, advisor=self.advisor, metrics=self.metrics
@@ -80,15 +87,15 @@ class House:
         return asyncio.run(self._looks())
 
     async def _looks(self) -> Next:
-        found = await self._look()
+        found = await self.look_once()
         await asyncio.sleep(0)
         while self.woken:
             self.woken = False
-            found = await self._look()
+            found = await self.look_once()
             await asyncio.sleep(0)
         return found
 
-    async def _look(self) -> Next:
+    async def look_once(self) -> Next:
         live = await self.store.ledger.load(self.uid)
         assert live is not None
         found = await self.reconciler.reconcile(live, ())
@@ -98,9 +105,9 @@ class House:
 
     def is_seen(self, number: int, state: JobState) -> None:
         """The job of a trial is in that state from now on."""
-        asyncio.run(self._move(number, state))
+        asyncio.run(self.move(number, state))
 
-    async def _move(self, number: int, state: JobState) -> None:
+    async def move(self, number: int, state: JobState) -> None:
         trial = (await self.store.studies.trial(StudyUid(self.uid), number)).trial
         live = await self.store.ledger.load(trial.job)
         assert live is not None and isinstance(live.job, Job)
@@ -319,3 +326,57 @@ async def _cancel(house: House) -> None:
     assert live is not None
     wish = CancelRequested(CancelCause.USER, house.now)
     await house.store.intake.request_cancel(live.job.name, wish)
+
+
+def test_trials_that_end_while_a_suggestion_is_worked_out_are_followed_too() -> None:
+    """SPEC §6, parallel trials: who asked for one and wants two by then asks again at once."""
+    house = House(tuning(trials=6, parallel=2))
+    house.look()
+    for number in (1, 2):
+        house.is_seen(number, JobState.RUNNING)
+        house.reports(number, at(1, 0.5, 10))
+    house.is_seen(1, JobState.SUCCEEDED)
+    asyncio.run(_both_end(house))
+    found = house.look()
+    assert isinstance(found.job, TuningJob)
+    assert [each.number for each in found.job.running] == [3, 4]
+
+
+async def _both_end(house: House) -> None:
+    """The second trial ends after the look that asked for the first one's successor."""
+    await house.look_once()
+    await house.move(2, JobState.SUCCEEDED)
+    await asyncio.sleep(0)
+    await house.look_once()
+    assert house.woken
+
+
+class Uninstalled(Advisor):
+    """The engine's library is not there until `installed`."""
+
+    installed = False
+
+    async def suggest(
+        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+    ) -> Proposals:
+        if not self.installed:
+            raise EngineMissing("Install trainshed[optuna].")
+        return await super().suggest(spec, trials, count, seed)
+
+
+def test_a_job_waits_for_an_engine_that_is_not_installed() -> None:
+    """No job is lost by a wrong setting: it waits, says what for, and goes on when the engine is there."""
+    house = House(tuning(trials=2, parallel=1), Uninstalled())
+    found = house.look()
+    assert found.commit is not None
+    (told,) = [entry for entry in found.commit.timeline if entry.kind == "waiting"]
+    assert "Install trainshed[optuna]" in told.message
+    assert house.look().commit is None, "it is told once"
+    Uninstalled.installed = True
+    try:
+        found = house.look()
+    finally:
+        Uninstalled.installed = False
+    assert isinstance(found.job, TuningJob)
+    assert [each.number for each in found.job.running] == [1]
+    assert not found.job.waits_for_engine

@@ -37,6 +37,7 @@ class TuningReconciler:
     def __init__(self, doors: Doors, wake: Callable[[JobUid], None]) -> None:
         self._doors = doors
         self._curves = Curves(doors.studies)
+        self._wake = wake
         self._proposing = Proposing(doors.advisor, wake)
 
     def close(self) -> None:
@@ -170,7 +171,10 @@ class TuningReconciler:
         points = answer.proposals.parameters[:count]
         pairs = [(parameters, self._doors.new_uid()) for parameters in points]
         exhausted = answer.proposals.exhausted and len(pairs) < count
-        return begin(turn, pairs, exhausted=exhausted)
+        begun = begin(turn, pairs, exhausted=exhausted)
+        if machine.wanted(turn.job):
+            self._wake(job.uid)  # More than were asked for are wanted by now.
+        return begun
 
 
 def seen(trial: Trial) -> Seen:
