@@ -13,6 +13,7 @@ from trainshed.controller.advancing import Advancing
 from trainshed.controller.alarms import Alarms
 from trainshed.controller.carrier import Hands
 from trainshed.controller.carrying import Carrying
+from trainshed.controller.gathering import Gathering
 from trainshed.controller.inboxes import Inbox, Inboxes
 from trainshed.controller.parents import Doors, Parents, parent_of
 from trainshed.controller.pipelines import PipelineReconciler
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 
 _TIDY = 1.0
 """Seconds that a stopping service gives to the clearing up after finished jobs."""
-_METRICS = 0.2
-"""Seconds in which what trials measure is gathered before their tuning job looks at it."""
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -106,7 +105,7 @@ class Controller:
         self._watchers = Watchers(logs, self._hands.buckets, now, self.report)
         self._watching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
-        self._measured: dict[JobUid, asyncio.TimerHandle] = {}
+        self._gathering = Gathering(self.wake)
         self._closing = False
 
     async def start(self) -> None:
@@ -136,8 +135,7 @@ class Controller:
         busy = self._inboxes.close()
         self._tuning.close()
         self._alarms.close()
-        for handle in self._measured.values():
-            handle.cancel()
+        self._gathering.close()
         self._watchers.close()
         self._advancing.close()
         for task in (self._watching, self._settling):
@@ -313,13 +311,7 @@ class Controller:
                 self.report(seen.job_uid, event_of(seen))
 
     def _metrics_written(self, uid: JobUid) -> None:
-        """A trial has measured something: wakes the tuning job that it belongs to, some times a second at most."""
         job = self._stored(uid)
         parent = parent_of(job) if job else None
-        if parent is not None and parent not in self._measured and not self._closing:
-            loop = asyncio.get_running_loop()
-            self._measured[parent] = loop.call_later(_METRICS, self._look_at_metrics, parent)
-
-    def _look_at_metrics(self, uid: JobUid) -> None:
-        del self._measured[uid]
-        self.wake(uid)
+        if parent is not None and not self._closing:
+            self._gathering.measured(parent)
