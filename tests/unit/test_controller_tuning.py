@@ -380,3 +380,24 @@ def test_a_job_waits_for_an_engine_that_is_not_installed() -> None:
     assert isinstance(found.job, TuningJob)
     assert [each.number for each in found.job.running] == [1]
     assert not found.job.waits_for_engine
+
+
+def test_the_history_is_not_read_while_a_suggestion_is_worked_out() -> None:
+    """DESIGN §3.6: a trial that measures all the time costs no look at all the others."""
+    house = House(tuning(trials=3, parallel=2))
+    reads: list[int] = []
+    history = house.store.studies.history
+
+    async def counted(studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
+        reads.append(len(studies))
+        return await history(studies)
+
+    house.store.studies.history = counted
+    house.advisor.fails = True
+    asyncio.run(_looks_thrice(house))
+    assert len(reads) == 1
+
+
+async def _looks_thrice(house: House) -> None:
+    for _ in range(3):
+        await house.look_once()

@@ -1,7 +1,7 @@
 """Works that run through other works, tuning jobs and pipelines: each time one is woken, it is looked at anew.
 
 What is stored of them and of the jobs they made says what to do next; what reconcilers hold in memory beside it, learning
-curves and how suggestions failed, saves work or patience and may be lost at any time. The loop that calls `apply` works
+curves and answers of the advisor, saves work and may be lost at any time. The loop that calls `apply` works
 off one work at a time by itself.
 """
 

@@ -52,10 +52,14 @@ class Proposing:
         answer = self._answers.pop(job.uid, None)
         if answer is not None:
             return answer
-        asking = self._asking.get(job.uid)
-        if asking is None or asking.done():
+        if self.is_idle(job.uid):
             self._asking[job.uid] = asyncio.create_task(self._ask(job, tuple(shown), count))
         return None
+
+    def is_idle(self, uid: JobUid) -> bool:
+        """Whether nothing is asked for the job, and no answer waits: only then `take` looks at `shown`."""
+        asking = self._asking.get(uid)
+        return uid not in self._answers and (asking is None or asking.done())
 
     def forget(self, uid: JobUid) -> None:
         """The job wants no further trial."""

@@ -125,7 +125,8 @@ class TuningReconciler:
         """The job's own trials as this turn has made them, and all that its algorithm is shown, both ascending by number;
         nothing where nobody needs them."""
         job = turn.job
-        if not machine.wanted(job) and job.spec.study.limits == Limits():
+        asks = machine.wanted(job) and self._proposing.is_idle(job.uid)
+        if not asks and job.spec.study.limits == Limits():
             return [], []
         history = await self._doors.studies.history((*job.spec.resumed, job.study))
         trials = {trial.number: trial for trial in (*history, *turn.trials)}
