@@ -1,5 +1,7 @@
 """When trials are stopped early and when a study ends by itself (SPEC §6, facts §7.2)."""
 
+from dataclasses import dataclass
+
 from trainshed.core.specs import syntax
 from trainshed.core.specs.request import Section
 from trainshed.core.study.spec import (
@@ -26,9 +28,9 @@ def read_stopping(study: Section, parameters: tuple[Parameter, ...]) -> Stopping
     """The one early stopping rule of a Vertex StudySpec, None if there is none."""
     rule = _only(study, _RULES)
     if rule == "convexAutomatedStoppingSpec":
-        return _read_convex(study.section(rule), parameters)
+        return _read_convex(study.section(rule), parameters, _CONVEX)
     if rule == "convexStopConfig":
-        return _read_old_convex(study.section(rule), parameters)
+        return _read_convex(study.section(rule), parameters, _OLD_CONVEX)
     flag = study.section(rule).flag("useElapsedDuration") if rule else False
     return _plain(rule, flag)
 
@@ -55,31 +57,33 @@ def _plain(rule: str, use_elapsed: bool) -> Stopping | None:
     return MedianStopping(use_elapsed) if rule else None
 
 
-def _read_convex(rule: Section, parameters: tuple[Parameter, ...]) -> ConvexStopping:
-    most, least = _count(rule, "maxStepCount"), _count(rule, "minStepCount")
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What one of the two forms of the convex rule calls its fields."""
+
+    least: str
+    most: str
+    enough: str
+    elapsed: str
+
+
+_CONVEX = _Names("minStepCount", "maxStepCount", "minMeasurementCount", "useElapsedDuration")
+_OLD_CONVEX = _Names("minNumSteps", "maxNumSteps", "autoregressiveOrder", "useSeconds")
+"""The deprecated form, whose autoregressive order is how many measurements a trial needs."""
+
+
+def _read_convex(rule: Section, parameters: tuple[Parameter, ...], names: _Names) -> ConvexStopping:
+    most, least = _count(rule, names.most), _count(rule, names.least)
     if 0 < most < least:
-        rule.fault("minStepCount", f"It must be at most {rule.at('maxStepCount')}, {most}.")
+        rule.fault(names.least, f"It must be at most {rule.at(names.most)}, {most}.")
     return ConvexStopping(
         max_steps=most,
         min_steps=least,
-        min_measurements=_count(rule, "minMeasurementCount") or _LEAST_MEASUREMENTS,
+        min_measurements=_count(rule, names.enough) or _LEAST_MEASUREMENTS,
         learning_rate=_learning_rate(rule, parameters),
-        use_elapsed=rule.flag("useElapsedDuration"),
+        use_elapsed=rule.flag(names.elapsed),
+        # The deprecated form has no such field, and nothing else is let through to here.
         update_all_stopped=rule.flag("updateAllStoppedTrials"),
-    )
-
-
-def _read_old_convex(rule: Section, parameters: tuple[Parameter, ...]) -> ConvexStopping:
-    """The deprecated form, whose autoregressive order is how many measurements a trial needs."""
-    most, least = _count(rule, "maxNumSteps"), _count(rule, "minNumSteps")
-    if 0 < most < least:
-        rule.fault("minNumSteps", f"It must be at most {rule.at('maxNumSteps')}, {most}.")
-    return ConvexStopping(
-        max_steps=most,
-        min_steps=least,
-        min_measurements=_count(rule, "autoregressiveOrder") or _LEAST_MEASUREMENTS,
-        learning_rate=_learning_rate(rule, parameters),
-        use_elapsed=rule.flag("useSeconds"),
     )
 
 
