@@ -221,3 +221,18 @@ def given_by_env(service: Service) -> dict[str, str]:
         timeout=60,
     ).stdout
     return dict(row.split("=", 1) for row in shell.split("\0") if row)
+
+
+def seen_by(program: Path, *arguments: str, variables: dict[str, str]) -> dict[str, Any]:
+    """Run a client's program and return the JSON of its one line `SEEN ...`."""
+    done = subprocess.run(
+        [sys.executable, str(program), *arguments],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
+    return json.loads(line.removeprefix("SEEN "))

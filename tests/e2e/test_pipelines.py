@@ -6,8 +6,6 @@ whether a pipeline is over.
 
 import importlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, given_by_env
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, given_by_env, seen_by
 from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
@@ -149,17 +147,7 @@ def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     def run(transport: str) -> dict[str, Any]:
         endpoint = service.rest if transport == "rest" else service.extra["grpc_tls"]
         given = (transport, endpoint, service.token, str(scratch), SKLEARN, SERVING, package, LEAVE)
-        done = subprocess.run(
-            [sys.executable, str(program), *given],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
-        return json.loads(line.removeprefix("SEEN "))
+        return seen_by(program, *given, variables=variables)
 
     with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
         yield dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))

@@ -5,8 +5,6 @@ SDK looks only every five seconds whether a job is over.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import SKLEARN, Service, given_by_env
+from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
 from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
 
 _PROGRAM = """
@@ -125,17 +123,7 @@ def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def run(transport: str) -> dict[str, Any]:
         given = (transport, endpoints[transport], package, SKLEARN, service.token)
-        done = subprocess.run(
-            [sys.executable, str(program), *given],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
-        return json.loads(line.removeprefix("SEEN "))
+        return seen_by(program, *given, variables=variables)
 
     with ThreadPoolExecutor(len(endpoints)) as pool:
         yield dict(zip(endpoints, pool.map(run, endpoints), strict=True))

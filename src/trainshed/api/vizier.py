@@ -6,7 +6,7 @@ else once more. What takes long is in `study_operations`.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from trainshed.api.paging import decode_token, encode_token
 from trainshed.api.parents import LocationName
@@ -23,7 +23,7 @@ from trainshed.core.specs.request import Faults
 from trainshed.core.study import changes
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.proposing import GivenTrial, parse_trial
-from trainshed.core.study.reading import GivenMeasurement, read_measurement
+from trainshed.core.study.reading import GivenMeasurement, GivenMetric, read_measurement
 from trainshed.core.study.studies import Study, StudyState
 from trainshed.core.study.trials import Measurement, StudyUid, Trial
 from trainshed.store.port import StaleCommit
@@ -34,6 +34,21 @@ _TRIES: Final = 5
 _SCAN: Final = 2_000
 _CHUNK: Final = 250
 _ALL: Final = 1_000_000
+
+
+def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> GivenMeasurement:
+    """A Measurement message that stands at `path` in the request. `elapsed`, `metric`: what the API calls these fields."""
+    span = getattr(message, elapsed)
+    return GivenMeasurement(
+        path,
+        elapsed,
+        tuple(
+            GivenMetric(f"{path}.metrics[{index}]", metric, getattr(one, metric), one.value)
+            for index, one in enumerate(message.metrics)
+        ),
+        message.step_count,
+        span.seconds * 10**9 + span.nanos,
+    )
 
 
 def read_study_name(text: str, *, of_ml: bool, field: str = "name") -> StudyName:

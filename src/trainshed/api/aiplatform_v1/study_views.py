@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from trainshed.api import vizier
 from trainshed.api.timestamps import set_micros
-from trainshed.core.study.reading import GivenMeasurement, GivenMetric, GivenParameter
+from trainshed.core.study.reading import GivenParameter
 from trainshed.core.study.studies import Study, StudyState
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -42,19 +43,10 @@ def given_parameters(trial: Any, path: str) -> Iterator[GivenParameter]:
         )
 
 
-def given_measurement(message: Any, path: str) -> GivenMeasurement:
-    """A Measurement message that stands at `path` in the request."""
-    elapsed = message.elapsed_duration
-    return GivenMeasurement(
-        path,
-        "elapsed_duration",
-        tuple(
-            GivenMetric(f"{path}.metrics[{index}]", "metric_id", metric.metric_id, metric.value)
-            for index, metric in enumerate(message.metrics)
-        ),
-        message.step_count,
-        elapsed.seconds * 10**9 + elapsed.nanos,
-    )
+given_measurement = partial(
+    vizier.given_measurement, elapsed="elapsed_duration", metric="metric_id"
+)
+"""`vizier.given_measurement` of this API's messages."""
 
 
 @cache

@@ -6,18 +6,19 @@ its type; a measurement has `elapsedTime`.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from trainshed.api import vizier
 from trainshed.api.services import Services
 from trainshed.api.timestamps import set_micros
 from trainshed.api.vizier import with_measurements
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
-from trainshed.core.study.reading import GivenMeasurement, GivenMetric, GivenParameter
+from trainshed.core.study.reading import GivenParameter
 from trainshed.core.study.spec import Value
 from trainshed.core.study.studies import Study, StudyState
 from trainshed.core.study.trials import Measurement, Trial, TrialState
@@ -88,19 +89,8 @@ def given_parameters(message: Any, path: str) -> Iterator[GivenParameter]:
         yield GivenParameter(f"{path}.parameters[{index}]", "parameter", entry.parameter, value)
 
 
-def given_measurement(message: Any, path: str) -> GivenMeasurement:
-    """A Measurement message that stands at `path` in the request."""
-    elapsed = message.elapsed_time
-    return GivenMeasurement(
-        path,
-        "elapsed_time",
-        tuple(
-            GivenMetric(f"{path}.metrics[{index}]", "metric", metric.metric, metric.value)
-            for index, metric in enumerate(message.metrics)
-        ),
-        message.step_count,
-        elapsed.seconds * 10**9 + elapsed.nanos,
-    )
+given_measurement = partial(vizier.given_measurement, elapsed="elapsed_time", metric="metric")
+"""`vizier.given_measurement` of this API's messages."""
 
 
 def _set_trial(
