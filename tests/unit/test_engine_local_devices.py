@@ -13,6 +13,7 @@ from trainshed.engines.local.devices import (
     Device,
     FakeDevices,
     NvmlDevices,
+    Part,
     accelerator_type,
     choose,
     totals,
@@ -61,7 +62,7 @@ def test_of_the_right_type_first_then_those_that_the_fewest_have() -> None:
 
 
 def test_a_part_of_a_gpu_is_called_by_its_uuid() -> None:
-    part = Device(0, "MIG-1", "NVIDIA H200 MIG 1g.18gb", 16 * GIB, slice=True)
+    part = Device(0, "MIG-1", "NVIDIA H200 MIG 1g.18gb", 16 * GIB, 0, Part(0, 7, 0))
     assert choose([part], 1, "", ()) == "MIG-1"
 
 
@@ -89,6 +90,9 @@ class Nvml(ModuleType):
             "Shutdown": self._end,
             "DeviceGetCount": lambda: 2,
             "DeviceGetHandleByIndex": self._whole,
+            "DeviceGetMinorNumber": self._minor,
+            "DeviceGetGpuInstanceId": {"part": 7}.__getitem__,
+            "DeviceGetComputeInstanceId": {"part": 0}.__getitem__,
             "DeviceGetUUID": "GPU-{}".format,
             "DeviceGetName": self._name,
             "DeviceGetMemoryInfo": self._memory,
@@ -109,6 +113,10 @@ class Nvml(ModuleType):
 
     def _whole(self, index: int) -> int:
         return index
+
+    def _minor(self, index: int) -> int:
+        """The driver need not number its files as the bus is ordered."""
+        return 3 - index
 
     def _name(self, handle: object) -> bytes:
         return b"NVIDIA H200"
@@ -134,9 +142,10 @@ def test_what_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", library)
     whole, part = NvmlDevices({}).find()
-    assert whole == Device(0, "GPU-0", "NVIDIA H200", 139 * GIB)
+    assert whole == Device(0, "GPU-0", "NVIDIA H200", 139 * GIB, minor=3)
     assert (whole.accelerator, whole.word) == ("NVIDIA_H200_141GB", "0")
-    assert (part.index, part.slice, part.word) == (1, True, "GPU-part")
+    assert (part.index, part.minor, part.word) == (1, 2, "GPU-part")
+    assert part.part == Part(0, 7, 0)
     assert NvmlDevices({"CUDA_VISIBLE_DEVICES": "0"}).find() == (whole,)
     assert library.open == 0
 

@@ -6,13 +6,24 @@ from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
+from trainshed.engines.local.documents import (
+    Ground,
+    Host,
+    hosts_text,
+    launch_document,
+    outermost,
+)
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
 HOST = Host(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
+GROUND = Ground(
+    hidden=("/data",),
+    storage_socket="/data/buckets.sock",
+    ambient={"PIP_INDEX_URL": "http://127.0.0.1/simple", "SECRET": "x", "PATH": "/service"},
+)
 PLAN = LaunchPlan(
     job_uid=JobUid(5),
     attempt=2,
@@ -39,10 +50,7 @@ def document(
         directory=Path("/data/slots/5/2/workerpool1-0"),
         hosts=Path("/data/slots/5/2/hosts"),
         logs=Path("/data/logs/5/2/workerpool1-0"),
-        hidden=("/data",),
-        read_only=(),
-        storage_socket="/data/buckets.sock",
-        ambient={"PIP_INDEX_URL": "http://127.0.0.1/simple", "SECRET": "x", "PATH": "/service"},
+        ground=GROUND,
     )
 
 

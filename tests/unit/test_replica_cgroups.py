@@ -21,17 +21,17 @@ def test_version_2_uses_the_nearest_group_that_hands_its_controllers_on(tmp_path
     membership = v2_tree(tmp_path, "user/service", {"user": "memory cpu"})
     found = cgroups.find_bases(str(tmp_path), str(membership))
     # A drawn tree makes no control files in a new group, so nothing may be put into one.
-    assert found == ("", "")
+    assert found == ("", "", "")
     assert not list((tmp_path / "user").glob("trainshed-probe*"))
 
 
 def test_version_2_without_delegation_offers_nothing(tmp_path: Path) -> None:
     membership = v2_tree(tmp_path, "user/service", {"user": "pids"})
-    assert cgroups.find_bases(str(tmp_path), str(membership)) == ("", "")
+    assert cgroups.find_bases(str(tmp_path), str(membership)) == ("", "", "")
 
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
-    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "")
+    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "", "")
     groups = cgroups.Groups("", "", "name")
     groups.create(1 << 20, 100)
     groups.enter()

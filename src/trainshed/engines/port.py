@@ -5,21 +5,35 @@ shim's record, never from an engine. Conformance suite: tests/contract/engines.
 """
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.secrets import SecretRef
+from trainshed.core.terminals import Autopsy, TerminalWish
 
 
 class EngineUnavailable(Exception):
     """The engine cannot answer now; the same call may be made again."""
 
 
+class LevelUnavailable(Exception):
+    """The isolation that an operator demands cannot be had on this machine. The message says why, and what can."""
+
+
 class LaunchRejected(Exception):
     """The engine will never run this. The message says why and what would run."""
+
+
+class SecretMissing(LaunchRejected):
+    """A secret that the job names is not there any more. That is the job's affair, not the service's."""
+
+
+class TerminalRefused(Exception):
+    """There is no shell to be had there. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +41,10 @@ class Capabilities:
     """What the engine can promise on this host; `doctor` and the docs show it.
 
     `addresses`: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
-    `memory_limit`: how it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
-    verdict, a moment later).
+    `isolation`: how far programs are kept apart, a level of the engine's; `not_stronger`: (level, why it does not work
+    here) of those that would keep them further apart. `process_limit`: like `memory_limit`, "" = there is none.
+    `images`: container images can be run. `memory_limit`: how it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
+    verdict, a moment later). `terminals`: it offers `Terminals`.
     """
 
     enforced_memory: bool
@@ -38,6 +54,11 @@ class Capabilities:
     addresses: str
     durable: bool
     memory_limit: str = "kernel"
+    terminals: bool = False
+    isolation: str = ""
+    not_stronger: tuple[tuple[str, str], ...] = ()
+    process_limit: str = ""
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +95,8 @@ class SlotRequest:
 class Slot:
     """A replica's place: `host` is what peers use to reach it (hostname or literal address), `port` the
     one it may bind there, `address` the IP behind it. `devices`: what CUDA_VISIBLE_DEVICES is for it, None if the
-    replica asked for no accelerators ("" = it asked, and there are none)."""
+    replica asked for no accelerators ("" = it asked, and there are none). `users`: the first of the machine's user numbers
+    that are its own, 0 = none are."""
 
     replica: ReplicaId
     node: str
@@ -83,6 +105,7 @@ class Slot:
     address: str
     port: int
     devices: str | None = None
+    users: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +187,45 @@ class Fault(enum.StrEnum):
 EngineEvent = SlotStarted | SlotExited | SlotLost | LinesWritten | MetricsWritten | NodeChanged
 
 
+class SecretDoor(Protocol):
+    """Where an engine learns the secrets that launch plans hold marks of (`core.secrets`), at the last moment. What it
+    learns goes to the program and to nothing that is stored or shown."""
+
+    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
+        """The value of each. Fast: a start waits for it. Raises SecretMissing, LaunchRejected (it cannot be opened),
+        EngineUnavailable."""
+        ...
+
+
+class Terminal(Protocol):
+    """A shell in a replica, as its caller sees it. One reader and one writer at a time."""
+
+    @property
+    def status(self) -> int | None:
+        """What the shell ended with, in a shell's own numbers; None while it runs, and if it went with its replica."""
+        ...
+
+    async def read(self) -> bytes:
+        """What it shows next; b"" once it is over."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Type that. Waits for a shell that does not read; nothing if it is over."""
+        ...
+
+    async def end_input(self) -> None:
+        """There is no more to be typed."""
+        ...
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The terminal has another size."""
+        ...
+
+    def close(self) -> None:
+        """Hang up: the shell ends. Twice is fine."""
+        ...
+
+
 class Engine(Protocol):
     """All methods are idempotent per (job_uid, attempt[, replica, incarnation]) and survive a restart of
     the service: state is found again on disk or in the cluster, never only in memory."""
@@ -229,4 +291,42 @@ class Engine(Protocol):
 
     def watch(self) -> AsyncIterator[EngineEvent]:
         """Events in the order seen, per replica: started, lines and metrics…, exited|lost. One reader."""
+        ...
+
+
+class Terminals(Protocol):
+    """What an engine offers besides if its capabilities say `terminals`."""
+
+    async def open_terminal(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        wish: TerminalWish,
+    ) -> Terminal:
+        """A shell beside the program of one live incarnation: in its view of the machine, with its rights and within its
+        limits, and ended with it. It neither keeps the replica alive nor decides how it ends. Raises TerminalRefused."""
+        ...
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        """What is kept of the job's failed replicas, by attempt and replica. Never blocks. A replica's files are kept when
+        its slot is released, if it failed and was not stopped; as long as the engine is told to."""
+        ...
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+    ) -> Terminal:
+        """The same shell where nothing runs any more: in a view as the program had it, over the files that it left, with
+        its environment but for secrets. Raises TerminalRefused."""
+        ...
+
+    def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        """The files, as a tar archive. Raises TerminalRefused when it is first asked for some."""
+        ...
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        """Keep it no longer; whether there was any. Raises TerminalRefused: a shell is open in it."""
         ...

@@ -12,11 +12,14 @@ from trainshed.replica import (
     cgroups,
     guardian,
     handover,
+    layers,
     program,
     protocol,
     sandbox,
+    socket_calls,
     stall,
     system,
+    view,
 )
 
 
@@ -75,38 +78,94 @@ def _guard(control: socket.socket, output: int, errors: int) -> None:
     files = os.path.join(message["slot"], protocol.FILES)
     namespaced = plan.level != protocol.LEVEL_SESSION
 
-    def prepare() -> None:
-        program.make_directories(files)
-        if namespaced:
-            _view(plan, message["slot"], files).enter()
-
-    if plan.stall_after > 0:
-        plan.environ.setdefault(*stall.ENVIRONMENT)
+    groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base)
     main = program.Program(
         argv=plan.argv,
         environ=plan.environ,
-        directory=os.path.join(files, program.WORK),
+        directory=plan.directory or os.path.join(files, program.WORK),
         output=output,
         errors=errors,
-        groups=cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name),
+        groups=groups,
     )
+    seen = _view(plan, message["slot"], files)
+
+    def prepare() -> None:
+        # The service keeps what it makes to itself; directories on the way to what is shown are for everybody.
+        os.umask(0o022)
+        program.make_directories(files)
+        if namespaced:
+            seen.enter()
+            if not (plan.image and plan.level == protocol.LEVEL_USER):
+                system.forbid_inspection()  # There `drop` does, once it needs no more of /proc.
+        else:
+            system.forbid_new_privileges()
+        if plan.image:
+            _fit_image(plan, main, seen)
+        if plan.cluster_port or plan.certificate:
+            _be_asked(control, connect=bool(plan.certificate))
+
+    def settle() -> None:
+        groups.hold()
+        if namespaced:
+            sandbox.drop(plan.level, seen.owners, bool(plan.image))
+            if plan.pids_limit and not plan.pids_base:
+                program.limit_processes(plan.pids_limit)
+
+    if plan.stall_after > 0:
+        plan.environ.setdefault(*stall.ENVIRONMENT)
     guardian.Guardian(
-        control, namespaced, prepare, main, [output, errors], heard=receiver.rest
+        control,
+        main,
+        [output, errors],
+        namespaced=namespaced,
+        prepare=prepare,
+        settle=settle,
+        heard=receiver.rest,
     ).run()
 
 
-def _view(plan: protocol.LaunchDocument, slot: str, files: str) -> sandbox.View:
-    binds = [(os.path.join(files, program.HYPERTUNE), sandbox.HYPERTUNE)]
-    if plan.gcs_root:
-        binds.append((plan.gcs_root, sandbox.GCS))
-    if not program.lies_in_tmp(files):
+def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:
+    """What the image's own files say: who its user is, and where that one is at home."""
+    user, group, home = seen.user
+    plan.environ.setdefault("HOME", home)
+    layers.make_directory(plan.directory, 0o755, seen.owners)
+    layers.make_directory("/tmp", 0o1777, seen.owners)
+    if user or group:
+        if plan.level == protocol.LEVEL_USER:
+            return  # There is one user only, and it finds itself root.
+        main.run_as(user, group)
+
+
+def _be_asked(control: socket.socket, *, connect: bool) -> None:
+    """Let the shim make some calls in the program's place; without it, where the kernel cannot do that."""
+    try:
+        handle = socket_calls.listen(connect=connect)
+    except OSError:
+        return
+    if handle >= 0:
+        handover.send(control, b"asked\n", handle)
+        os.close(handle)
+
+
+def _view(plan: protocol.LaunchDocument, slot: str, files: str) -> view.View:
+    binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
+    if not plan.image and not program.lies_in_tmp(files):
         binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
-    return sandbox.View(
+    return view.View(
         hostname=plan.hostname,
         hosts_file=plan.hosts,
         files=files,
         scratch=os.path.join(slot, "view"),
         binds=binds,
         hidden=plan.hidden,
+        covered=plan.covered,
         read_only=plan.read_only,
+        buckets=plan.buckets,
+        mounts=plan.mounts,
+        device_files=plan.devices,
+        user_range=plan.users,
+        image=plan.image,
+        layer=os.path.join(files, program.LAYER),
+        image_user=plan.image_user,
+        shm_bytes=plan.shm_bytes,
     )

@@ -1,4 +1,4 @@
-"""Control groups of a replica: memory limit, out-of-memory verdict, CPU share. Versions 1 and 2.
+"""Control groups of a replica: memory limit, out-of-memory verdict, CPU share, process limit. Versions 1 and 2.
 
 Owns one directory per replica and controller; the directories under which they are made are found once by
 `find_bases`. Runs on Python 3.6.
@@ -30,8 +30,8 @@ def _is_v2(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "cgroup.controllers"))
 
 
-def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tuple[str, str]":
-    """Directories (memory, cpu) under which this process may make groups with limits; "" where it may not.
+def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tuple[str, str, str]":
+    """Directories (memory, cpu, pids) under which this process may make groups with limits; "" where it may not.
 
     Version 1: this process's own group, so that limits set on the service hold for its replicas. Version 2: its
     parent group if that hands the controllers on, else its own (a group with processes cannot hand them on).
@@ -39,8 +39,8 @@ def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tupl
     try:
         lines = _read(membership).splitlines()
     except OSError:
-        return "", ""
-    memory = cpu = ""
+        return "", "", ""
+    memory = cpu = pids = ""
     for line in lines:
         _, controllers, path = line.split(":", 2)
         names = controllers.split(",")
@@ -48,6 +48,8 @@ def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tupl
             memory = memory or _v1_base(root, controllers, "memory", path)
         if "cpu" in names:
             cpu = cpu or _v1_base(root, controllers, "cpu", path)
+        if "pids" in names:
+            pids = pids or _v1_base(root, controllers, "pids", path)
     for line in lines:
         if line.startswith("0::"):
             path = line[3:].lstrip("/")
@@ -55,7 +57,8 @@ def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tupl
                 base = os.path.join(root, candidate).rstrip("/")
                 memory = memory or _v2_base(base, "memory")
                 cpu = cpu or _v2_base(base, "cpu")
-    return memory, cpu
+                pids = pids or _v2_base(base, "pids")
+    return memory, cpu, pids
 
 
 def _v1_base(root: str, controllers: str, name: str, path: str) -> str:
@@ -101,18 +104,31 @@ def memory_limit(base: str) -> int:
 class Groups:
     """One replica's control groups. Without bases it does nothing and knows nothing."""
 
-    __slots__ = ("_cpu", "_memory")
+    __slots__ = ("_cpu", "_inside", "_memory", "_outside", "_pids")
 
-    def __init__(self, memory_base: str, cpu_base: str, name: str) -> None:
+    def __init__(self, memory_base: str, cpu_base: str, name: str, pids_base: str = "") -> None:
         self._memory = os.path.join(memory_base, name) if memory_base else ""
         self._cpu = os.path.join(cpu_base, name) if cpu_base else ""
+        self._pids = os.path.join(pids_base, name) if pids_base else ""
+        self._inside: "list[int]" = []
+        self._outside: "list[int]" = []
 
     def directories(self) -> "list[str]":
         """Where they are, each once."""
-        return sorted({path for path in (self._memory, self._cpu) if path})
+        return sorted({path for path in (self._memory, self._cpu, self._pids) if path})
 
-    def create(self, memory_limit: int, cpu_weight: int) -> None:
-        """Make the groups, empty ones of an earlier incarnation anew. Limits: bytes; 100 per vCPU.
+    @property
+    def memory(self) -> str:
+        """The directory of the group that counts memory, "" = there is none."""
+        return self._memory
+
+    @property
+    def cpu(self) -> str:
+        """The directory of the group that shares out the processors, "" = there is none."""
+        return self._cpu
+
+    def create(self, memory_limit: int, cpu_weight: int, pids_limit: int = 0) -> None:
+        """Make the groups, empty ones of an earlier incarnation anew. Limits: bytes; 100 per vCPU; processes, 0 = none.
 
         Raises OSError: the limit that was promised cannot be set.
         """
@@ -127,6 +143,8 @@ class Groups:
             else:
                 shares = min(262144, max(2, cpu_weight * 1024 // 100))
                 _write(os.path.join(self._cpu, "cpu.shares"), str(shares))
+        if self._pids and pids_limit:
+            _write(os.path.join(self._pids, "pids.max"), str(pids_limit))
 
     def _limit_memory(self, limit: int) -> None:
         if _is_v2(self._memory):
@@ -141,13 +159,19 @@ class Groups:
             except OSError:
                 continue  # A kernel without swap accounting: nothing to turn off.
 
-    def enter(self) -> None:
-        """Move the calling process, which has one thread, in. Raises OSError."""
+    def hold(self) -> None:
+        """Open the ways in and out, for a process that will not be allowed to open them later. Raises OSError."""
         for path in self.directories():
             # By thread where that can be done: moving a process waits for every processor to have
             # noticed (a grace period of some milliseconds), moving the calling thread does not.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
-            _write(os.path.join(path, name), "0")
+            for place, held in ((path, self._inside), (os.path.dirname(path), self._outside)):
+                held.append(os.open(os.path.join(place, name), os.O_WRONLY | os.O_CLOEXEC))
+
+    def enter(self) -> None:
+        """Move the calling process, which has one thread and has called `hold`, in. Raises OSError."""
+        for handle in self._inside:
+            os.write(handle, b"0")
 
     @property
     def holds_memory(self) -> bool:
@@ -161,8 +185,8 @@ class Groups:
 
     def leave(self) -> None:
         """Move the calling process back to where groups are made. Only where `moves_cheaply`. Raises OSError."""
-        for path in self.directories():
-            _write(os.path.join(os.path.dirname(path), "tasks"), "0")
+        for handle in self._outside:
+            os.write(handle, b"0")
 
     def watch(self) -> int:
         """A handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there is none."""

@@ -123,6 +123,11 @@ class Reception:
             self._listener.close()
             self._listener = None
 
+    def hand_on(self, connection: socket.socket) -> None:
+        """Let go of a connection that somebody else serves from here on."""
+        self._events.drop(connection.fileno())
+        self._clients.remove(connection)
+
     def _listen(self) -> None:
         if self._listener is not None:
             self._events.add(self._listener.fileno(), self._accept)

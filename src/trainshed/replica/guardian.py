@@ -6,8 +6,10 @@ request to stop, notes how the main process ended, leaves no other process of th
 ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
 
 Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's group),
-`kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process). Guardian to shim: `started NS`, then
-`ended STATUS NS` (STATUS as of wait), or `failed TEXT` if the sandbox could not be made.
+`kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle beside it
+(`terminal`). Guardian to shim: `asked` with a file handle beside
+it (`socket_calls`), `started NS`, then `ended STATUS NS` (STATUS as of wait), or `failed TEXT` if the sandbox could not be
+made.
 """
 
 import os
@@ -15,7 +17,7 @@ import select
 import signal
 import socket
 
-from trainshed.replica import processes, program, system
+from trainshed.replica import handover, processes, program, system, terminal
 from trainshed.replica.segments import now
 
 TYPE_CHECKING = False
@@ -24,27 +26,31 @@ if TYPE_CHECKING:
 
 
 class Guardian:
-    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process namespace. `prepare` makes the sandbox.
-    `outputs`: handles to be closed here once the program has them."""
+    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process namespace. `prepare` makes the sandbox;
+    `settle` gives up what the program may not have, in whichever process becomes or starts it. `outputs`: handles to be closed here once the program has them."""
 
     def __init__(
         self,
         control: socket.socket,
-        namespaced: bool,
-        prepare: "Callable[[], None]",
         main: program.Program,
         outputs: "list[int]",
         *,
+        namespaced: bool,
+        prepare: "Callable[[], None]",
+        settle: "Callable[[], None]",
         heard: bytes = b"",
     ) -> None:
         self._control = control
         self._namespaced = namespaced
         self._prepare = prepare
+        self._settle = settle
         self._program = main
         self._outputs = outputs
         self._main = 0
         self._main_reaped = False
         self._inbox = heard
+        self._handed: "list[int]" = []
+        self._settled = False
 
     def run(self) -> None:
         """Do all of it; returns when nothing of the replica lives any more."""
@@ -76,10 +82,19 @@ class Guardian:
 
     def _start_main(self, close: "list[int]") -> "int | None":
         """Have the program run as soon as the shim says so. Returns a wait status if it cannot be run."""
+        if not self._program.argv:
+            self._close_outputs()
+            self._await_go()
+            self._say("started %d" % now())
+            return None
         if self._namespaced and self._program.can_spawn():
             self._await_go()
             at = now()
             try:
+                self._settle()
+                self._settled = True
+                # Another user is another process to the kernel: it forgets who our parent is to us.
+                system.die_with_parent(signal.SIGKILL)
                 self._main = self._program.spawn()
             except program.NotRun as refusal:
                 self._main_reaped = True
@@ -107,6 +122,8 @@ class Guardian:
                 self._control.close()
                 system.close_all([*close, gate_write])
                 if os.getppid() == parent and os.read(gate_read, 1):
+                    self._settle()
+                    system.die_with_parent(signal.SIGKILL)
                     self._program.become()
             except program.NotRun as refusal:
                 code = refusal.code
@@ -135,30 +152,53 @@ class Guardian:
         self._inbox = self._inbox.replace(b"go\n", b"", 1)
 
     def _watch(self, children: int) -> int:
-        """Serve the shim and reap orphans until the main process is over; returns its wait status."""
+        """Serve the shim and reap orphans until the main process is over; returns its wait status. Where there is none:
+        until there are no more shells."""
         poll = select.poll()
         poll.register(children, select.POLLIN)
         poll.register(self._control, select.POLLIN)
-        self._obey()
+        shells = terminal.Shells(self._program, poll, self._leave_guardian)
+        self._obey(shells)
         while True:
-            status = self._reap()
+            status = self._reap(shells)
             if status is not None:
                 return status
-            for handle, _ in poll.poll():
+            if not self._program.argv and shells.are_over:
+                return 0
+            for handle, _ in poll.poll(shells.pause()):
                 if handle == children:
                     os.read(children, 512)
-                    continue
-                data = self._control.recv(256)
-                if not data:
-                    self._kill_all()
-                    os._exit(1)
-                self._inbox += data
-                self._obey()
+                elif not shells.closed(handle):
+                    self._hear()
+                    self._obey(shells)
+            shells.tick()
 
-    def _obey(self) -> None:
+    def _hear(self) -> None:
+        try:
+            data, handles = handover.receive_some(self._control)
+        except BlockingIOError:
+            return
+        if not data:
+            self._kill_all()
+            os._exit(1)
+        self._inbox += data
+        self._handed += handles
+
+    def _leave_guardian(self) -> None:
+        """In a child that is to be a shell: be no guardian any more, and no more than the program is."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        if not self._settled:
+            self._settle()
+        system.die_with_parent(signal.SIGKILL)
+
+    def _obey(self, shells: terminal.Shells) -> None:
         *words, self._inbox = self._inbox.split(b"\n")
         for word in words:
-            if word == b"stop":
+            if word.startswith(b"shell "):
+                shells.open(word[6:], self._handed.pop(0))
+            elif word == b"stop":
                 self._signal_group(signal.SIGTERM)
             elif word == b"kill":
                 # The main process first dies alone: what it ends with is what gets recorded.
@@ -177,7 +217,7 @@ class Guardian:
             if not self._main_reaped:
                 processes.send(self._main, number)
 
-    def _reap(self) -> "int | None":
+    def _reap(self, shells: terminal.Shells) -> "int | None":
         while True:
             try:
                 child, status = os.waitpid(-1, os.WNOHANG)
@@ -188,6 +228,7 @@ class Guardian:
             if child == self._main:
                 self._main_reaped = True
                 return status
+            shells.reaped(child, status)
 
     def _kill_all(self) -> None:
         """Leave nobody: every other process of the namespace, or every descendant, killed and reaped."""

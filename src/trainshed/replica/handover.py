@@ -15,6 +15,27 @@ def send(connection: socket.socket, line: bytes, handle: int) -> None:
         connection.sendall(line[sent:])
 
 
+def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
+    """What can be read now, and the handles that came with it, which are the caller's. Raises BlockingIOError: nothing
+    can; OSError."""
+    space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+    data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
+    handles = _handles(ancillary)
+    for handle in handles:
+        os.set_inheritable(handle, False)
+    return data, handles
+
+
+def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
+    found: "list[int]" = []
+    for _, kind, content in ancillary:
+        if kind == socket.SCM_RIGHTS:
+            received = array.array("i")
+            received.frombytes(content[: len(content) - len(content) % received.itemsize])
+            found.extend(received)
+    return found
+
+
 class Receiver:
     """The other end. `rest`: what came after the last whole line that had a handle."""
 
@@ -30,11 +51,7 @@ class Receiver:
         space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
         while True:
             data, ancillary, _, _ = self._connection.recvmsg(65536, space)
-            for _, kind, content in ancillary:
-                if kind == socket.SCM_RIGHTS:
-                    received = array.array("i")
-                    received.frombytes(content[: len(content) - len(content) % received.itemsize])
-                    self._handles.extend(received)
+            self._handles.extend(_handles(ancillary))
             if not data:
                 return []
             *lines, rest = (self.rest + data).split(b"\n")

@@ -10,7 +10,7 @@ import os
 import stat
 import struct
 
-from trainshed.replica import loop, system
+from trainshed.replica import loop, masking, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +38,19 @@ class Changing(Exception):
 
 class Lookout:
     """Over `room`/`directory`/`name`; `room` is ours, the directory in it the program's. Neither need be there yet.
-    `changed`: called when the file may be another one now, once at the beginning as well."""
+    `changed`: called when the file may be another one now, once at the beginning as well. `mask`: what nobody is to read
+    in it."""
 
-    __slots__ = ("_changed", "_directory", "_events", "_handle", "_name", "_room", "_stamp")
+    __slots__ = (
+        "_changed",
+        "_directory",
+        "_events",
+        "_handle",
+        "_mask",
+        "_name",
+        "_room",
+        "_stamp",
+    )
 
     def __init__(
         self,
@@ -49,12 +59,15 @@ class Lookout:
         name: str,
         events: loop.Loop,
         changed: "Callable[[], None]",
+        *,
+        mask: "masking.Mask | None" = None,
     ) -> None:
         self._room = room
         self._directory = directory
         self._name = name
         self._events = events
         self._changed = changed
+        self._mask = mask
         self._handle = -1
         self._stamp = (0, 0, 0)
 
@@ -105,11 +118,12 @@ class Lookout:
         finally:
             os.close(directory)
         try:
-            return _content(handle)
+            data = _content(handle)
         except OSError as error:
             raise Unreadable("it cannot be read (%s)" % error.strerror) from error
         finally:
             os.close(handle)
+        return data if self._mask is None else self._mask.apply(data)
 
     def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,7 +17,7 @@ import json
 import os
 import time
 
-from trainshed.replica import lookout, loop, program, protocol, reports
+from trainshed.replica import lookout, loop, masking, program, protocol, reports
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
@@ -32,7 +32,6 @@ _RETRY = 0.005
 _LONG_LOOK = 0.02
 _SHARE = 10
 """A look that takes so many seconds of a processor is followed by a rest of ten times that."""
-_SHOWN = reports.SHOWN
 _MOST_NOTICES = 20
 _REMEMBERED_LINES = 1000
 _SHORT_LINE = 1000
@@ -70,7 +69,7 @@ class _Recent:
 
 class Metrics:
     """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is something new
-    to read, at most every 20 ms."""
+    to read, at most every 20 ms. `mask`: what must not be taken down."""
 
     __slots__ = (
         "_begun",
@@ -101,6 +100,7 @@ class Metrics:
         *,
         say: "Callable[[str], None]",
         tell: "Callable[[], None]",
+        mask: "masking.Mask | None" = None,
     ) -> None:
         """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
         self._incarnation = incarnation
@@ -108,7 +108,7 @@ class Metrics:
         self._say = say
         self._tell = tell
         self._lookout = lookout.Lookout(
-            protocol.FILES, program.HYPERTUNE, reports.FILE, events, self._changed
+            protocol.FILES, program.HYPERTUNE, reports.FILE, events, self._changed, mask=mask
         )
         self._seen = _Recent(_REMEMBERED_LINES)
         self._values = _Recent(_REMEMBERED_VALUES)
@@ -226,7 +226,7 @@ class Metrics:
                 tag,
                 "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at most %d"
                 " characters: this one is left out, and so are others like it."
-                % (json.dumps(tag)[:_SHOWN], given, report.step, reports.LONGEST_TAG),
+                % (json.dumps(tag)[: reports.SHOWN], given, report.step, reports.LONGEST_TAG),
             )
         at = log.now() if report.at is None else report.at
         values: "dict[str, float]" = {}
@@ -286,7 +286,7 @@ class Metrics:
             self._tell()
 
     def _notice_line(self, line: bytes) -> None:
-        shown = json.dumps(line[:_SHOWN].decode("utf-8", "replace"))
+        shown = json.dumps(line[: reports.SHOWN].decode("utf-8", "replace"))
         self._notice(
             "{}",
             "A line of the trial's metrics file is no report and is left out, and so are others like it: %s. One is a"

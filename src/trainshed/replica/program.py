@@ -5,6 +5,7 @@ A copied Python is the shim's work, all else the guardian's and the main process
 
 import errno
 import os
+import resource
 import signal
 import stat
 
@@ -19,6 +20,8 @@ TEMPORARY = "tmp"
 PYTHON = "python"
 PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
+LAYER = "layer"
+"""What a program has changed in its container image."""
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -50,6 +53,14 @@ def make_directories(files: str) -> None:
             continue
 
 
+def limit_processes(most: int) -> None:
+    """So many processes and threads at most, where no control group counts them."""
+    _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
+    if ceiling != resource.RLIM_INFINITY:
+        most = min(most, ceiling)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
 def install_python(files: str, template: str) -> None:
     """Copy the template of a Python environment once; later incarnations find it as it was left."""
     target = os.path.join(files, PYTHON)
@@ -78,6 +89,12 @@ def copy_tree(source: str, target: str) -> None:
                     copied.write(data)
 
 
+def is_on_path(name: str, environ: "dict[str, str]") -> bool:
+    """Whether a program of that name can be run in that environment."""
+    places = environ.get("PATH", os.defpath).split(":")
+    return any(os.access(os.path.join(place or ".", name), os.X_OK) for place in places)
+
+
 class NotRun(Exception):
     """The program could not be executed; the reason is in its error output. `code`: what a shell would exit with."""
 
@@ -99,16 +116,52 @@ class Program:
         errors: int,
         groups: cgroups.Groups,
     ) -> None:
+        """`directory`: where it starts; made if it is not there."""
         self._argv = argv
         self._environ = environ
         self._directory = directory
         self._output = output
         self._errors = errors
         self._groups = groups
+        self._user: "tuple[int, int] | None" = None
+        self._input = -1
+
+    @property
+    def argv(self) -> "list[str]":
+        """Empty: there is nothing to run, only a place where something could."""
+        return self._argv
+
+    @property
+    def environ(self) -> "dict[str, str]":
+        return self._environ
+
+    @property
+    def user(self) -> "tuple[int, int] | None":
+        """Whom it runs as, if not as this process's user."""
+        return self._user
+
+    def beside(self, argv: "list[str]", environ: "dict[str, str]", streams: int) -> "Program":
+        """Another program in the same place and as the same user. `streams`: the handle that is all three of its own; who
+        becomes it leads a session already."""
+        other = Program(
+            argv=argv,
+            environ=environ,
+            directory=self._directory,
+            output=streams,
+            errors=streams,
+            groups=self._groups,
+        )
+        other._user = self._user
+        other._input = streams
+        return other
+
+    def run_as(self, user: int, group: int) -> None:
+        """Another user than this process's."""
+        self._user = (user, group)
 
     def can_spawn(self) -> bool:
         """Whether `spawn` works here and costs less than a fork followed by `become`."""
-        return hasattr(os, "posix_spawn") and self._groups.moves_cheaply
+        return hasattr(os, "posix_spawn") and self._groups.moves_cheaply and self._user is None
 
     def spawn(self) -> int:
         """Start the program as a child that shares no memory with us; returns its process id.
@@ -142,14 +195,21 @@ class Program:
     def become(self) -> None:
         """Turn this process into the program. Raises NotRun, OSError (control groups)."""
         self._groups.enter()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if self._input < 0:
+            os.setsid()
+            self._input = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(self._input, 0)
         os.dup2(self._output, 1)
         os.dup2(self._errors, 2)
-        os.setsid()
         os.umask(0o022)
         os.chdir(self._directory)
         for number in _IGNORED_OR_HANDLED:
             signal.signal(number, signal.SIG_DFL)
+        if self._user is not None:
+            user, group = self._user
+            os.setgroups([group])
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
         self._first(lambda path: os.execve(path, self._argv, self._environ))
 
     def _first(self, attempt: "Callable[[str], int]") -> int:

@@ -18,7 +18,8 @@ ones), then `exited` (the record) or `lost` (cause, by_service); or, as the only
 `REFUSED_*`). Beside these `pong` (n).
 
 Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the replica is not
-over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over.
+over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `shell` (tty, rows, cols, term, command,
+label), after which the connection is that shell's alone (`terminal` module).
 """
 
 import json
@@ -51,9 +52,14 @@ FAULT_OOM = "oom"
 FAULT_SEGV = "segv"
 """The main process gets SIGSEGV."""
 
+LEVEL_OWN = "own-user"
+"""The service is root; each replica runs as users of its own, in namespaces that it cannot undo."""
 LEVEL_ROOT = "root"
+"""The service is root and so is each program, in namespaces of its own."""
 LEVEL_USER = "user"
+"""The service is an ordinary user; programs run as that user, in namespaces of their own."""
 LEVEL_SESSION = "session"
+"""No namespaces: a session of its own is all that a program gets."""
 
 
 def stopped_mark(incarnation: int) -> str:
@@ -65,10 +71,19 @@ class LaunchDocument:
     """All that a shim needs to start one incarnation. Paths are absolute.
 
     `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is: no Python is asked for, or it is used in place). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
-    `memory_base`, `cpu_base`: control group directories under which the replica's own is made ("" = none).
-    `hidden`: directories whose content the program must not see; `read_only`: directories it may only read,
-    shown even inside hidden ones. `storage_socket`: Unix socket behind the replica's storage endpoint
-    (`address`:`storage_port`), "" = none. `stall_after`: seconds without any progress after which the program is ended
+    `memory_base`, `cpu_base`, `pids_base`: control group directories under which the replica's own is made ("" = none).
+    `pids_limit`: processes and threads, 0 = no limit.
+    `hidden`: directories whose content the program must not see, `covered`: files likewise; `read_only`: directories it may only read,
+    shown even inside hidden ones; `mounts`: [source, target, read-only] shown besides. `devices`: device files shown in
+    /dev besides the harmless ones. `buckets`: [name, directory] of those shown as /gcs/NAME.
+    `users`: [first, count] of the machine's user numbers that are the program's own (`LEVEL_OWN`), [] = none.
+    `image`: directory of the root file system it sees ("" = the machine's), with `image_user`; `directory`: where it
+    starts ("" = the slot's own working directory). `shm_bytes`: size of /dev/shm, 0 = half of the memory limit.
+    `cluster_port`: a bind of this port on the wildcard address becomes one of `address` (0 = none does).
+    `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none; `identity`: JSON
+    text that each connection to it begins with, as one line. `certificate`: PEM file, key and chain, by which Google's
+    storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts that never get into the log.
+    `usage_every`: seconds between two looks at what the replica uses, 0 = nobody looks. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
     done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports (`metrics` module).
     """
@@ -89,9 +104,24 @@ class LaunchDocument:
         "cpu_weight",
         "cpu_base",
         "cgroup_name",
-        "gcs_root",
+        "pids_base",
+        "pids_limit",
         "hidden",
+        "covered",
         "read_only",
+        "mounts",
+        "devices",
+        "buckets",
+        "users",
+        "image",
+        "image_user",
+        "directory",
+        "shm_bytes",
+        "cluster_port",
+        "identity",
+        "certificate",
+        "masked",
+        "usage_every",
         "storage_socket",
         "storage_port",
         "stall_after",
@@ -118,9 +148,24 @@ class LaunchDocument:
         cpu_weight: int = 0,
         cpu_base: str = "",
         cgroup_name: str = "",
-        gcs_root: str = "",
+        pids_base: str = "",
+        pids_limit: int = 0,
         hidden: "tuple[str, ...]" = (),
+        covered: "tuple[str, ...]" = (),
         read_only: "tuple[str, ...]" = (),
+        mounts: "tuple[tuple[str, str, bool], ...]" = (),
+        devices: "tuple[str, ...]" = (),
+        buckets: "tuple[tuple[str, str], ...]" = (),
+        users: "tuple[int, ...]" = (),
+        image: str = "",
+        image_user: str = "",
+        directory: str = "",
+        shm_bytes: int = 0,
+        cluster_port: int = 0,
+        identity: str = "",
+        certificate: str = "",
+        masked: "tuple[str, ...]" = (),
+        usage_every: float = 0.0,
         storage_socket: str = "",
         storage_port: int = 0,
         stall_after: float = 0.0,
@@ -142,9 +187,24 @@ class LaunchDocument:
         self.cpu_weight = cpu_weight
         self.cpu_base = cpu_base
         self.cgroup_name = cgroup_name
-        self.gcs_root = gcs_root
+        self.pids_base = pids_base
+        self.pids_limit = pids_limit
         self.hidden = hidden
+        self.covered = covered
         self.read_only = read_only
+        self.mounts = mounts
+        self.devices = devices
+        self.buckets = buckets
+        self.users = users
+        self.image = image
+        self.image_user = image_user
+        self.directory = directory
+        self.shm_bytes = shm_bytes
+        self.cluster_port = cluster_port
+        self.identity = identity
+        self.certificate = certificate
+        self.masked = masked
+        self.usage_every = usage_every
         self.storage_socket = storage_socket
         self.storage_port = storage_port
         self.stall_after = stall_after

@@ -1,9 +1,10 @@
-"""A replica's own storage endpoint: TCP connections passed on, byte for byte, to the bucket process.
+"""A replica's own endpoint: TCP connections passed on, byte for byte, to the bucket process, behind a line that says
+whose they are.
 
-The listening socket is made before the program starts; a relay process exists only from the first connection
-on, so that the shim's log loop carries no bulk data. It reaches the bucket process by its Unix socket, which stays
-where it is when the service restarts; a connection that comes while nobody listens there is retried.
-Runs on Python 3.6.
+That line is what makes a program's calls its job's: the bucket process's Unix socket is out of its reach. The socket
+stays where it is when the service restarts; a connection that comes while nobody listens there is retried. The
+listening sockets are made before the program starts; a relay process exists only from the first connection on, so that
+the shim's log loop carries no bulk data. Runs on Python 3.6.
 """
 
 import errno
@@ -13,7 +14,15 @@ import signal
 import socket
 import time
 
-from trainshed.replica import loop, system
+from trainshed.replica import loop, reaching, system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+    from trainshed.replica import interception
+
+    Connection = Union[socket.socket, interception.Secured]
 
 _CHUNK = 256 << 10
 _RETRY_SECONDS = 10.0
@@ -46,20 +55,48 @@ def listen(address: str, port: int) -> socket.socket:
 class Endpoint:
     """The shim's side of it: listens, starts the relay when somebody calls, and again if it is killed."""
 
-    def __init__(self, address: str, port: int, target: str, events: loop.Loop) -> None:
-        """`target`: the bucket process's Unix socket. Raises OSError if somebody else has the port."""
-        self._listener = listen(address, port)
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        target: str,
+        events: loop.Loop,
+        *,
+        identity: bytes = b"",
+        certificate: str = "",
+    ) -> None:
+        """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as a line;
+        b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind `port` is served as
+        well, over TLS. Raises OSError if somebody else has a port."""
+        self._listeners = [listen(address, port)]
+        if certificate:
+            try:
+                self._listeners.append(listen(address, port + 1))
+            except OSError:
+                self._listeners[0].close()
+                raise
         self._target = target
+        self._preamble = identity and identity + b"\n"
+        self._certificate = certificate
         self._loop = events
         self.process = 0
         """The relay's process id; 0 = there is none now."""
+        if system.LINUX:
+            # The relay is born like this. It runs among the program's processes, perhaps as the same user, and sees
+            # all that the program must not: who could trace it would speak for others, and read their files.
+            system.forbid_inspection()
         self._listen()
 
     def _listen(self) -> None:
-        self._loop.add(self._listener.fileno(), self._start)
+        for listener in self._listeners:
+            self._loop.add(listener.fileno(), self._start)
+
+    def _ignore(self) -> None:
+        for listener in self._listeners:
+            self._loop.drop(listener.fileno())
 
     def _start(self) -> None:
-        self._loop.drop(self._listener.fileno())
+        self._ignore()
         try:
             alive_read, alive_write = os.pipe()
         except OSError:
@@ -74,9 +111,15 @@ class Endpoint:
         if child == 0:
             try:
                 system.die_with_parent(signal.SIGKILL)
-                keep = {0, 1, 2, self._listener.fileno(), alive_write}
+                keep = {0, 1, 2, alive_write, *(each.fileno() for each in self._listeners)}
                 system.close_all(handle for handle in system.open_handles() if handle not in keep)
-                Relay(self._listener, self._target).run()
+                Relay(
+                    self._listeners[0],
+                    self._target,
+                    self._preamble,
+                    self._listeners[1] if self._certificate else None,
+                    self._certificate,
+                ).run()
             finally:
                 os._exit(0)
         os.close(alive_write)
@@ -96,25 +139,12 @@ class Endpoint:
 
     def stop(self) -> None:
         """End the relay, if there is one, and give the port free for the next incarnation."""
-        self._loop.drop(self._listener.fileno())
-        self._listener.close()
+        self._ignore()
+        for listener in self._listeners:
+            listener.close()
         if self.process:
             os.kill(self.process, signal.SIGKILL)
             self._reap()
-
-
-def _connected(target: str) -> "socket.socket | None":
-    """A connection to the bucket process; None: not now (it restarts, or there is no handle left)."""
-    try:
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    except OSError:
-        return None
-    try:
-        server.connect(target)
-    except OSError:
-        server.close()
-        return None
-    return server
 
 
 class _End:
@@ -122,7 +152,7 @@ class _End:
 
     __slots__ = ("connection", "done_reading", "peer", "pending")
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.pending = memoryview(b"")
         self.done_reading = False
@@ -132,50 +162,78 @@ class _End:
 class Relay:
     """The loop of the relay process. At most one chunk per direction and connection is in memory."""
 
-    def __init__(self, listener: socket.socket, target: str) -> None:
-        self._listener = listener
+    def __init__(
+        self,
+        listener: socket.socket,
+        target: str,
+        preamble: bytes = b"",
+        secure: "socket.socket | None" = None,
+        certificate: str = "",
+    ) -> None:
+        """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections over TLS,
+        which `certificate` is for; their line, a JSON object, says so."""
         self._target = target
+        self._listeners = {listener.fileno(): listener}
+        self._preambles = {listener.fileno(): preamble}
+        self._doors: "dict[int, interception.Door]" = {}
+        if secure is not None:
+            from trainshed.replica import interception  # Takes a large library, which few need.
+
+            self._listeners[secure.fileno()] = secure
+            self._preambles[secure.fileno()] = interception.preamble(preamble)
+            self._doors[secure.fileno()] = interception.Door(certificate)
         self._ends: "dict[int, _End]" = {}
-        self._waiting: "list[tuple[socket.socket, float]]" = []
+        self._waiting: "list[tuple[Connection, bytes, float]]" = []
         self._poll = select.poll()
         self._deaf_until = 0.0
 
     def run(self) -> None:
         """Serve until killed."""
-        self._poll.register(self._listener, select.POLLIN)
+        self._hear()
         while True:
             pause = int(_RETRY_PAUSE * 1000) if self._waiting or self._deaf_until else None
             for handle, events in self._poll.poll(pause):
-                if handle == self._listener.fileno():
-                    self._accept()
+                if handle in self._listeners:
+                    self._accept(handle)
                 elif handle in self._ends:
                     self._move(self._ends[handle], events)
             self._connect_waiting()
             if self._deaf_until and time.monotonic() >= self._deaf_until:
                 self._deaf_until = 0.0
-                self._poll.register(self._listener, select.POLLIN)
+                self._hear()
 
-    def _accept(self) -> None:
+    def _hear(self) -> None:
+        for handle in self._listeners:
+            self._poll.register(handle, select.POLLIN)
+
+    def _accept(self, handle: int) -> None:
+        if self._deaf_until:
+            return
         try:
-            connection = self._listener.accept()[0]
+            connection = self._listeners[handle].accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
             return  # The client went away between its call and our answer.
         except OSError:
             # No handle or no memory for it: whoever calls waits, and we do not turn round and round meanwhile.
-            self._poll.unregister(self._listener)
+            for each in self._listeners:
+                self._poll.unregister(each)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
+        door = self._doors.get(handle)
+        client = door.enter(connection) if door is not None else connection
+        if client is not None:
+            deadline = time.monotonic() + _RETRY_SECONDS
+            self._waiting.append((client, self._preambles[handle], deadline))
 
     def _connect_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for connection, deadline in waiting:
-            server = _connected(self._target)
+        for connection, preamble, deadline in waiting:
+            server = reaching.connected(self._target, preamble)
             if server is None:
                 if time.monotonic() < deadline:
-                    self._waiting.append((connection, deadline))
+                    self._waiting.append((connection, preamble, deadline))
                 else:
                     connection.close()
                 continue

@@ -14,7 +14,7 @@ import os
 import time
 from json.encoder import encode_basestring
 
-from trainshed.replica import durable
+from trainshed.replica import durable, masking
 
 SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
@@ -38,12 +38,23 @@ now = getattr(time, "time_ns", wall_clock)
 
 
 class Segments:
-    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off."""
+    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off. `mask`: what must
+    not get into it, which its streams see to."""
 
-    __slots__ = ("_directory", "_file", "_last_time", "_size", "_tail", "_unsynced", "lines")
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_last_time",
+        "_size",
+        "_tail",
+        "_unsynced",
+        "lines",
+        "mask",
+    )
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, mask: "masking.Mask | None" = None) -> None:
         self._directory = directory
+        self.mask = mask
         os.makedirs(directory, exist_ok=True)
         self.lines = 0
         self._last_time = 0
@@ -86,6 +97,9 @@ class Segments:
 
     def write(self, stream: str, texts: "list[str]") -> None:
         """Append whole lines. The hot path: one formatting pass and one write system call."""
+        if stream == "b" and self.mask is not None:
+            # Told of the program in words of ours; what it says itself comes without secrets.
+            texts = [self.mask.text(text) for text in texts]
         first = self.lines
         # One nanosecond apart, so that (t) alone orders the lines of a replica.
         start = max(now(), self._last_time + 1)
@@ -132,6 +146,10 @@ class Segments:
             getattr(os, "fdatasync", os.fsync)(self._file)
             self._unsynced = False
 
+    def close(self) -> None:
+        """Let go of it: what was written outlives this process, not a power cut."""
+        os.close(self._file)
+
     def seal(self) -> "tuple[int, str]":
         """Close for good: everything is durable. Returns the number of lines and the tail (at most 2 kB)."""
         self.sync()
@@ -142,17 +160,20 @@ class Segments:
 
 
 class Stream:
-    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB).
+    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB, and as much as the
+    longest text that the log's mask looks for, so that none is cut in two before it is found).
 
     Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
     terminal: of a progress bar's states the last one stays, and of one that goes on for long a state now and
     then, so that its readers see that it moves.
     """
 
-    __slots__ = ("_log", "_rest", "_shown_at", "_stream")
+    __slots__ = ("_log", "_mask", "_most", "_rest", "_shown_at", "_stream")
 
     def __init__(self, log: Segments, stream: str) -> None:
         self._log = log
+        self._mask = log.mask
+        self._most = LINE_BYTES + (log.mask.longest if log.mask is not None else 0)
         self._stream = stream
         self._rest = b""
         self._shown_at = time.monotonic()
@@ -165,6 +186,8 @@ class Stream:
             return
         block = self._rest + data[:end] if self._rest else data[:end]
         self._rest = b""
+        if self._mask is not None:
+            block = self._mask.apply(block)
         if b"\r" in block or (len(block) > LINE_BYTES and b"\n" not in block[: LINE_BYTES + 1]):
             self._write_carefully(block.split(b"\n"))
         else:
@@ -176,7 +199,7 @@ class Stream:
         """The pipe is at its end: what came without a newline is a line as well."""
         if self._rest:
             rest, self._rest = self._rest, b""
-            self._write_carefully([rest])
+            self._write_carefully([rest if self._mask is None else self._mask.last(rest)])
 
     def _keep(self, rest: bytes) -> None:
         """Hold back a line's beginning, forgetting overwritten progress and cutting what grows too long."""
@@ -185,10 +208,14 @@ class Stream:
             state = _visible(rest[:overwritten])
             if state and time.monotonic() - self._shown_at >= PROGRESS_SECONDS:
                 self._shown_at = time.monotonic()
-                self._write_carefully([state])
+                self._write_carefully([state if self._mask is None else self._mask.apply(state)])
             rest = rest[overwritten + 1 :]
-        while len(rest) > LINE_BYTES:
-            rest = self._write_first_part(rest)
+        while len(rest) > self._most:
+            if self._mask is not None:
+                # What begins before the cut and is not found is not there: all of it would have been read.
+                rest = self._mask.apply(rest)
+            if len(rest) > self._most:
+                rest = self._write_first_part(rest)
         self._rest = rest
 
     def _write_first_part(self, line: bytes) -> bytes:

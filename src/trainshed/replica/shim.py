@@ -14,14 +14,18 @@ from trainshed.replica import (
     cgroups,
     clients,
     fence,
+    handover,
     loop,
+    masking,
     memory,
     metrics,
     processes,
     program,
     protocol,
     relay,
+    socket_calls,
     stall,
+    usage,
 )
 from trainshed.replica import segments as log
 
@@ -47,7 +51,9 @@ class Shim:
         self._child = ward.guardian
         self._control = ward.control
         self._outputs = ((ward.output, "o"), (ward.errors, "e"))
-        self._groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name)
+        self._groups = cgroups.Groups(
+            plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
+        )
         self._memory: "memory.Memory | None" = None
         self._log: "log.Segments | None" = None
         self._loop = loop.Loop()
@@ -69,7 +75,9 @@ class Shim:
         self._heard_program = False
         self._sync_at = 0.0
         self._storage: "relay.Endpoint | None" = None
+        self._calls: "socket_calls.Calls | None" = None
         self._metrics: "metrics.Metrics | None" = None
+        self._usage: "usage.Usage | None" = None
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -86,7 +94,7 @@ class Shim:
         """What can be done while the guardian makes the sandbox; then say go."""
         plan = self._plan
         self._claim.describe(self._child, self._groups.directories())
-        self._groups.create(plan.memory_limit, plan.cpu_weight)
+        self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
         self._memory = memory.Memory(
             groups=self._groups,
             limit=plan.memory_limit,
@@ -97,10 +105,16 @@ class Shim:
         )
         if plan.storage_socket:
             self._storage = relay.Endpoint(
-                plan.address, plan.storage_port, plan.storage_socket, self._loop
+                plan.address,
+                plan.storage_port,
+                plan.storage_socket,
+                self._loop,
+                identity=plan.identity.encode("utf-8"),
+                certificate=plan.certificate,
             )
         program.install_python(protocol.FILES, plan.python_template)
-        writer = self._log = log.Segments(plan.logs)
+        mask = masking.Mask(tuple(plan.masked)) if plan.masked else None
+        writer = self._log = log.Segments(plan.logs, mask)
         if plan.banner:
             writer.write("b", list(plan.banner))
         if plan.watch_metrics:
@@ -110,6 +124,20 @@ class Shim:
                 self._loop,
                 say=self._say,
                 tell=lambda: self._clients.send({"e": "metrics"}),
+                mask=mask,
+            )
+        if plan.usage_every > 0:
+            self._usage = usage.Usage(
+                plan.logs,
+                plan.incarnation,
+                every=plan.usage_every,
+                limit=plan.memory_limit,
+                gpus=[
+                    gpu for gpu in plan.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if gpu
+                ],
+                directories=self._groups.directories(),
+                guardian=self._child,
+                events=self._loop,
             )
         # What the banner says can wait a moment for the program's first line, which is told at once.
         self._tell_at = time.monotonic() + _LINES_EVERY
@@ -199,11 +227,13 @@ class Shim:
 
     def _hear_guardian(self) -> None:
         try:
-            data = self._control.recv(4096, socket.MSG_DONTWAIT)
+            data, handles = handover.receive_some(self._control)
         except BlockingIOError:
             return
         except ConnectionResetError:
-            data = b""  # It was killed before it had read what we said.
+            data, handles = b"", []  # It was killed before it had read what we said.
+        for handle in handles:
+            self._take_calls(handle)
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
@@ -225,10 +255,25 @@ class Shim:
             elif self._status < 0 and not self._failure:
                 self._failure = "the replica's guardian was killed before its program ran"
 
+    def _take_calls(self, handle: int) -> None:
+        """Make some calls in the program's place from here on."""
+        plan = self._plan
+        redirected = (plan.address, plan.storage_port + 1) if plan.certificate else None
+        calls = socket_calls.Calls(handle, plan.address, plan.cluster_port, redirected)
+
+        def asked() -> None:
+            if not calls.answer():
+                self._loop.drop(calls.fileno())
+
+        self._calls = calls
+        self._loop.add(calls.fileno(), asked)
+
     def _watch_program(self) -> None:
         """It runs: watch over what has been asked for."""
         assert self._memory is not None
         self._memory.program_started()
+        if self._usage is not None:
+            self._usage.begin(self._started)
         if self._metrics is not None:
             self._metrics.begin(self._started)
         if self._plan.stall_after > 0:
@@ -270,6 +315,8 @@ class Shim:
             self._clients.answer(connection, {"e": "pong", "n": order["n"]})
         elif word == "fault":
             self._inject(order["kind"])
+        elif word == "shell":
+            self._open_shell(connection, order)
 
     def _stop(self, grace: int) -> None:
         if self._status < 0:
@@ -277,6 +324,20 @@ class Shim:
         self._stopped = self._stopped or self._status < 0
         self._tell_guardian(b"stop\n")
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
+
+    def _open_shell(self, connection: socket.socket, order: "protocol.Message") -> None:
+        """The guardian does it, and answers on the connection, which is its own from here on."""
+        cause = "its program has not begun yet"
+        if self._started and self._status < 0:
+            try:
+                text = b"shell " + protocol.encode(order)
+                handover.send(self._control, text, connection.fileno())
+            except OSError:
+                cause = "its program has ended"
+            else:
+                self._reception.hand_on(connection)
+                return
+        self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:
         """Do what a drill asks for; nothing once the program is over."""
@@ -289,6 +350,8 @@ class Shim:
 
     def _end_children(self) -> None:
         """Leave no process: the guardian has ended by itself unless something went wrong."""
+        if self._usage is not None:
+            self._usage.stop()
         if self._status < 0:
             os.kill(self._child, signal.SIGKILL)
         self._control.close()
@@ -296,10 +359,15 @@ class Shim:
             # First: the first process of a namespace cannot end before all others in it are reaped,
             # and the relay, forked after the namespace was made, is in it and is ours to reap.
             self._storage.stop()
-        os.waitpid(self._child, 0)
+        _, _, used = os.wait4(self._child, 0)
+        if self._usage is not None:
+            self._usage.seal(used)
         if self._plan.level == protocol.LEVEL_SESSION:
             # A guardian that was killed could not clear up; its orphans came to us.
             processes.end_descendants()
+        if self._calls is not None:
+            self._loop.drop(self._calls.fileno())
+            self._calls.close()
         if self._memory is not None:
             self._memory.close()
         cgroups.remove(self._groups.directories())

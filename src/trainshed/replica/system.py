@@ -31,8 +31,11 @@ MS_PRIVATE = 0x40000
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
+_PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 
 # The flags of statvfs that a remount inside a user namespace must not drop (mount_namespaces(7)).
 _LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
@@ -59,6 +62,24 @@ def _bytes(path: "str | None") -> "bytes | None":
 
 def unshare(flags: int) -> None:
     _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
+
+
+def enter_namespace(handle: int, kind: int) -> None:
+    """Move this process into the namespace behind `handle`, of which `kind` is the `CLONE_*` flag."""
+    _call("setns", "setns(%#x)" % kind, ctypes.c_int(handle), ctypes.c_int(kind))
+
+
+def syscall(number: int, what: str, *arguments: "Any") -> int:
+    """A system call that the C library has no function for. Integers are passed as C longs, bytes as pointers to
+    them. Raises OSError."""
+    if not LINUX:
+        raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
+    passed = [
+        ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
+    ]
+    result: int = _libc.syscall(ctypes.c_long(number), *passed)
+    _check(min(result, 0), what)
+    return result
 
 
 def mount(
@@ -102,6 +123,29 @@ def die_with_parent(signal: int) -> None:
     """Have the kernel send `signal` to this process when its parent dies (not carried over a fork)."""
     if LINUX:
         _prctl(_PR_SET_PDEATHSIG, signal)
+
+
+def forbid_new_privileges() -> None:
+    """No program that this process becomes gets more rights than it has, whatever bits its file carries."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def forbid_inspection() -> None:
+    """Other processes of this user may not trace this one, nor read its memory."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def keep_capabilities(kept: "Iterable[int]") -> None:
+    """Drop every capability but these from what programs run from here on can have, root in this namespace or not."""
+    allowed = frozenset(kept)
+    for number in range(64):
+        if number not in allowed:
+            try:
+                _prctl(_PR_CAPBSET_DROP, number)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    return  # The kernel knows no more of them.
+                raise
 
 
 def adopt_orphans() -> None:

@@ -4,8 +4,9 @@ The service starts it before it has threads, sockets or a database; if it dies, 
 shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 
 Spoken over a stream socket pair: JSON lines with a file handle beside each. {"slot": PATH, "plan": LAUNCH DOCUMENT}:
-be a replica's shim, the handle its connection to the service. {"probe": PATH}: answer on the handle by one line
-{"level": LEVEL}. {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
+be a replica's shim, the handle its connection to the service. {"probe": PATH, "levels": LEVELS}: answer on the handle by
+one line {"level": the first of them that works, "refused": {LEVEL: why not}}. {"autopsy": true, ...}: be what `autopsy` says.
+{"sweep": PATH}: delete what is in there, the handle is closed when that is done.
 {"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while nobody asks
 for anything; the second number for a while after each start.
 A request that dies with the zygote closes its handle, which the other end sees.
@@ -19,7 +20,16 @@ import signal
 import socket
 import time
 
-from trainshed.replica import birth, handover, incarnation, protocol, sandbox, sweeping, system
+from trainshed.replica import (
+    autopsy,
+    birth,
+    handover,
+    incarnation,
+    protocol,
+    sandbox,
+    sweeping,
+    system,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,8 +188,12 @@ def _become(line: bytes, handle: int) -> None:
     if line.startswith(b'{"slot"'):
         incarnation.main(line, connection, None)
         return
+    if line.startswith(b'{"autopsy"'):
+        autopsy.main(line, connection)
+        return
     message = json.loads(line.decode("utf-8"))
     if "probe" in message:
-        connection.sendall(protocol.encode({"level": sandbox.probe(message["probe"])}))
+        level, refused = sandbox.probe(message["probe"], message["levels"])
+        connection.sendall(protocol.encode({"level": level, "refused": refused}))
     else:
         sweeping.sweep(message["sweep"])

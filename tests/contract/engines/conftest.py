@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -39,11 +40,12 @@ class House:
     def __init__(self, data: Path, level: str) -> None:
         self.data = data
         self.level = level
-        self.options: dict[str, Any] = {}
+        # The interpreter that tests run may lie where only its owner can go.
+        self.options: dict[str, Any] = {"read_only": (Path(sys.prefix), Path(sys.base_prefix))}
         self.events: list[EngineEvent] = []
         self._changed = asyncio.Event()
         self._gangs: dict[JobUid, tuple[Slot, ...]] = {}
-        self.engine = LocalEngine(data, level=level)
+        self.engine = LocalEngine(data, level=level, **self.options)
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -267,6 +269,15 @@ def processes_marked(mark: str) -> list[int]:
             if mark.encode() in command:
                 found.append(int(entry.name))
     return found
+
+
+@pytest.fixture
+def common_place() -> Iterator[Path]:
+    """A directory that programs of all users may write to, whatever else is hidden from them."""
+    with tempfile.TemporaryDirectory(prefix="trainshed-common-") as name:
+        place = Path(name)
+        place.chmod(0o777)
+        yield place
 
 
 @pytest.fixture

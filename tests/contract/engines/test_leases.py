@@ -153,11 +153,12 @@ def _wait_for_end(process: int) -> None:
 
 
 def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
-    house: Run, tmp_path: Path
+    house: Run, common_place: Path
 ) -> None:
     """DESIGN §3.3: never two live incarnations of one replica, whoever wakes up when."""
-    witness = tmp_path / "witness"
-    witness.touch(mode=0o666)
+    witness = common_place / "witness"
+    witness.touch()
+    witness.chmod(0o666)
 
     async def test(house: House) -> None:
         await house.restart(nodes=2, lease=LEASE)

@@ -160,7 +160,7 @@ def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
             pytest.skip("this level has no mounts")
         uid = await house.run(
             "sh", "-c", "cat /gcs/b/data; echo new > /gcs/b/out; echo m > /var/hypertune/x",
-            gcs_root=str(tmp_path / "buckets"),
+            buckets=(("b", str(tmp_path / "buckets" / "b")),),
         )  # fmt: skip
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["42"]
@@ -192,7 +192,9 @@ def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
 
     async def test(house: House) -> None:
         await house.engine.close()
-        house.engine = LocalEngine(data, level=house.level, storage_socket=data / "s")
+        house.engine = LocalEngine(
+            data, level=house.level, storage_socket=data / "s", **house.options
+        )
         await house.open()
         uid = await house.python(program)
         await house.started(uid)

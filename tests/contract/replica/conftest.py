@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from trainshed.engines.local import zygotes
-from trainshed.replica import cgroups, fence, protocol
+from trainshed.replica import cgroups, fence, protocol, users
 
 PYTHON = sys.executable
 PATIENCE = 20.0
 SECOND = 10**9
-LEVELS = (protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
+LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
+
+
+OWN = (0x7FFE0000, users.COUNT)
+"""The user numbers of a replica at the level that has some."""
 
 
 class Line:
@@ -70,6 +74,9 @@ class Place:
             "logs": str(self.logs),
             "hosts": str(self.hosts),
             "level": self.level,
+            "users": OWN if self.level == protocol.LEVEL_OWN else (),
+            # The interpreter may lie where only its owner can go.
+            "read_only": [sys.prefix, sys.base_prefix],
             "cgroup_name": f"trainshed-test-{os.getpid()}-{self.slot.parents[2].name}",
         } | fields
         return protocol.LaunchDocument(**document).to_message()  # pyright: ignore[reportArgumentType] - by name
@@ -129,7 +136,7 @@ def place(
     tmp_path: Path, zygote: zygotes.ZygoteHandle, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
     """A slot at each level that this host allows; nothing of it is left at the end."""
-    if request.param == protocol.LEVEL_ROOT and os.geteuid() != 0:
+    if request.param in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
         pytest.skip("only root can use this level")
     place = Place(tmp_path, zygote, request.param)
     yield place

@@ -1,7 +1,7 @@
 """The GPUs of this machine, as the driver names them, and which of them a replica gets.
 
 A device is found by NVML (package nvidia-ml-py, loaded when first asked for); without the package or a driver there
-are none. What a program then sees is said by CUDA_VISIBLE_DEVICES alone.
+are none. What a program then sees of them is said by `driver`.
 """
 
 import contextlib
@@ -35,15 +35,26 @@ _TYPES: tuple[tuple[str, int, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a divided GPU (MIG): the `place`-th of its parts, with the numbers of its two instances."""
+
+    place: int
+    gpu_instance: int
+    compute_instance: int
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One GPU. `index`: its number in the order of the PCI bus. `product`: "NVIDIA H200". `memory_bytes`: all it has.
-    `slice`: it is a part of a GPU (MIG), and is only found by its uuid."""
+    `minor`: the number in the name of its device file, -1 = it has none. `part`: it is a part of a GPU, and is only found
+    by its uuid."""
 
     index: int
     uuid: str
     product: str
     memory_bytes: int
-    slice: bool = False
+    minor: int = -1
+    part: Part | None = None
 
     @property
     def accelerator(self) -> str:
@@ -53,7 +64,7 @@ class Device:
     @property
     def word(self) -> str:
         """What CUDA_VISIBLE_DEVICES calls it: by number, which programs like to read, where that is possible."""
-        return self.uuid if self.slice else str(self.index)
+        return self.uuid if self.part else str(self.index)
 
 
 class Devices(Protocol):
@@ -103,26 +114,37 @@ class NvmlDevices:
 
 
 def _ask(nvml: Any) -> Iterator[Device]:
-    """Every GPU, or its slices where it is divided into some."""
+    """Every GPU, or its parts where it is divided into some."""
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
-        slices = list(_slices(nvml, whole))
-        for handle in slices or [whole]:
+        minor = -1
+        with contextlib.suppress(
+            nvml.NVMLError
+        ):  # No device file of its own: a virtual machine that knows better.
+            minor = int(nvml.nvmlDeviceGetMinorNumber(whole))
+        parts = list(_parts(nvml, whole))
+        for handle, part in parts or [(whole, None)]:
             yield Device(
                 index,
                 _text(nvml.nvmlDeviceGetUUID(handle)),
                 _text(nvml.nvmlDeviceGetName(handle)),
                 int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                bool(slices),
+                minor,
+                part,
             )
 
 
-def _slices(nvml: Any, whole: Any) -> Iterator[Any]:
+def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
     with contextlib.suppress(nvml.NVMLError):  # Not a GPU that can be divided.
         if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
                 with contextlib.suppress(nvml.NVMLError):  # A place that nothing is in.
-                    yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
+                    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
+                    gpu = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+                    yield (
+                        handle,
+                        Part(place, gpu, int(nvml.nvmlDeviceGetComputeInstanceId(handle))),
+                    )
 
 
 def _text(value: str | bytes) -> str:

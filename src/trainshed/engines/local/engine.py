@@ -3,35 +3,50 @@
 import asyncio
 import os
 import socket
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import handles, machine
+from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.engines.local import environs, handles, machine
+from trainshed.engines.local.autopsies import NOTHING, Autopsies, Keeping
 from trainshed.engines.local.devices import Devices, NvmlDevices
-from trainshed.engines.local.documents import Host, hosts_text, launch_document, outermost
+from trainshed.engines.local.documents import (
+    Ground,
+    Host,
+    hosts_text,
+    launch_document,
+    outermost,
+)
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
+from trainshed.engines.local.revealing import revealed
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.settling import Settler
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.survey import survey
 from trainshed.engines.local.sweeper import Sweeper
+from trainshed.engines.local.terminals import open_in
+from trainshed.engines.local.viewing import Viewer
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
     EngineUnavailable,
     Fault,
+    LevelUnavailable,
     Node,
+    SecretDoor,
     Slot,
     SlotRequest,
+    Terminal,
 )
-from trainshed.replica import cgroups, journal, protocol
+from trainshed.replica import cgroups, journal, protocol, sandbox
 
 
 class LocalEngine:
@@ -42,8 +57,12 @@ class LocalEngine:
     `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`, `node_memory_bytes`, `node_accelerators`:
     what each of them is declared to have, 0 or () = its share of the machine.
     `devices`: where GPUs are learned of, None = from the driver. `lease`: seconds after which a shim that does not
-    answer is killed and its replica lost. `ambient`: the service's own environment (`documents` says what of it is
-    passed on). `level`: the sandbox level to use, a `protocol.LEVEL_*`; "" = the strongest that works here."""
+    answer is killed and its replica lost. `ambient`: the service's own environment (`environs` says what of it is
+    passed on). `level`: the sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here.
+    `visible`: what programs may read besides, even in hidden directories. `processes`: how many a replica may have, 0 =
+    any number. `certificate`, `trust`: by what Google's storage hosts are served to those who want that (`Ground`).
+    `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks. `secrets`: what plans refer to. `keeping`: how long what failed
+    replicas left is kept; `now`: ns since the epoch."""
 
     def __init__(
         self,
@@ -61,11 +80,21 @@ class LocalEngine:
         lease: float = 30.0,
         ambient: Mapping[str, str] | None = None,
         level: str = "",
+        visible: Sequence[Path] = (),
+        processes: int = 0,
+        certificate: Path | None = None,
+        trust: Path | None = None,
+        usage_every: float = 0.0,
+        secrets: SecretDoor | None = None,
+        keeping: Keeping = NOTHING,
+        now: Callable[[], int] = time.time_ns,
     ) -> None:
         self._identity = machine.identity(data)
         self._layout = Layout(data.resolve())
         self._spawner = Spawner(zygote)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
+        self._autopsies = Autopsies(self._layout, keeping, now, self._sweeper.later)
+        self._viewer = Viewer(self._autopsies, self._spawner)
         self._settler = Settler(self._request, self._spawner.renew)
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(
@@ -73,16 +102,35 @@ class LocalEngine:
         )
         self._lease = lease
         self._leases = Leases(lease, self._gangs.seats, self._give_up)
-        self._storage_socket = str(storage_socket.resolve()) if storage_socket else ""
-        self._hidden = outermost(
-            [self._layout.slots, self._layout.logs, *(path.resolve() for path in hidden)]
+        ambient = dict(os.environ if ambient is None else ambient)
+        self._ground = Ground(
+            hidden=outermost(
+                [
+                    self._layout.slots,
+                    self._layout.logs,
+                    self._layout.autopsies,
+                    *machine.private_places(),
+                    *(path.resolve() for path in hidden),
+                ]
+            ),
+            read_only=tuple(path.resolve() for path in read_only),
+            visible=(
+                *(path.resolve() for path in visible),
+                *(Path(path) for path in environs.places(ambient) if Path(path).exists()),
+            ),
+            storage_socket=str(storage_socket.resolve()) if storage_socket else "",
+            certificate=str(certificate or ""),
+            trust=str(trust or ""),
+            ambient=ambient,
+            processes=processes,
+            usage_every=usage_every,
         )
-        self._read_only = tuple(path.resolve() for path in read_only)
-        self._ambient = dict(os.environ if ambient is None else ambient)
-        self._devices = devices or NvmlDevices(self._ambient)
+        self._devices = devices or NvmlDevices(ambient)
         self._node_count = nodes
         self._declared = machine.Declared(node_vcpus, node_memory_bytes, node_accelerators)
+        self._secrets = secrets
         self._level = level
+        self._refused: dict[str, str] = {}
         self._host: Host | None = None
         self._limits: handles.Limits | None = None
         self._capacity: tuple[Node, ...] = ()
@@ -103,13 +151,18 @@ class LocalEngine:
             addresses="loopback" if host.namespaced else "literal",
             durable=True,
             memory_limit="kernel" if host.memory_base else "polling",
+            isolation=host.level,
+            not_stronger=tuple(self._refused.items()),
+            process_limit="kernel" if host.pids_base or host.level == protocol.LEVEL_USER else "",
+            images=host.namespaced,
+            terminals=True,
         )
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         self._limits = handles.take_what_there_is()
         await self._spawner.ready(self._limits)
-        level = self._level or await self._spawner.probe(self._layout.probe)
+        level = await self._find_level()
         await self._look_round(level)
         for found in await asyncio.to_thread(survey, self._layout):
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
@@ -120,6 +173,7 @@ class LocalEngine:
                 seat.settle(state.incarnation, state.finding)
         self._leases.watch()
         await self._spawner.stock(level)
+        await self._autopsies.start()
         self._sweeper.later()
 
     async def close(self) -> None:
@@ -128,6 +182,7 @@ class LocalEngine:
         for seat in self._gangs.seats():
             seat.let_go()
         await self._settler.close()
+        await self._autopsies.close()
         await self._sweeper.close()
         await self._spawner.close()
         if self._limits is not None:
@@ -157,7 +212,7 @@ class LocalEngine:
         self._nodes.require(
             seat.slot.node for seat, plan in places if plan.incarnation > seat.incarnation
         )
-        fresh: list[tuple[Seat, int, protocol.Message]] = []
+        starting: list[tuple[Seat, LaunchPlan]] = []
         for seat, plan in places:
             if plan.incarnation == seat.incarnation:
                 seat.report_again()
@@ -167,8 +222,15 @@ class LocalEngine:
                 seat.begin(plan.incarnation)
                 seat.lose(protocol.NEVER_STARTED)
             else:
-                fresh.append((seat, plan.incarnation, self._document(seat, plan)))
+                starting.append((seat, plan))
+        # Secrets of those that really start: what runs already does without.
+        shown = await revealed([plan for _, plan in starting], self._secrets)
+        fresh = [
+            (seat, plan.incarnation, self._document(seat, plan, masked))
+            for (seat, _), (plan, masked) in zip(starting, shown, strict=True)
+        ]
         for seat, incarnation, document in fresh:
+            self._autopsies.capture(seat.directory, document)
             seat.begin(incarnation, document)
         self._leases.watch()
         for seat, _, _ in fresh:
@@ -217,8 +279,39 @@ class LocalEngine:
             raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
+        gang = self._gangs.of(job_uid, attempt)
+        if not any(seat.is_live for seat in gang.values()):
+            slots = {replica: seat.directory for replica, seat in gang.items()}
+            self._autopsies.keep(job_uid, attempt, slots)
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
+
+    async def open_terminal(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        wish: TerminalWish,
+    ) -> Terminal:
+        return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, wish)
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        return self._autopsies.of(job_uid)
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+    ) -> Terminal:
+        level = self._known_host().level
+        return await self._viewer.open((job_uid, attempt, replica), wish, level)
+
+    def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        return self._viewer.files((job_uid, attempt, replica))
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        return self._viewer.delete((job_uid, attempt, replica))
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
         while not self._closed:
@@ -246,16 +339,42 @@ class LocalEngine:
             raise EngineUnavailable("the local engine has not been started yet")
         return self._host
 
+    async def _find_level(self) -> str:
+        """The strongest isolation there is, or the one that is demanded. Raises LevelUnavailable."""
+        if self._level not in ("", *sandbox.LEVELS):
+            raise LevelUnavailable(
+                f"there is no isolation {self._level!r}; there are {', '.join(sandbox.LEVELS)}"
+            )
+        wanted = (self._level,) if self._level else sandbox.LEVELS
+        level, self._refused = await self._spawner.probe(self._layout.probe, wanted)
+        if level:
+            return level
+        if not self._level:
+            return protocol.LEVEL_SESSION
+        found, _ = await self._spawner.probe(self._layout.probe, sandbox.LEVELS)
+        raise LevelUnavailable(
+            f"the isolation {self._level} does not work on this machine: {self._refused[self._level]}. "
+            f"What works is {found}"
+        )
+
     async def _look_round(self, level: str) -> None:
         """Find out what this machine has."""
-        memory_base, cpu_base = await asyncio.to_thread(cgroups.find_bases)
+        memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
         devices = await asyncio.to_thread(self._devices.find)
         whole = machine.node(memory_base)
         shares = machine.share(devices, self._node_count)
-        host = Host(level, memory_base, cpu_base, whole.memory_bytes, self._identity, bool(devices))
+        host = Host(
+            level,
+            memory_base,
+            cpu_base,
+            whole.memory_bytes,
+            self._identity,
+            bool(devices),
+            pids_base,
+        )
         self._capacity = machine.split(whole, shares, self._declared)
         self._nodes.begin(shares)
-        self._gangs.begin(shares, named=host.namespaced)
+        self._gangs.begin(shares, named=host.namespaced, own_users=level == protocol.LEVEL_OWN)
         self._host = host
 
     def _emit(self, event: EngineEvent) -> None:
@@ -279,9 +398,9 @@ class LocalEngine:
                 f"the stop of {seat.slot.replica} cannot be written down ({error}); make room and try again"
             ) from error
 
-    def _document(self, seat: Seat, plan: LaunchPlan) -> protocol.Message:
+    def _document(self, seat: Seat, plan: LaunchPlan, masked: tuple[str, ...]) -> protocol.Message:
         gang = self._gangs.of(plan.job_uid, plan.attempt).values()
-        text = hosts_text([seat.slot for seat in gang], plan.hosts)
+        text = hosts_text([seat.slot for seat in gang], plan.hosts, intercept=plan.intercept)
         try:
             hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
         except OSError as error:
@@ -293,13 +412,11 @@ class LocalEngine:
             plan=plan,
             slot=seat.slot,
             host=self._known_host(),
+            ground=self._ground,
             directory=seat.directory,
             hosts=hosts,
             logs=logs,
-            hidden=self._hidden,
-            read_only=self._read_only,
-            storage_socket=self._storage_socket,
-            ambient=self._ambient,
+            masked=masked,
         ).to_message()
 
     async def _request(self, seat: Seat) -> None:

@@ -30,13 +30,15 @@ class Gangs:
         self._emit = emit
         self._unclear = unclear
         self._shares: places.Shares = {}
-        self._named = False
+        self._named = self._own_users = False
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, Seat]] = {}
 
-    def begin(self, shares: places.Shares, *, named: bool) -> None:
-        """`shares`: the GPUs of each node. `named`: a replica's hostname can be resolved by its peers."""
+    def begin(self, shares: places.Shares, *, named: bool, own_users: bool) -> None:
+        """`shares`: the GPUs of each node. `named`: a replica's hostname can be resolved by its peers. `own_users`: each
+        replica gets users of its own."""
         self._shares = shares
         self._named = named
+        self._own_users = own_users
 
     def seats(self) -> Iterator[Seat]:
         return (seat for gang in self._gangs.values() for seat in gang.values())
@@ -87,7 +89,13 @@ class Gangs:
             self._nodes.require(request.node for request in requests)
             taken = (seat.slot for seat in self.seats())
             slots = places.new_slots(
-                self._identity, job_uid, requests, taken, self._shares, named=self._named
+                self._identity,
+                job_uid,
+                requests,
+                taken,
+                self._shares,
+                named=self._named,
+                own_users=self._own_users,
             )
             self._write(job_uid, attempt, slots)
             gang = self.add(job_uid, attempt, slots)

@@ -22,11 +22,12 @@ class Layout:
     def __init__(self, data: Path) -> None:
         self.slots = data / "slots"
         self.logs = data / "logs"
+        self.autopsies = data / "autopsies"
         self.trash = self.slots / ".trash"
         self.probe = self.slots / ".probe"
 
     def make(self) -> None:
-        for directory in (self.slots, self.logs, self.trash, self.probe):
+        for directory in (self.slots, self.logs, self.autopsies, self.trash, self.probe):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def attempt(self, job_uid: JobUid, attempt: int) -> Path:
@@ -64,6 +65,7 @@ class Layout:
                 "address": slot.address,
                 "port": slot.port,
                 "devices": slot.devices,
+                "users": slot.users,
             }
             for slot in slots
         }

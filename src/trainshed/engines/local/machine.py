@@ -1,7 +1,9 @@
 """What this machine offers: processors, memory, control groups, and how all of it is shared out over virtual nodes."""
 
+import contextlib
 import hashlib
 import os
+import pwd
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +48,18 @@ def node(memory_base: str) -> Node:
     if limit := cgroups.memory_limit(memory_base):
         memory = min(memory, limit)
     return Node(NAME, vcpus, memory)
+
+
+def private_places() -> tuple[Path, ...]:
+    """Directories that are the business of the service's user, and of no program that it runs: the home directory, with
+    its keys, and sockets of the user's session."""
+    places = [Path("/run/user")]
+    with contextlib.suppress(KeyError, OSError):  # A user without an entry, or without a home.
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
+        # System users live in places like / and /var/empty.
+        if len(home.parts) > 1 and home.stat().st_uid == os.geteuid():
+            places.append(home)
+    return tuple(places)
 
 
 def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ...]]:

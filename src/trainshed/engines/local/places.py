@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.devices import Device, choose
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.replica import system
+from trainshed.replica import system, users
 
 PROGRAM_PORT = 2222
 """The port that every replica may bind on its own address (facts §3.2)."""
@@ -18,6 +18,10 @@ _ADDRESSES = 1 << 22
 
 _FIRST_PORT = 20000
 _PORT_PAIRS = 10000
+
+_FIRST_USER = 0x70000000
+_USER_RANGES = 4000
+"""User numbers that no distribution gives out, in ranges of `users.COUNT`."""
 
 Shares = Mapping[str, Sequence[Device]]
 """The GPUs of each node."""
@@ -31,12 +35,14 @@ def new_slots(
     shares: Shares,
     *,
     named: bool,
+    own_users: bool = False,
 ) -> tuple[Slot, ...]:
     """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the machine.
-    `named`: a replica's hostname can be resolved by its peers."""
+    `named`: a replica's hostname can be resolved by its peers. `own_users`: each gets users of its own."""
     others = list(taken)
     addresses = {slot.address for slot in others}
     ports = {slot.port for slot in others}
+    ranges = {slot.users for slot in others}
     made: list[Slot] = []
     for request in requests:
         if system.LINUX:
@@ -49,8 +55,19 @@ def new_slots(
         ports.add(port)
         host = request.hostname if named else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
+        first = choose_users(identity, job_uid, request.replica, ranges) if own_users else 0
+        ranges.add(first)
         made.append(
-            Slot(request.replica, request.node, request.hostname, host, address, port, devices)
+            Slot(
+                request.replica,
+                request.node,
+                request.hostname,
+                host,
+                address,
+                port,
+                devices,
+                first,
+            )
         )
     return tuple(made)
 
@@ -88,6 +105,16 @@ def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Contai
         if port not in used:
             return port
     raise RuntimeError("all ports from 20000 to 39999 are in use; release slots")
+
+
+def choose_users(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
+    """The first user number of a replica's own range."""
+    start = _digest(identity, job_uid, replica) % _USER_RANGES
+    for step in range(_USER_RANGES):
+        first = _FIRST_USER + (start + step) % _USER_RANGES * users.COUNT
+        if first not in used:
+            return first
+    raise RuntimeError(f"all {_USER_RANGES} ranges of user numbers are in use; release slots")
 
 
 def _digest(identity: str, job_uid: JobUid, replica: ReplicaId) -> int:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainshed.engines.local import handles, zygotes
@@ -60,18 +61,20 @@ class Spawner:
             handle.kill()
             await self._replace(handle)
 
-    async def probe(self, directory: Path) -> str:
-        """The strongest sandbox level that this machine allows (`protocol.LEVEL_*`)."""
+    async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
+        """The first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" = none; and why those
+        before it do not."""
         for _ in range(_PROBES):
-            if answer := await self._try_levels(directory):
-                return json.loads(answer)["level"]
-        return protocol.LEVEL_SESSION
+            if answer := await self._try_levels(directory, levels):
+                found = json.loads(answer)
+                return found["level"], found["refused"]
+        return "", dict.fromkeys(levels, "whoever tried it was killed")
 
-    async def _try_levels(self, directory: Path) -> bytes:
+    async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
         """The answer of who tried; none if it was killed, most likely with its zygote."""
         ours, theirs = socket.socketpair()
         with theirs:
-            await self.request({"probe": str(directory)}, theirs)
+            await self.request({"probe": str(directory), "levels": list(levels)}, theirs)
         ours.setblocking(False)
         with ours:
             loop = asyncio.get_running_loop()

@@ -1,0 +1,247 @@
+"""What failed replicas left: kept for a while when their slots are released, and shown to whoever wants to see.
+
+A slot's directory is kept whole, by one rename: its files, its journal, which says how it ended, and the plan by which
+it was started, without its secrets. So nothing has to be written at the end that a crash could take. They lie in
+`<data>/autopsies/<job_uid>/<attempt>/<replica>/`; all that is known of them is found there again.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainshed.access.redaction import REDACTED, redacted
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import Autopsy
+from trainshed.engines.local import autopsy_files
+from trainshed.engines.local.layout import Layout
+from trainshed.replica import durable, journal, protocol
+
+log = logging.getLogger(__name__)
+
+Key = tuple[JobUid, int, ReplicaId]
+
+PLAN = "plan.json"
+"""In a slot: the launch document of its latest incarnation, without secrets, and where its files lay."""
+REPORT = "autopsy.json"
+"""In what is kept: when that was, what it is, how much. Made anew if it is not there."""
+_HOUR = 3600.0
+_OF_ITS_TIME = ("storage_socket", "identity", "certificate", "masked", "banner", "cluster_port")
+"""What of a launch document is of no use, or nobody's business, when its program is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long and how much. `ttl`: ns, 0 = nothing is kept; `limit`: bytes in all."""
+
+    ttl: int = 0
+    limit: int = 10 << 30
+
+
+NOTHING = Keeping()
+
+
+class Autopsies:
+    """`swept`: called when something is in the trash. `now`: nanoseconds since the epoch."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        keeping: Keeping,
+        now: Callable[[], int],
+        swept: Callable[[], None],
+    ) -> None:
+        self._root = layout.autopsies
+        self._trash = layout.trash
+        self._keeping = keeping
+        self._now = now
+        self._swept = swept
+        self._kept: dict[Key, Autopsy] = {}
+        self._open: Counter[Key] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Find what was kept before, and throw away what was kept for long enough."""
+        for key, directory in await asyncio.to_thread(lambda: list(self._lying())):
+            self._take_up(key, directory)
+        self._tidy()
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def capture(self, slot: Path, document: protocol.Message) -> None:
+        """Note how a program is started, for an autopsy that may come. Its secrets are not noted: the service has them
+        in mind only now."""
+        if self._keeping.ttl:
+            text = json.dumps(
+                {"files": str(slot / protocol.FILES), "plan": _without_secrets(document)}
+            )
+            # A full disk, say: it costs the autopsy, not the program.
+            with contextlib.suppress(OSError):
+                durable.write(str(slot / PLAN), text, sync=False)
+
+    def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
+        """An attempt's slots are about to be thrown away, and nothing of it lives: keep those that failed."""
+        if not self._keeping.ttl:
+            return
+        for replica, slot in slots.items():
+            if (slot / PLAN).exists() and _failed(slot):
+                self._keep(JobUid(job_uid), attempt, replica, slot)
+        self._tidy()
+
+    def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        """By attempt and replica."""
+        return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
+
+    def get(self, key: Key) -> tuple[Autopsy, Path] | None:
+        found = self._kept.get(key)
+        return (found, self._directory(key)) if found else None
+
+    def opened(self, key: Key) -> None:
+        """A shell is open in it: it stays."""
+        self._open[key] += 1
+
+    def closed(self, key: Key) -> None:
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
+            self._tidy()
+
+    def is_open(self, key: Key) -> bool:
+        return key in self._open
+
+    def discard(self, key: Key) -> bool:
+        """Keep it no longer; whether it was kept."""
+        if self._kept.pop(key, None) is None:
+            return False
+        directory = self._directory(key)
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(self._trash / uuid.uuid4().hex)
+        for parent in (directory.parent, directory.parent.parent):
+            with contextlib.suppress(OSError):  # Others of the job are in there.
+                parent.rmdir()
+        self._swept()
+        return True
+
+    def _directory(self, key: Key) -> Path:
+        job_uid, attempt, replica = key
+        return self._root / str(job_uid) / str(attempt) / str(replica)
+
+    def _keep(self, job_uid: JobUid, attempt: int, replica: ReplicaId, slot: Path) -> None:
+        key = (job_uid, attempt, replica)
+        directory = self._directory(key)
+        try:
+            with contextlib.suppress(OSError):  # It is the gang's, and goes with the rest of it.
+                os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
+            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            slot.rename(directory)
+        except OSError as error:
+            log.warning("what %s of job %s left is not kept: %s", replica, job_uid, error)
+            return
+        self._take_up(key, directory)
+
+    def _lying(self) -> Iterable[tuple[Key, Path]]:
+        for directory in self._root.glob("*/*/*"):
+            job, attempt = directory.parent.parent.name, directory.parent.name
+            with contextlib.suppress(ValueError):
+                yield (JobUid(int(job)), int(attempt), ReplicaId.parse(directory.name)), directory
+
+    def _take_up(self, key: Key, directory: Path) -> None:
+        report = protocol.read_document(str(directory / REPORT)) or {
+            "kept": self._now(),
+            "size": -1,
+        }
+        autopsy = self._kept[key] = _autopsy(key, directory, report, self._keeping.ttl)
+        if autopsy.size < 0:
+            task = asyncio.get_running_loop().create_task(self._weigh(key, directory, report))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _weigh(self, key: Key, directory: Path, report: dict[str, Any]) -> None:
+        # What is there is the promise; how much is only needed for the limit.
+        with contextlib.suppress(OSError):
+            report["size"] = await asyncio.to_thread(autopsy_files.size, directory)
+            durable.write(str(directory / REPORT), json.dumps(report), sync=False)
+        if (found := self._kept.get(key)) is not None:
+            self._kept[key] = replace(found, size=max(0, report["size"]))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Throw away what is too old, then, the oldest first, what is too much."""
+        now = self._now()
+        ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
+        ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
+        total = sum(max(0, autopsy.size) for autopsy in self._kept.values())
+        for key, autopsy in ours:
+            if autopsy.expires <= now or total > self._keeping.limit:
+                total -= max(0, autopsy.size)
+                self.discard(key)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._kept:
+            left = (min(each.expires for each in self._kept.values()) - now) / 1e9
+            # Clocks are set, and machines sleep: look now and then in any case.
+            pause = min(max(left, 1.0), _HOUR)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)
+
+
+def _failed(slot: Path) -> bool:
+    """Whether the latest incarnation ended badly, and not because it was asked to end."""
+    entries = journal.Entries(str(slot))
+    record = entries.record(entries.latest)
+    if record is None:
+        return False
+    if "lost" in record:
+        return record["lost"] != protocol.NEVER_STARTED
+    return record["exit_code"] != 0 and not record.get("stopped", False)
+
+
+def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
+    entries = journal.Entries(str(directory))
+    record = entries.record(entries.latest) or protocol.lost("nothing more is known of it")
+    plan: dict[str, Any] = (protocol.read_document(str(directory / PLAN)) or {}).get("plan", {})
+    return Autopsy(
+        job_uid=key[0],
+        attempt=key[1],
+        replica=key[2],
+        incarnation=entries.latest,
+        kept=report["kept"],
+        expires=report["kept"] + ttl,
+        size=report["size"],
+        exit_code=record.get("exit_code"),
+        signal=record.get("signal"),
+        oom=record.get("oom", False),
+        lost=record.get("lost", ""),
+        tail=record.get("tail", ""),
+        argv=tuple(plan.get("argv", ())),
+    )
+
+
+def _without_secrets(document: protocol.Message) -> protocol.Message:
+    masked: tuple[str, ...] = tuple(document.get("masked", ()))
+    environ: dict[str, str] = document["environ"]
+    secret = {name for name, value in environ.items() if any(text in value for text in masked)}
+    kept = {name: value for name, value in document.items() if name not in _OF_ITS_TIME}
+    return kept | {
+        "environ": redacted(environ, secret),
+        "argv": [_masked(argument, masked) for argument in document["argv"]],
+    }
+
+
+def _masked(text: str, masked: tuple[str, ...]) -> str:
+    for secret in masked:
+        text = text.replace(secret, REDACTED)
+    return text

@@ -1,0 +1,99 @@
+"""The files of a failed replica: how many bytes they are, and all of them as one archive.
+
+A program chose every name in there and may still be choosing, by a shell: no link is followed, and nothing is read by a
+path of more than one step. Blocks on the disk, in threads.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+import tarfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import IO
+
+_CHUNK = 1 << 18
+
+
+def size(directory: Path) -> int:
+    """Bytes on disk below a directory; what cannot be read counts nothing."""
+    total = 0
+    # As deep as somebody has made it.
+    ahead = [str(directory)]
+    while ahead:
+        with contextlib.suppress(OSError), os.scandir(ahead.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    ahead.append(entry.path)
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+async def archive(directory: Path, *besides: Path) -> AsyncGenerator[bytes]:
+    """A tar archive of what is below a directory, and of single files besides. One that is cut short lacks its end."""
+    reader, writer = os.pipe()
+    packing = asyncio.create_task(asyncio.to_thread(_pack, writer, directory, besides))
+    try:
+        while chunk := await asyncio.to_thread(os.read, reader, _CHUNK):
+            yield chunk
+    finally:
+        os.close(reader)  # Whoever packs on meanwhile finds that nobody reads.
+        await packing
+
+
+def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
+    with (
+        contextlib.suppress(BrokenPipeError),
+        os.fdopen(writer, "wb") as output,
+        tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as archive_,
+    ):
+        for file in besides:
+            archive_.add(file, file.name)
+        for path, directories, files, handle in os.fwalk(directory, follow_symlinks=False):
+            inside = Path(path).relative_to(directory)
+            for name in sorted([*directories, *files]):
+                _add(archive_, handle, name, str(inside / name))
+
+
+def _add(archive_: tarfile.TarFile, parent: int, name: str, called: str) -> None:
+    """Add one entry; what is gone, or cannot be read, or is of no use elsewhere (a socket, a device) is left out."""
+    entry, content = tarfile.TarInfo(called), None
+    with contextlib.ExitStack() as opened:
+        try:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                entry.type = tarfile.DIRTYPE
+            elif stat.S_ISLNK(found.st_mode):
+                entry.type = tarfile.SYMTYPE
+                entry.linkname = os.readlink(name, dir_fd=parent)
+            elif stat.S_ISREG(found.st_mode):
+                # Another file may stand there by now: no link is followed, and no pipe waited at.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                content = opened.enter_context(os.fdopen(os.open(name, flags, dir_fd=parent), "rb"))
+                found = os.fstat(content.fileno())
+            if content is None and not (entry.isdir() or entry.issym()):
+                return
+        except OSError:
+            return
+        entry.mode, entry.mtime = stat.S_IMODE(found.st_mode), int(found.st_mtime)
+        if content is None:
+            archive_.addfile(entry)
+        elif stat.S_ISREG(found.st_mode):
+            entry.size = found.st_size
+            archive_.addfile(entry, _Padded(content, entry.size))
+
+
+class _Padded:
+    """A file of exactly so many bytes, as its entry said, though a shell cuts it short meanwhile."""
+
+    def __init__(self, content: IO[bytes], size_: int) -> None:
+        self._content = content
+        self._left = size_
+
+    def read(self, wanted: int = -1) -> bytes:
+        wanted = self._left if wanted < 0 else min(wanted, self._left)
+        data = self._content.read(wanted)
+        data += bytes(wanted - len(data))
+        self._left -= wanted
+        return data

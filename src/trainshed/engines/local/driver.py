@@ -1,0 +1,257 @@
+"""What a replica gets of the GPU driver: device files, libraries, variables. By its CDI specification if there is one
+that fits, else by what is found on the machine.
+
+Runs two small programs of the machine at the start (`ldconfig -p`; `nvidia-modprobe`, where device files are missing);
+afterwards it only looks whether files are there.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainshed.engines.local.cdi import Edits, Mount, Specs
+from trainshed.engines.local.devices import Device
+
+log = logging.getLogger(__name__)
+
+_SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+"""Device files that every program needs that uses a GPU, whichever."""
+_MINORS = "proc/driver/nvidia-caps/mig-minors"
+_LIBRARIES = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so")
+_PROGRAMS = ("nvidia-smi",)
+_OWN_PLACE = "/usr/local/nvidia"
+"""Where a driver lies that came in a container, and where images for GPUs look for it by themselves."""
+_PLACES = (f"{_OWN_PLACE}/lib64", f"{_OWN_PLACE}/lib")
+_PROGRAM_PLACES = ("/usr/bin", "/bin", f"{_OWN_PLACE}/bin")
+_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEdits:
+    """What one replica gets of the machine for its GPUs. `devices`: device files that its /dev shows besides the
+    harmless ones; `mounts`: (source, target, read-only); `environ` counts before all that the job says. `library_path`,
+    `path`: directories, as the program sees them, that belong on LD_LIBRARY_PATH and PATH as well. `gpus`: uuids of what
+    it has, for whoever looks at how busy they are."""
+
+    devices: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    environ: dict[str, str] = field(default_factory=dict[str, str])
+    library_path: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What is there of the driver below `root`. `libraries`: by the name that programs ask for, the file. `programs`:
+    files. `apart`: directories of libraries that the machine's own linker does not know. `caps`: by the path of a
+    capability (`gpu0/gi1/access`), the number in the name of its device file."""
+
+    root: Path = Path("/")
+    specs: Specs | None = None
+    libraries: tuple[tuple[str, str], ...] = ()
+    programs: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    caps: dict[str, int] = field(default_factory=dict[str, int])
+
+
+NO_DRIVER = Driver()
+
+
+def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
+    """Look round; once, at the start, on a machine that has GPUs. `cache`: what `ldconfig -p` says, None = ask it.
+    Blocks for some tens of milliseconds."""
+    if not (root / "dev/nvidia-uvm").exists():
+        # It comes into being with the first program that asks, which from within a sandbox nobody can.
+        _run("nvidia-modprobe", "-u", "-c=0")
+    known = dict(_known_to_linker(_run("ldconfig", "-p") if cache is None else cache))
+    apart = dict(_lying_in(root, _PLACES))
+    libraries = _of_one_driver(root, apart | known)
+    programs = [
+        f"{place}/{name}"
+        for name in _PROGRAMS
+        for place in _PROGRAM_PLACES
+        if (root / place[1:] / name).exists()
+    ]
+    beside = {file.rpartition("/")[0] for name, file in libraries if name not in known}
+    return Driver(
+        root,
+        Specs(root),
+        tuple(libraries),
+        tuple(programs[:1]),
+        tuple(sorted(beside)),
+        dict(_capabilities(root)),
+    )
+
+
+def device_edits(
+    words: str | None,
+    found: Sequence[Device],
+    driver: Driver,
+    *,
+    private: bool,
+    image: bool,
+) -> DeviceEdits:
+    """What a replica gets. `words`: its slot's `devices`; `found`: all GPUs of the machine. `private`: its /dev shows
+    nothing but what is named here, so that nobody else's GPU can be opened. `image`: its root file system is not the
+    machine's. Looks at files, changes nothing."""
+    if words is None and not found:
+        return DeviceEdits()
+    named = {device.word: device for device in found}
+    own = [named[word] for word in (words or "").split(",") if word in named]
+    if not own:
+        return DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
+    gpus = tuple(device.uuid for device in own)
+    if not private:
+        return DeviceEdits((), (), _environ(words or "", gpus), driver.apart, (), gpus)
+    if all(device.minor >= 0 for device in own):
+        files, numbers = tuple(_files(own, driver)), _numbered(own)
+    else:
+        # Which file is whose cannot be told: all of them, as where nothing is private.
+        files, numbers = _all_files(driver.root), words or ""
+    environ = _environ(numbers, gpus)
+    described = _described(own, driver)
+    if described is not None:
+        files = tuple(dict.fromkeys((*files, *described.devices)))
+        environ = dict(described.environ) | environ if image else environ
+    if not image:
+        moved = described.mounts if described else ()
+        files_elsewhere = tuple(mount for mount in moved if mount[1].startswith("/dev/"))
+        return DeviceEdits(files, files_elsewhere, environ, driver.apart, (), gpus)
+    if described is not None:
+        return DeviceEdits(files, described.mounts, environ, described.library_path, (), gpus)
+    return DeviceEdits(
+        files,
+        tuple(_mounts(driver)),
+        environ,
+        (_PLACES[0],) if driver.libraries else (),
+        (f"{_OWN_PLACE}/bin",) if driver.programs else (),
+        gpus,
+    )
+
+
+def _environ(numbers: str, gpus: Sequence[str]) -> dict[str, str]:
+    return {
+        "CUDA_VISIBLE_DEVICES": numbers,
+        # Ours are numbered so; CUDA's own order would begin with the fastest.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpus),
+    }
+
+
+def _numbered(own: Sequence[Device]) -> str:
+    """What CUDA calls them where no others can be seen: numbers from 0 on, as on a machine of one's own."""
+    return ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
+
+
+def _files(own: Sequence[Device], driver: Driver) -> Iterator[str]:
+    names = [f"/dev/{name}" for name in _SHARED]
+    names += dict.fromkeys(f"/dev/nvidia{device.minor}" for device in own)
+    for device in own:
+        if device.part is not None:
+            gpu = f"gpu{device.minor}/gi{device.part.gpu_instance}"
+            caps = (f"{gpu}/access", f"{gpu}/ci{device.part.compute_instance}/access")
+            names += [
+                f"/dev/nvidia-caps/nvidia-cap{driver.caps[cap]}"
+                for cap in caps
+                if cap in driver.caps
+            ]
+    return (name for name in dict.fromkeys(names) if (driver.root / name[1:]).exists())
+
+
+def _all_files(root: Path) -> tuple[str, ...]:
+    found = [*(root / "dev").glob("nvidia*"), *(root / "dev").glob("dxg")]
+    return tuple(sorted(f"/dev/{file.name}" for file in found if not file.is_dir()))
+
+
+def _described(own: Sequence[Device], driver: Driver) -> Edits | None:
+    """What the CDI specification gives for them. One that does not name their device files is of another time."""
+    if driver.specs is None:
+        return None
+    edits = driver.specs.edits([_names(device) for device in own])
+    if edits is None:
+        return None
+    targets = {*edits.devices, *(target for _, target, _ in edits.mounts)}
+    fits = all(f"/dev/nvidia{device.minor}" in targets for device in own)
+    return edits if fits else None
+
+
+def _names(device: Device) -> tuple[str, ...]:
+    place = f":{device.part.place}" if device.part else ""
+    return (device.uuid, f"{device.index}{place}")
+
+
+def _mounts(driver: Driver) -> Iterator[Mount]:
+    for name, file in driver.libraries:
+        yield file, f"{_PLACES[0]}/{name}", True
+    for file in driver.programs:
+        yield file, f"{_OWN_PLACE}/bin/{file.rpartition('/')[2]}", True
+
+
+def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
+    """(name, path) of the driver's libraries in the text of `ldconfig -p`, those for 64 bits."""
+    for line in cache.splitlines():
+        name, _, rest = line.strip().partition(" (")
+        kinds, arrow, path = rest.partition(") => ")
+        # Those for 32 bits are of kind "libc6" and nothing else.
+        if arrow and "," in kinds and name.startswith(_LIBRARIES):
+            yield name, path
+
+
+def _lying_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for place in places:
+        for file in sorted((root / place[1:]).glob("lib*.so*")):
+            if file.name.startswith(_LIBRARIES):
+                yield file.name, f"{place}/{file.name}"
+
+
+def _of_one_driver(root: Path, found: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Of libraries by name those that carry the version that libcuda has, each by its real file. Others have only a
+    similar name."""
+    files = {name: _real(root, path) for name, path in sorted(found.items())}
+    version = files.get("libcuda.so.1", "").partition(".so.")[2]
+    return [
+        (name, file) for name, file in files.items() if version and file.endswith(f".{version}")
+    ]
+
+
+def _real(root: Path, path: str) -> str:
+    """The file behind a path, as the machine calls it."""
+    real = (root / path[1:]).resolve()
+    base = root.resolve()
+    return f"/{real.relative_to(base)}" if real.is_relative_to(base) else str(real)
+
+
+def _capabilities(root: Path) -> Iterator[tuple[str, int]]:
+    try:
+        text = (root / _MINORS).read_text(encoding="ascii")
+    except OSError:
+        return  # No GPU here can be divided.
+    for line in text.splitlines():
+        cap, _, number = line.strip().partition(" ")
+        if number.isdecimal():
+            yield cap, int(number)
+
+
+def _run(program: str, *arguments: str) -> str:
+    """What a program of the machine says; "" if there is none, or if it fails."""
+    path = shutil.which(program) or shutil.which(program, path="/sbin:/usr/sbin:/usr/bin")
+    if path is None:
+        return ""
+    try:
+        made = subprocess.run(
+            [path, *arguments],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            text=True,
+            env={"PATH": os.defpath, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("%s cannot be asked: %s", path, error)
+        return ""
+    return made.stdout

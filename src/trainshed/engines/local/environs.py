@@ -1,0 +1,146 @@
+"""The part of a program's environment that only its slot knows. Pure."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainshed.core.environment import METRIC_FILE
+from trainshed.core.launch import LaunchPlan
+from trainshed.engines.port import Slot
+from trainshed.replica import program, reports
+
+SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_PASSED_ON = frozenset(
+    {
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_FIND_LINKS",
+        "PIP_NO_INDEX",
+        "PIP_TRUSTED_HOST",
+        "PIP_CERT",
+        "PIP_CONFIG_FILE",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_FIND_LINKS",
+        "UV_NO_INDEX",
+        "TZ",
+    }
+)
+"""All that a program gets of the service's own environment: how to reach the outside, never a secret of ours."""
+
+
+IMAGE_TRUST = "/etc/ssl/trainshed.pem"
+"""Where a container image's programs find whom to trust, if calls of Google's storage hosts are intercepted."""
+
+
+_PLACES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CERT",
+    "PIP_CONFIG_FILE",
+    "PIP_FIND_LINKS",
+    "UV_FIND_LINKS",
+)
+
+
+def places(ours: Mapping[str, str]) -> tuple[str, ...]:
+    """Absolute paths that the variables passed on name, which programs are to find as the service does."""
+    found = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
+    return tuple(dict.fromkeys(part for part in found if part.startswith("/")))
+
+
+def ambient(ours: Mapping[str, str]) -> dict[str, str]:
+    """What a program gets of the service's own environment."""
+    passed_on = {name: value for name, value in ours.items() if name in _PASSED_ON}
+    return {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | passed_on
+
+
+def storage(place: str) -> dict[str, str]:
+    """What points the clients of gs:// at the replica's own endpoint, which adds the job's identity
+    (SPEC §3, CLIENTS §3.11). The job may say otherwise. `place`: ADDRESS:PORT."""
+    endpoint = f"http://{place}"
+    return {
+        "STORAGE_EMULATOR_HOST": endpoint,
+        # Otherwise gcsfs asks another service about each bucket, by a channel that nobody serves.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
+        # Default credentials: the endpoint is the metadata server of one machine with one account, the job's.
+        "GCE_METADATA_HOST": place,
+        "GCE_METADATA_IP": place,
+        "GCE_METADATA_ROOT": place,
+        "METADATA_SERVER_DETECTION": "assume-present",
+    }
+
+
+def trust(bundle: str) -> dict[str, str]:
+    """Whom clients, libcurl above all, by which TensorFlow reads gs://, are to believe that they speak to Google."""
+    return dict.fromkeys(
+        (
+            "CURL_CA_BUNDLE",
+            "SSL_CERT_FILE",
+            "REQUESTS_CA_BUNDLE",
+            "HTTPLIB2_CA_CERTS",
+            "NODE_EXTRA_CA_CERTS",
+        ),
+        bundle,
+    )
+
+
+def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
+    """NO_PROXY with `hosts` added, where a proxy is passed on: a proxy cannot reach what is the replica's own."""
+    if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
+        return {}
+    said = ours.get("no_proxy") or ours.get("NO_PROXY") or ""
+    text = ",".join([*filter(None, said.split(",")), *hosts])
+    return {"NO_PROXY": text, "no_proxy": text}
+
+
+def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
+    """What only the slot knows; wins over the plan's own."""
+    asked = dict(plan.environ)
+    if plan.image is not None:
+        # The rest is the image's own.
+        path = asked.get("PATH", SANE_PATH)
+        return {"PATH": path, "PYTHONUNBUFFERED": "1", "HOSTNAME": slot.hostname}
+    # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
+    template = Path(plan.python_template) if namespaced else files / program.PYTHON
+    own = [files / program.PYTHON_USER] + [template] * bool(plan.python_template)
+    path = [*(f"{place}/bin" for place in own), *plan.path, asked.get("PATH", SANE_PATH)]
+    # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
+    private = namespaced and not program.lies_in_tmp(str(files))
+    environ = {
+        "HOME": str(files),
+        "TMPDIR": "/tmp" if private else str(files / program.TEMPORARY),
+        "PATH": ":".join(path),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONUSERBASE": str(files / program.PYTHON_USER),
+        "HOSTNAME": slot.hostname,
+    }
+    if not namespaced and METRIC_FILE in asked:
+        # /var/hypertune cannot be shown to one replica alone here.
+        environ[METRIC_FILE] = str(files / program.HYPERTUNE / reports.FILE)
+    return environ
+
+
+def devices(slot: Slot, *, gpus: bool) -> dict[str, str]:
+    """Which GPUs a program sees: the replica's own, none where it has none (SPEC §2, Capacity modes; §3)."""
+    if slot.devices is None and not gpus:
+        return {}
+    seen = slot.devices or ""
+    environ = {"CUDA_VISIBLE_DEVICES": seen, "NVIDIA_VISIBLE_DEVICES": seen}
+    # Ours are numbered so; CUDA's own order would begin with the fastest.
+    return environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if seen else environ

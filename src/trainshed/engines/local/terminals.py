@@ -1,0 +1,267 @@
+"""The service's side of a shell in a replica: asks the replica's shim for it, and moves its bytes, on the event loop."""
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections.abc import Callable
+
+from trainshed.core.terminals import TerminalWish
+from trainshed.engines.local.link import connect
+from trainshed.engines.local.seat import Seat
+from trainshed.engines.port import TerminalRefused
+from trainshed.replica import protocol
+
+_PATIENCE = 10.0
+"""Seconds that the answer to an order may take."""
+_FAREWELL = 2.0
+"""Seconds between the end of a shell's streams and the word of how it ended."""
+_CHUNK = 1 << 16
+_ENDED = "it ended in this moment"
+
+
+class LocalTerminal:
+    """A `Terminal` (port). `connection`: to the replica's guardian, which tells the end on it; `handle`: the other side of
+    the shell's streams. `greeting` is read before what the shell says; `closed` is called once, when it is closed."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        handle: int,
+        *,
+        is_terminal: bool,
+        greeting: bytes = b"",
+        closed: Callable[[], None] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._handle = handle
+        self._is_terminal = is_terminal
+        self._greeting = greeting
+        self._tell_closed = closed
+        self._lines = protocol.Lines()
+        self._loop = asyncio.get_running_loop()
+        self._status: int | None = None
+        self._over = False
+        self._closed = False
+        self._waiters: set[asyncio.Future[None]] = set()
+        os.set_blocking(handle, False)
+        connection.setblocking(False)
+        self._loop.add_reader(connection.fileno(), self._hear)
+
+    @property
+    def status(self) -> int | None:
+        return self._status
+
+    async def read(self) -> bytes:
+        if self._greeting:
+            greeting, self._greeting = self._greeting, b""
+            return greeting
+        while not self._closed:
+            # Asked first: what was written before the end is read to its end.
+            over = self._over
+            try:
+                data = os.read(self._handle, _CHUNK)
+            except BlockingIOError:
+                # What outlived the shell and might still write is not waited for.
+                if over:
+                    return b""
+                await self._wait(readable=True)
+                continue
+            except OSError:
+                data = b""  # How the end of a terminal is told.
+            if not data:
+                await self._learn_status()
+            return data
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not (self._closed or self._over):
+            try:
+                view = view[os.write(self._handle, view) :]
+            except BlockingIOError:
+                await self._wait(writable=True)
+            except OSError:
+                return  # It is over; reading says so.
+
+    async def end_input(self) -> None:
+        if self._is_terminal:
+            await self.write(b"\x04")
+        elif not self._closed:
+            stream = socket.socket(fileno=os.dup(self._handle))
+            with stream, contextlib.suppress(OSError):
+                stream.shutdown(socket.SHUT_WR)
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self._is_terminal and not self._closed:
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            with contextlib.suppress(OSError):  # It is over.
+                fcntl.ioctl(self._handle, termios.TIOCSWINSZ, size)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._hear_no_more()
+        self._loop.remove_reader(self._handle)
+        self._loop.remove_writer(self._handle)
+        os.close(self._handle)
+        self._connection.close()
+        self._wake()
+        if self._tell_closed is not None:
+            self._tell_closed()
+
+    def _hear(self) -> None:
+        try:
+            data = self._connection.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for message in self._lines.feed(data):
+            if message["e"] == "ended":
+                self._status = message["status"]
+        if not data or self._status is not None:
+            self._hear_no_more()
+            self._wake()
+
+    def _hear_no_more(self) -> None:
+        if not self._over:
+            self._over = True
+            self._loop.remove_reader(self._connection.fileno())
+
+    async def _learn_status(self) -> None:
+        """It comes beside the end of the streams, a moment before or after."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                while not (self._over or self._closed):
+                    await self._wait()
+
+    async def _wait(self, *, readable: bool = False, writable: bool = False) -> None:
+        """Until that is so, or it is over, or closed; perhaps not quite."""
+        if self._over and not writable:
+            # Its children may hold the terminal for ever: only what is there counts now.
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        if readable:
+            self._loop.add_reader(self._handle, self._wake)
+        if writable:
+            self._loop.add_writer(self._handle, self._wake)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+            if readable and not self._closed:
+                self._loop.remove_reader(self._handle)
+            if writable and not self._closed:
+                self._loop.remove_writer(self._handle)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def shell_order(wish: TerminalWish) -> protocol.Message:
+    """The order for a shell, as a shim takes it (`protocol`)."""
+    return {
+        "o": "shell",
+        "tty": wish.is_terminal,
+        "rows": wish.rows,
+        "cols": wish.columns,
+        "term": wish.term,
+        "command": wish.command,
+        "label": wish.label,
+    }
+
+
+async def open_in(seat: Seat | None, incarnation: int, wish: TerminalWish) -> LocalTerminal:
+    """A shell beside the program of one incarnation. Raises TerminalRefused."""
+    if seat is None or not seat.awaits(incarnation):
+        raise TerminalRefused("it is over")
+    try:
+        connection = connect(seat.directory)
+    except OSError:
+        raise TerminalRefused("it is only just starting, or ending; try again") from None
+    try:
+        # So short a line always fits.
+        connection.send(protocol.encode(shell_order(wish)))
+    except OSError:
+        connection.close()
+        raise TerminalRefused(_ENDED) from None
+    return await taken(connection, is_terminal=wish.is_terminal)
+
+
+async def taken(
+    connection: socket.socket,
+    *,
+    is_terminal: bool,
+    greeting: bytes = b"",
+    closed: Callable[[], None] | None = None,
+) -> LocalTerminal:
+    """The shell that was ordered by a connection, which is ours from here on. `greeting` is read before anything else;
+    `closed` is called when it is closed. Raises TerminalRefused."""
+    answers = _Answers()
+    connection.setblocking(False)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while (answer := answers.take(connection)) is None:
+                await _readable(connection)
+        if answer["e"] != "shell" or answers.handle < 0:
+            raise TerminalRefused(answer.get("cause") or _ENDED)
+        return LocalTerminal(
+            connection, answers.handle, is_terminal=is_terminal, greeting=greeting, closed=closed
+        )
+    except BaseException as failure:
+        connection.close()
+        if answers.handle >= 0:
+            os.close(answers.handle)
+        if isinstance(failure, TimeoutError):
+            # A shim of an earlier version passes over orders that it does not know.
+            raise TerminalRefused(
+                "its shim gives no answer; what was started before the service was updated has no shells"
+            ) from None
+        if isinstance(failure, OSError):
+            raise TerminalRefused(_ENDED) from None
+        raise
+
+
+class _Answers:
+    """What a shim says, line by line, until it answers an order for a shell. `handle`: what came with that, -1 = nothing."""
+
+    def __init__(self) -> None:
+        self.handle = -1
+        self._lines = protocol.Lines()
+
+    def take(self, connection: socket.socket) -> protocol.Message | None:
+        """The answer if it has come. Raises ConnectionError: none will come."""
+        while True:
+            try:
+                data, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(4))
+            except BlockingIOError:
+                return None
+            for level, kind, content in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    (self.handle,) = array.array("i", content[:4])
+                    os.set_inheritable(self.handle, False)
+            if not data:
+                raise ConnectionError
+            for message in self._lines.feed(data):
+                # Before it come the greetings that everybody hears who connects to a shim.
+                if message["e"] in ("shell", "refused", "exited", "lost"):
+                    return message
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection.fileno())

@@ -1,0 +1,115 @@
+"""Keeps secrets out of a program's log: whatever shows one is replaced before it is written anywhere.
+
+A secret is found as it is, line by line, and in the forms in which programs commonly show one: as a text of JSON or
+Python, percent-encoded, in base64, also in the middle of a longer base64 text. What a program itself takes apart or
+transforms otherwise is not found. Runs on Python 3.6.
+"""
+
+import binascii
+import json
+
+SHOWN = b"***"
+"""What stands in the place of a secret."""
+
+_LEAST = 4
+"""Characters of the shortest piece that is looked for: anything shorter is a part of too many other texts."""
+_LEAST_BASE64 = 6
+_UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+_LEAST_BROKEN = 8
+"""Bytes of the beginning of a secret that counts as one where a text breaks off."""
+
+
+class Mask:
+    """`texts`: the secrets. Immutable."""
+
+    __slots__ = ("_forms", "longest")
+
+    def __init__(self, texts: "tuple[str, ...]") -> None:
+        found: "set[bytes]" = set()
+        for text in texts:
+            found.update(_forms(text))
+        self._forms = sorted(found, key=len, reverse=True)
+        self.longest = len(self._forms[0]) if self._forms else 0
+        """Bytes of the longest text that is looked for, 0 = nothing is."""
+
+    def apply(self, data: bytes) -> bytes:
+        """The text without secrets. A line end is never part of what is replaced."""
+        there = [form for form in self._forms if form in data]
+        if not there:
+            return data
+        # All of them are looked for in the text as it was, so that of two that overlap nothing is left over.
+        hits = sorted((at, at + len(form)) for form in there for at in _places(form, data))
+        parts: "list[bytes]" = []
+        end = 0
+        for begin, until in hits:
+            if begin >= end:
+                parts += (data[end:begin], SHOWN)
+            end = max(end, until)
+        return b"".join([*parts, data[end:]])
+
+    def text(self, text: str) -> str:
+        """The same of a text."""
+        data = text.encode("utf-8", "surrogatepass")
+        return self.apply(data).decode("utf-8", "surrogatepass")
+
+    def last(self, data: bytes) -> bytes:
+        """As `apply`, of a text that may break off in the middle of a secret: its program may have been killed."""
+        data = self.apply(data)
+        for form in self._forms:
+            for size in range(min(len(form) - 1, len(data)), _LEAST_BROKEN - 1, -1):
+                if data.endswith(form[:size]):
+                    return data[:-size] + SHOWN
+        return data
+
+
+def _places(form: bytes, data: bytes) -> "list[int]":
+    """Where it stands, also overlapping itself."""
+    found: "list[int]" = []
+    at = data.find(form)
+    while at >= 0:
+        found.append(at)
+        at = data.find(form, at + 1)
+    return found
+
+
+def _forms(text: str) -> "set[bytes]":
+    whole = {text, text.strip()}
+    lines = {line.strip() for line in text.replace("\r", "\n").split("\n")}
+    found = whole | lines
+    for one in found.copy():
+        # As within the quotes of JSON and Python; what needs no escape is the same once more.
+        found |= {json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], repr(one)[1:-1]}
+    for one in whole:
+        data = one.encode("utf-8")
+        found |= {_percent_encoded(data, b""), _percent_encoded(data, b"/")}
+        found.add(_percent_encoded(data, b" ").replace(" ", "+"))
+        found |= _in_base64(data)
+    return {
+        form.encode("utf-8")
+        for form in found
+        if len(form) >= _LEAST and "\n" not in form and "\r" not in form
+    }
+
+
+def _percent_encoded(data: bytes, kept: bytes) -> str:
+    """As in a URL (`urllib.parse` would make every fork of a shim dearer)."""
+    return "".join(
+        [chr(one) if one in _UNRESERVED or one in kept else "%%%02X" % one for one in data]
+    )
+
+
+def _in_base64(data: bytes) -> "set[str]":
+    """What is the same in every base64 text that has these bytes in it, at each of the three places that they may begin
+    at, with its end where they are the last; in both alphabets."""
+    found: "set[str]" = set()
+    for before in range(3):
+        # Six bits a character: of those that other bytes have a part in, nothing is known.
+        text = (
+            binascii.b2a_base64(bytes(before) + data).decode("ascii").strip()[-(-before * 8 // 6) :]
+        )
+        unpadded = text.rstrip("=")
+        rest = (before + len(data)) % 3
+        for form in (text, unpadded, unpadded[:-1] if rest else unpadded):
+            if len(form) >= _LEAST_BASE64:
+                found |= {form, form.replace("+", "-").replace("/", "_")}
+    return found

@@ -1,0 +1,306 @@
+"""The file system as one program shall see it: what is hidden, what is shown, whose files are whose.
+
+Owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on Python 3.6.
+"""
+
+import os
+import socket
+import stat
+
+from trainshed.replica import devices, layers, system, users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Sequence
+
+GCS = "/gcs"
+HYPERTUNE = "/var/hypertune"
+
+_SAFE = system.MS_NOSUID | system.MS_NODEV
+
+
+class View:
+    """All paths absolute; targets as the program sees them.
+
+    `files`: the slot's directory, shown under its own path whatever is `hidden`. `scratch`: a directory of the slot that
+    mounts may be put together in, made if needed. `hidden`: directories that look empty; `covered`: files that look so.
+    `binds`: (source, target) shown writable; `read_only`: shown at their own paths, not writable. `buckets`: (name,
+    directory) below /gcs. `mounts`: (source, target, whether it is read-only) besides. `device_files`: shown in /dev
+    beside the harmless ones. `user_range`: the machine's users that are the program's own, as (first, count); () = it
+    keeps this process's user.
+    `image`: directory of the root file system, "" = the machine's; `layer`: where what is changed in it is kept;
+    `image_user`: as whom its program runs. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice.
+
+    After `enter`: `owners`: the namespace of the program's own users, which who becomes the program enters last; `user`:
+    (user, group, home directory) of an image's program.
+    """
+
+    def __init__(
+        self,
+        *,
+        hostname: str,
+        hosts_file: str,
+        files: str,
+        scratch: str,
+        binds: "Sequence[tuple[str, str]]" = (),
+        hidden: "Sequence[str]" = (),
+        covered: "Sequence[str]" = (),
+        read_only: "Sequence[str]" = (),
+        buckets: "Sequence[tuple[str, str]]" = (),
+        mounts: "Sequence[tuple[str, str, bool]]" = (),
+        device_files: "Sequence[str]" = (),
+        user_range: "Sequence[int]" = (),
+        image: str = "",
+        layer: str = "",
+        image_user: str = "",
+        shm_bytes: int = 0,
+    ) -> None:
+        self._hostname = hostname
+        self._hosts_file = hosts_file
+        self._files = files
+        self._scratch = scratch
+        self._binds = list(binds)
+        self._hidden = list(hidden)
+        self._covered = covered
+        self._read_only = [path for path in read_only if os.path.isdir(path)]
+        self._buckets = buckets
+        self._mounts = mounts
+        self._device_files = device_files
+        self._user_range = user_range
+        self._image = image
+        self._layer = layer
+        self._image_user = image_user
+        self._shm_bytes = shm_bytes
+        self._root = ""
+        self.owners: "users.Users | None" = None
+        self.user = (0, 0, "/")
+        self._file_owner: "users.Users | None" = None
+
+    def enter(self) -> None:
+        """Give this process, and all that it starts, the view. Raises OSError."""
+        system.unshare(system.CLONE_NEWNS | system.CLONE_NEWUTS | system.CLONE_NEWIPC)
+        system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
+        if self._hostname:
+            socket.sethostname(self._hostname)
+        buckets = [(name, _open(source)) for name, source in self._buckets]
+        # First: what follows finds itself there, and its children, by the numbers of this namespace.
+        self._mount("proc", "/proc", _SAFE | system.MS_NOEXEC)
+        if self._user_range:
+            self.owners = users.Users(*self._user_range)
+        if self._image:
+            self._show_image()
+            self._mount("proc", "/proc", _SAFE | system.MS_NOEXEC)
+        else:
+            self._hide()
+        devices.show(self._root, self._device_files, self._shm_bytes)
+        self._show_buckets(buckets)
+        if self._root:
+            # The rest was bound where the image will be; from here on there is nothing else.
+            system.pivot_root(self._root)
+
+    # --- the machine's own file system, without what is not the program's business ---
+
+    def _hide(self) -> None:
+        kept = [(self._source(self._files), self._files)]
+        frozen = [(self._source(path), path) for path in self._read_only]
+        shown = [(self._source(source), target) for source, target in self._binds]
+        bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        hosts = self._source(self._hosts_file)
+        hidden = _outermost(self._hidden + self._closed_ways())
+        self._add_missing([target for _, target in self._binds])
+        if self._buckets:
+            self._add_missing([GCS])
+        for path in hidden:
+            system.mount("tmpfs", path, "tmpfs", _SAFE, "mode=755,size=64k")
+        for path in self._covered:
+            if _is_file(path):
+                system.bind(os.devnull, path)
+        for source, target in shown:
+            source.show(target)
+        hosts.bind("/etc/hosts")
+        # Last, since what was covered so far (a private /tmp, say) must not cover these.
+        for source, path in kept:
+            os.makedirs(path, exist_ok=True)
+            source.show(path)
+        for source, path in frozen:
+            os.makedirs(path, exist_ok=True)
+            source.lend(path)
+        for source, target, frost in bound:
+            _make_target(target, source.is_directory)
+            if frost:
+                source.lend(target)
+            else:
+                source.show(target)
+        for path in [path for _, path in frozen] + [target for _, target, frost in bound if frost]:
+            system.make_read_only(path)
+        for path in hidden:
+            system.make_read_only(path)
+
+    def _closed_ways(self) -> "list[str]":
+        """Directories on the way to what is shown that a user of the program's own could not pass: they are covered, and
+        only what is shown is put back."""
+        if self.owners is None:
+            return []
+        ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
+        return [closed for closed in map(_first_closed, ways) if closed]
+
+    def _source(self, path: str) -> "_Source":
+        """Opened before anything is covered: afterwards its path may lead elsewhere."""
+        return _Source(_open(path), self._file_owners())
+
+    def _file_owners(self) -> "users.Users | None":
+        """Whose what is shown shall be: root's, or the one user's whom an image's program runs as."""
+        user = self.user[0]
+        if self.owners is None or user == 0:
+            return self.owners
+        if self._file_owner is None:
+            self._file_owner = users.Users(self.owners.first + user, 1)
+        return self._file_owner
+
+    # --- an image's ---
+
+    def _show_image(self) -> None:
+        self._root = layers.show(self._image, self._layer, self._scratch, self.owners)
+        self.user = layers.user_of(self._image_user, self._root)
+        hosts = self._source(self._hosts_file)
+        shown = [(self._source(source), target, False) for source, target in self._binds]
+        shown.append((self._source("/sys"), "/sys", True))
+        shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        for source, target, frost in shown:
+            place = layers.inside(self._root, target)
+            _make_target(place, source.is_directory)
+            if frost:
+                source.lend(place)
+                system.make_read_only(place)
+            else:
+                source.show(place)
+        for name, source in (("hosts", hosts), ("resolv.conf", self._source("/etc/resolv.conf"))):
+            place = layers.inside(self._root, "/etc/" + name)
+            _make_target(place, directory=False)
+            source.bind(place)
+
+    # --- both ---
+
+    def _mount(self, kind: str, target: str, flags: int, data: "str | None" = None) -> None:
+        place = self._root + target
+        os.makedirs(place, exist_ok=True)
+        system.mount(kind, place, kind, flags, data)
+
+    def _show_buckets(self, buckets: "Sequence[tuple[str, int]]") -> None:
+        if not buckets:
+            return
+        self._mount("tmpfs", GCS, _SAFE, "mode=755,size=1m")
+        for name, handle in buckets:
+            place = "%s%s/%s" % (self._root, GCS, name)
+            os.mkdir(place, 0o755)
+            _Source(handle, self._file_owners()).show(place)
+        system.make_read_only(self._root + GCS)
+
+    def _add_missing(self, targets: "list[str]") -> None:
+        """Make the directories that binds need, where the user may not simply create them."""
+        for target in targets:
+            if os.path.isdir(target):
+                continue
+            try:
+                os.mkdir(target, 0o755)
+            except OSError:
+                _add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
+
+
+class _Source:
+    """Something of the machine's, held open, to be shown in another place."""
+
+    __slots__ = ("_handle", "_owners", "is_directory")
+
+    def __init__(self, handle: int, owners: "users.Users | None") -> None:
+        self._handle = handle
+        self._owners = owners
+        self.is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
+
+    def bind(self, target: str) -> None:
+        """Show it as it is."""
+        system.bind("/proc/self/fd/%d" % self._handle, target)
+        os.close(self._handle)
+
+    def show(self, target: str) -> None:
+        """Show it as the program's own."""
+        if self._owners is None:
+            self.bind(target)
+            return
+        self._owners.show("/proc/self/fd/%d" % self._handle, target)
+        os.close(self._handle)
+
+    def lend(self, target: str) -> None:
+        """Show what is only to be read: as the program's own, if its file system can do that, else to whom its own bits
+        let read it."""
+        try:
+            self.show(target)
+        except OSError:
+            self.bind(target)
+
+
+def _open(path: str) -> int:
+    return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return not os.path.isdir(path) and os.path.exists(path)
+    except OSError:
+        return False
+
+
+def _make_target(path: str, directory: bool) -> None:
+    if os.path.lexists(path):
+        return
+    if directory:
+        os.makedirs(path)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def _first_closed(path: str) -> str:
+    """The first directory on the way to `path` that others may not pass; "" = there is none."""
+    way = ""
+    for part in path.strip("/").split("/")[:-1]:
+        way += "/" + part
+        try:
+            if not os.stat(way).st_mode & stat.S_IXOTH:
+                return way
+        except OSError:
+            return ""
+    return ""
+
+
+def _outermost(directories: "list[str]") -> "list[str]":
+    found: "list[str]" = []
+    for path in sorted(set(directories)):
+        if os.path.isdir(path) and not any(path.startswith(outer + "/") for outer in found):
+            found.append(path)
+    return found
+
+
+def _add_entry(parent: str, name: str, scratch: str) -> None:
+    """Cover `parent` by a copy of itself, made of mounts, that has one more directory.
+
+    What needs no right on the real directory: an in-memory directory, every entry of the old one bound into it.
+    """
+    os.makedirs(scratch, exist_ok=True)
+    system.mount("tmpfs", scratch, "tmpfs", _SAFE, "mode=755,size=1m")
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            copy = os.path.join(scratch, entry.name)
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), copy)
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                os.mkdir(copy)
+            else:
+                os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o600))
+            system.bind(entry.path, copy)
+    os.mkdir(os.path.join(scratch, name), 0o755)
+    if parent == "/":
+        system.pivot_root(scratch)
+    else:
+        system.bind(scratch, parent)

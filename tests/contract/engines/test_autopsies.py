@@ -1,0 +1,296 @@
+"""What failed replicas left: kept, looked at, copied, and gone in time (SPEC §8)."""
+
+import asyncio
+import io
+import json
+import os
+import tarfile
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
+from tests.contract.engines.test_terminals import shown
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.engines.local.autopsies import Keeping
+from trainshed.engines.port import Terminal, TerminalRefused
+
+HOUR = 3600 * 10**9
+WORKER = ReplicaId(1, 0)
+
+
+class Time:
+    """A clock that moves when it is moved."""
+
+    now = 10**18
+
+    def __call__(self) -> int:
+        return self.now
+
+
+async def keeping(house: House, limit: int = 1 << 30) -> Time:
+    """Have the engine keep what fails, for an hour."""
+    time = Time()
+    await house.restart(keeping=Keeping(HOUR, limit), now=time)
+    return time
+
+
+async def failed(house: House, script: str, **fields: object) -> JobUid:
+    """A job whose primary has run `script` and is over, with its slots given back."""
+    uid = await house.run("sh", "-c", script, **fields)
+    await house.end(uid)
+    await house.engine.release(uid, 1)
+    house.forget(uid)
+    return uid
+
+
+async def look(house: House, uid: JobUid, **wish: object) -> Terminal:
+    made = TerminalWish(**{"is_terminal": False, **wish})  # pyright: ignore[reportArgumentType] - built by name
+    return await house.engine.open_autopsy(uid, 1, PRIMARY, made)
+
+
+async def weighed(house: House, uid: JobUid) -> Autopsy:
+    """The job's only autopsy, once its size is known."""
+    kept = house.engine._autopsies  # pyright: ignore[reportPrivateUsage] - to wait for it
+    await asyncio.gather(*kept._tasks)  # pyright: ignore[reportPrivateUsage] - the same
+    (autopsy,) = house.engine.autopsies(uid)
+    return autopsy
+
+
+def test_the_files_and_the_environment_are_as_they_were(house: Run) -> None:
+    """SPEC §8: a failed replica's file system and environment, and the same shell opened on it."""
+
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(
+            house,
+            "echo $HOME >where; echo loss >result; echo bye; exit 3",
+            environ=(("EPOCHS", "7"), ("API_TOKEN", "hush")),
+        )
+        autopsy = await weighed(house, uid)
+        assert (autopsy.exit_code, autopsy.tail, autopsy.incarnation) == (3, "bye", 1)
+        assert autopsy.expires - autopsy.kept == HOUR
+        assert autopsy.size > 0
+        script = b"cat result; echo $EPOCHS $API_TOKEN; pwd -P; echo $HOME; cat where; echo n >new; exit 4"
+        terminal = await look(house, uid)
+        seen = (await shown(terminal, script)).splitlines()
+        assert seen[:2] == ["loss", "7 (redacted)"]
+        assert seen[2] == f"{seen[3]}/work"
+        if house.engine.capabilities().process_namespace:
+            # Where the program had them, since environments remember their paths.
+            assert seen[3] == seen[4]
+        assert terminal.status == 4
+        assert "n" in await shown(await look(house, uid), b"cat new\n")
+
+    house(test)
+
+
+def test_no_secret_is_on_the_disk(house: Run) -> None:
+    """Redacted when it is captured: as soon as the program is started."""
+
+    async def test(house: House) -> None:
+        await keeping(house)
+        secret = "tell-nobody-of-this"
+        uid = await house.run("sleep", "100", environ=(("DB_PASSWORD", secret), ("SEEN", "shown")))
+        await house.started(uid)
+        files = [path for path in house.data.rglob("*") if path.is_file()]
+        assert any("shown" in path.read_text(errors="replace") for path in files)
+        assert not [path for path in files if secret in path.read_text(errors="replace")]
+
+    house(test)
+
+
+def test_only_what_failed_by_itself_is_kept(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        assert house.engine.autopsies(await failed(house, "exit 0")) == ()
+        uid = await house.run("sleep", "100")
+        await house.started(uid)
+        await house.engine.stop(uid, 1, 0)
+        await house.exit(uid)
+        await house.engine.release(uid, 1)
+        house.forget(uid)
+        assert house.engine.autopsies(uid) == ()
+        by_signal = await failed(house, "kill -SEGV $$")
+        assert (await weighed(house, by_signal)).signal == 11
+
+    house(test)
+
+
+def test_out_of_memory_is_said(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        eater = f"exec {PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'"
+        uid = await failed(house, eater, memory_limit=100 << 20)
+        assert (await weighed(house, uid)).how == "out of memory"
+        # The same limit holds for who looks.
+        script = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?\n"
+        assert (await shown(await look(house, uid), script.encode())).split()[-1] == "137"
+
+    house(test)
+
+
+def test_a_terminal_begins_with_what_one_sees(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(house, "printf 'the \\033[31mlast\\033[0m words\\n'; exit 3")
+        terminal = await look(house, uid, is_terminal=True)
+        seen = await shown(terminal, b"exit\n")
+        assert "exit code 3" in seen
+        assert "sh -c" in seen
+        # What the program wrote does not command the terminal of who reads it.
+        assert "last" in seen
+        assert "\x1b[31m" not in seen
+
+    house(test)
+
+
+def test_nothing_runs_on_when_the_shell_is_left(house: Run, mark: str) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(house, "exit 1")
+        terminal = await look(house, uid)
+        script = f"trap '' HUP; sh -c ': {mark}; echo on; sleep 100; :' &\n"
+        await terminal.write(script.encode())
+        assert b"on" in await terminal.read()
+        left = processes_marked(mark)
+        assert left
+        terminal.close()
+        for process in left:
+            await gone(process)
+
+    if not hasattr(os, "pidfd_open"):
+        pytest.skip("only Linux tells when a process that is not ours ends")
+    house(test)
+
+
+async def gone(process: int) -> None:
+    """Wait until a process of somebody else's has ended."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(handle, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), 20)
+    finally:
+        asyncio.get_running_loop().remove_reader(handle)
+        os.close(handle)
+
+
+def test_the_archive_holds_what_was_left_and_nothing_of_ours(house: Run) -> None:
+    """Whatever the program made of its directory: no link is followed."""
+
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(
+            house,
+            "mkdir d; echo in >d/f; ln -s /etc/passwd l; ln -s /etc e; mkfifo p; echo no >n; chmod 0 n; exit 1",
+        )
+        await weighed(house, uid)
+        content = b""
+        async for chunk in house.engine.autopsy_files(uid, 1, PRIMARY):
+            content += chunk
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            names = archive.getnames()
+            link = archive.getmember("work/l")
+        assert link.issym()
+        assert "autopsy.json" in names
+        assert not [name for name in names if name.startswith("work/e/")]
+        assert {"work/d/f", "work/e"} <= set(names)
+
+    house(test)
+
+
+def test_they_are_found_again_and_go_in_time(house: Run) -> None:
+    """Also what was kept before a crash that came before anything was written of it."""
+
+    async def test(house: House) -> None:
+        time = await keeping(house)
+        uid = await failed(house, "exit 1")
+        autopsy = await weighed(house, uid)
+        await house.restart()
+        assert house.engine.autopsies(uid) == (autopsy,)
+        (house.data / "autopsies" / str(uid) / "1" / str(PRIMARY) / "autopsy.json").unlink()
+        await house.restart()
+        assert (await weighed(house, uid)).exit_code == 1
+        time.now += HOUR + 1
+        await house.restart()
+        assert house.engine.autopsies(uid) == ()
+        assert not (house.data / "autopsies" / str(uid)).exists()
+        with pytest.raises(TerminalRefused):
+            await look(house, uid)
+
+    house(test)
+
+
+def test_the_oldest_goes_first_when_it_is_too_much(house: Run) -> None:
+    async def test(house: House) -> None:
+        time = await keeping(house, limit=6 << 20)
+        # Bytes that no file system leaves out.
+        fill = "head -c 4000000 /dev/urandom >big; exit 1"
+        first = await failed(house, fill)
+        await weighed(house, first)
+        time.now += 1
+        second = await failed(house, fill)
+        await weighed(house, second)
+        assert house.engine.autopsies(first) == ()
+        assert house.engine.autopsies(second)
+
+    house(test)
+
+
+def test_it_is_deleted_but_not_under_somebodys_feet(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(house, "exit 1")
+        terminal = await look(house, uid)
+        with pytest.raises(TerminalRefused, match="open"):
+            await house.engine.delete_autopsy(uid, 1, PRIMARY)
+        terminal.close()
+        assert await house.engine.delete_autopsy(uid, 1, PRIMARY)
+        assert not await house.engine.delete_autopsy(uid, 1, PRIMARY)
+        assert house.engine.autopsies(uid) == ()
+
+    house(test)
+
+
+def test_each_replica_that_failed_has_its_own(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = house.job()
+        await house.allocate(uid, [PRIMARY, WORKER])
+        plans = [
+            house.plan(uid, "sh", "-c", f"exit {code}", replica=replica)
+            for replica, code in ((PRIMARY, 0), (WORKER, 8))
+        ]
+        await house.engine.launch(plans)
+        for replica in (PRIMARY, WORKER):
+            await house.end(uid, replica)
+        await house.engine.release(uid, 1)
+        house.forget(uid)
+        assert [(a.replica, a.exit_code) for a in house.engine.autopsies(uid)] == [(WORKER, 8)]
+
+    house(test)
+
+
+def test_nothing_is_kept_where_nobody_asked_for_it(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await failed(house, "exit 1")
+        assert house.engine.autopsies(uid) == ()
+        assert not list((house.data / "slots").rglob("plan.json"))
+
+    house(test)
+
+
+def test_the_report_says_when_and_how_much(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(house, "exit 1")
+        autopsy = await weighed(house, uid)
+        report = house.data / "autopsies" / str(uid) / "1" / str(PRIMARY) / "autopsy.json"
+        said = json.loads(report.read_text())
+        assert (said["kept"], said["size"]) == (autopsy.kept, autopsy.size)
+
+    house(test)

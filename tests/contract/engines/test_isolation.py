@@ -1,0 +1,266 @@
+"""What a program that means harm can reach (docs/isolation.md): tried by programs that do mean it."""
+
+import asyncio
+import os
+import pwd
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from trainshed.core.names import ReplicaId
+from trainshed.engines.port import LevelUnavailable
+from trainshed.replica.protocol import LEVEL_OWN, LEVEL_SESSION, LEVEL_USER
+
+WORKER = ReplicaId(1, 0)
+HOLDS = (LEVEL_OWN, LEVEL_USER)
+"""Levels that hold also what means harm."""
+
+_SERVER = """
+import socket, sys
+server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(({wildcard!r}, 2222)); server.listen()
+print("listening", flush=True)
+peer, _ = server.accept()
+print("heard", peer.recv(64).decode(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
+def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
+    house: Run, wildcard: str
+) -> None:
+    """SPEC §3: really bindable on port 2222 by every replica at once, also by programs that know only 0.0.0.0."""
+    program = _SERVER.format(wildcard=wildcard)
+    if wildcard == "::":
+        if not Path("/proc/net/if_inet6").exists():
+            pytest.skip("this machine has no IPv6")
+        program = program.replace("socket.socket()", "socket.socket(socket.AF_INET6)")
+
+    async def test(house: House) -> None:
+        uid = house.job()
+        slots = await house.allocate(uid, [PRIMARY, WORKER])
+        plans = [
+            house.plan(uid, PYTHON, "-c", program, replica=slot.replica, address=slot.address)
+            for slot in slots
+        ]
+        await house.engine.launch(plans)
+        await house.until(
+            lambda: all("listening" in house.texts(uid, slot.replica) for slot in slots)
+        )
+        for slot in slots:
+            with socket.create_connection((slot.address, 2222)) as connection:
+                connection.sendall(str(slot.replica).encode())
+        for slot in slots:
+            assert (await house.exit(uid, slot.replica)).exit.exit_code == 0
+            assert house.texts(uid, slot.replica)[-1] == f"heard {slot.replica}"
+
+    house(test)
+
+
+def test_other_binds_and_connections_are_as_the_program_makes_them(house: Run) -> None:
+    program = (
+        "import socket\n"
+        "one = socket.socket(); one.bind(('0.0.0.0', 0)); print(one.getsockname()[0])\n"
+        "one.listen(); two = socket.create_connection(('127.0.0.1', one.getsockname()[1]))\n"
+        "three = socket.socket(socket.AF_UNIX); three.bind('\\0name-%d' % one.getsockname()[1]); print('unix')\n"
+        "four = socket.socket()\n"
+        "try: four.bind(('203.0.113.9', 2222))\n"
+        "except OSError as error: print(error.errno)\n"
+    )
+
+    async def test(house: House) -> None:
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["0.0.0.0", "unix", "99"]
+
+    house(test)
+
+
+def test_a_bind_of_a_port_that_is_taken_says_so(house: Run) -> None:
+    program = (
+        "import socket\n"
+        "one, two = socket.socket(), socket.socket()\n"
+        "one.bind(('0.0.0.0', 2222)); one.listen()\n"
+        "try: two.bind(('0.0.0.0', 2222))\n"
+        "except OSError as error: print(error.errno)\n"
+    )
+
+    async def test(house: House) -> None:
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["98"]
+
+    house(test)
+
+
+def _level(house: House) -> str:
+    return house.engine.capabilities().isolation
+
+
+def test_files_of_the_service_and_of_other_jobs_are_out_of_reach(house: Run) -> None:
+    """SPEC §3: no access to the service's own files, other jobs' files."""
+
+    async def test(house: House) -> None:
+        if _level(house) == LEVEL_SESSION:
+            pytest.skip("without namespaces files are as their bits say")
+        secret = house.data / "trainshed.db"
+        await house.restart(hidden=(house.data,))
+        secret.write_text("a secret")
+        other = await house.run("sh", "-c", "echo theirs > mine; echo up; sleep 60")
+        await house.started(other)
+        theirs = house.data / "slots" / str(other)
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+        program = (
+            "import os\n"
+            f"for path in ({str(secret)!r}, {str(theirs)!r}, {str(house.data / 'logs')!r}):\n"
+            "    print(os.path.exists(path))\n"
+            f"print([n for n in os.listdir({str(house.data)!r}) if n != 'slots'])\n"
+            f"print(os.path.exists({home + '/.ssh'!r}) or os.path.exists({home + '/.bashrc'!r}))\n"
+        )
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["False", "False", "False", "[]", "False"]
+
+    house(test)
+
+
+def test_what_hides_files_cannot_be_undone(house: Run) -> None:
+    """The mounts belong to namespaces that the program has no rights in, whichever it makes for itself."""
+
+    async def test(house: House) -> None:
+        if _level(house) not in HOLDS:
+            pytest.skip("at this level a program can undo its mounts")
+        await house.restart(hidden=(house.data,))
+        (house.data / "trainshed.db").write_text("a secret")
+        data = str(house.data)
+        program = (
+            "import ctypes, os\n"
+            "libc = ctypes.CDLL(None)\n"
+            "def tried():\n"
+            f"    libc.umount2({data!r}.encode(), 2); libc.umount2(b'/', 2)\n"
+            f"    libc.mount(b'none', {data!r}.encode(), None, 0x20 | 0x1000, None)\n"
+            f"    return os.path.exists({data + '/trainshed.db'!r})\n"
+            "print(tried())\n"
+            "libc.unshare(0x10000000 | 0x00020000)\n"
+            "print(tried())\n"
+            "for number in os.listdir('/proc'):\n"
+            "    if number.isdigit():\n"
+            "        try: print(os.path.exists('/proc/%s/root%s/trainshed.db' % (number, "
+            + repr(data)
+            + ")))\n"
+            "        except OSError: pass\n"
+            "        try: print(os.path.exists('/proc/%s/cwd/journal' % number))\n"
+            "        except OSError: pass\n"
+        )
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert set(house.texts(uid)) == {"False"}
+
+    house(test)
+
+
+def test_processes_of_others_can_be_neither_seen_nor_signalled(house: Run) -> None:
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().process_namespace:
+            pytest.skip("without namespaces processes of one user see each other")
+        other = await house.run("sleep", "60")
+        await house.started(other)
+        shim = house.shim(other)["shim"]
+        program = (
+            "import os, signal\n"
+            "seen = [int(n) for n in os.listdir('/proc') if n.isdigit()]\n"
+            "print(len(seen))\n"
+            f"for victim in ({shim}, {os.getpid()}):\n"
+            "    try: os.kill(victim, signal.SIGKILL); print('sent')\n"
+            "    except OSError as error: print(error.errno)\n"
+            "try: os.kill(1, signal.SIGKILL)\n"
+            "except OSError: pass\n"
+            "print('alive')\n"
+        )
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["2", "3", "3", "alive"]
+        assert not house.ends(other)
+
+    house(test)
+
+
+def test_only_harmless_devices_are_there(house: Run) -> None:
+    """Other replicas' GPUs, disks and the kernel's memory are none of a program's business."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().process_namespace:
+            pytest.skip("without namespaces there is one /dev")
+        uid = await house.python("import os; print(*sorted(os.listdir('/dev')))")
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == [
+            "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
+        ]
+
+    house(test)
+
+
+def test_a_fork_bomb_is_held(house: Run) -> None:
+    """SPEC §3; issue: memory and CPU and process limits."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().process_limit:
+            pytest.skip("nothing counts processes at this level")
+        await house.restart(processes=40)
+        program = (
+            "import os, time\n"
+            "made = 0\n"
+            "try:\n"
+            "    while made < 200:\n"
+            "        if os.fork() == 0: time.sleep(60)\n"
+            "        made += 1\n"
+            "except OSError as error: print(error.errno)\n"
+            "print(made < 60)\n"
+        )
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["11", "True"]
+
+    house(test)
+
+
+def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path) -> None:
+    """Issue: refused instead of silently weakened when the operator demands a level."""
+
+    async def body(level: str) -> None:
+        house = House(data, level)
+        try:
+            await house.engine.start()
+        finally:
+            await house.engine.close()
+
+    with pytest.raises(LevelUnavailable, match="there is no isolation 'none'; there are own-user"):
+        asyncio.run(body("none"))
+    if os.geteuid() != 0:
+        with pytest.raises(LevelUnavailable, match="the service does not run as root"):
+            asyncio.run(body(LEVEL_OWN))
+
+
+def test_the_calls_that_the_shim_makes_do_not_hold_up_a_program_that_dies(house: Run) -> None:
+    """A thread that is killed while its bind is asked about leaves nothing behind that waits."""
+    program = (
+        "import os, signal, socket, threading, time\n"
+        "def bind():\n"
+        "    while True:\n"
+        "        with socket.socket() as one:\n"
+        "            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "            one.bind(('0.0.0.0', 2222))\n"
+        "for _ in range(4): threading.Thread(target=bind, daemon=True).start()\n"
+        "print('up', flush=True)\n"
+        "time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    async def test(house: House) -> None:
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.signal == signal.SIGKILL
+
+    house(test)

@@ -1,0 +1,257 @@
+"""Shells in running replicas: the program's own view, rights and limits, and never its fate (SPEC §8)."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from trainshed.core.names import JobUid
+from trainshed.core.terminals import TerminalWish
+from trainshed.engines.port import SlotExited, Terminal, TerminalRefused
+from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.engine import SimEngine
+from trainshed.engines.sim.world import World
+
+PLAIN = {"is_terminal": False}
+
+
+async def opened(house: House, uid: JobUid, **wish: object) -> Terminal:
+    made = TerminalWish(**wish)  # pyright: ignore[reportArgumentType] - built by name
+    return await house.engine.open_terminal(uid, 1, PRIMARY, 1, made)
+
+
+async def shown(terminal: Terminal, typed: bytes = b"") -> str:
+    """All that a shell shows until its end; `typed` is all that is typed into it."""
+    if typed:
+        await terminal.write(typed)
+        await terminal.end_input()
+    parts: list[bytes] = []
+    async with asyncio.timeout(20):
+        while data := await terminal.read():
+            parts.append(data)
+    terminal.close()
+    return b"".join(parts).decode()
+
+
+async def until(terminal: Terminal, wanted: str) -> str:
+    """What is shown up to and with `wanted`."""
+    text = ""
+    async with asyncio.timeout(20):
+        while wanted not in text:
+            data = await terminal.read()
+            assert data, text
+            text += data.decode()
+    return text
+
+
+async def sleeper(house: House, **fields: object) -> JobUid:
+    uid = await house.run("sleep", "100", **fields)
+    await house.started(uid)
+    return uid
+
+
+def test_it_has_the_programs_environment_directory_and_status(house: Run) -> None:
+    """SPEC §8: a shell into a running replica's own environment."""
+
+    async def test(house: House) -> None:
+        uid = await house.run(
+            "sh", "-c", "echo made >here; exec sleep 100", environ=(("ASKED", "as given"),)
+        )
+        await house.started(uid)
+        terminal = await opened(house, uid, **PLAIN)
+        script = b"until [ -e here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
+        seen = (await shown(terminal, script)).splitlines()
+        assert seen[:2] == ["made", "as given"]
+        if house.engine.capabilities().stable_hostname:
+            assert seen[2] == f"host-{uid}-{PRIMARY}"
+        assert terminal.status == 7
+
+    house(test)
+
+
+def test_it_is_a_real_terminal_of_the_size_asked_for(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await sleeper(house)
+        terminal = await opened(house, uid, rows=33, columns=99, term="dumb", label="job r-0")
+        await terminal.write(b"stty size; tty; echo $TERM; cat; stty size; exit\n")
+        assert "/dev/" in await until(terminal, "dumb\r\n")
+        terminal.resize(40, 120)
+        await terminal.write(b"typed\n\x04")
+        seen = await shown(terminal)
+        # Once as it is typed, once as cat says it.
+        assert seen.count("typed") == 2
+        assert "40 120" in seen
+        assert terminal.status == 0
+
+    house(test)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="only bash shows the directory in its prompt")
+def test_its_prompt_names_the_job_and_the_replica(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await sleeper(house)
+        terminal = await opened(house, uid, term="dumb", label="my_job workerpool0-0")
+        seen = await until(terminal, "work")
+        assert "my_job workerpool0-0" in seen
+        terminal.close()
+
+    house(test)
+
+
+def test_any_bytes_come_through_unchanged(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await sleeper(house)
+        content = bytes(range(256)) * 2000
+        terminal = await opened(house, uid, command="cat; exit 3", **PLAIN)
+
+        async def feed() -> None:
+            await terminal.write(content)
+            await terminal.end_input()
+
+        feeding = asyncio.create_task(feed())
+        back = b""
+        async with asyncio.timeout(20):
+            while data := await terminal.read():
+                back += data
+        await feeding
+        assert back == content
+        assert terminal.status == 3
+        terminal.close()
+
+    house(test)
+
+
+def test_it_ends_with_the_program_and_is_not_its_end(house: Run) -> None:
+    """A shell never keeps a replica alive, and its exit is not the program's."""
+
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
+        await house.started(uid)
+        assert "out" in await shown(await opened(house, uid, **PLAIN), b"echo out; exit 9\n")
+        stays = await opened(house, uid)
+        await shown(await opened(house, uid, **PLAIN), b"touch go\n")
+        end = await house.end(uid)
+        assert isinstance(end, SlotExited)
+        assert end.exit.exit_code == 5
+        await shown(stays)
+        assert stays.status is None
+        with pytest.raises(TerminalRefused, match="over"):
+            await opened(house, uid)
+
+    house(test)
+
+
+def test_who_hangs_up_takes_the_shell_along(house: Run, mark: str) -> None:
+    """As the service's death does: its end of the terminal is closed."""
+
+    async def test(house: House) -> None:
+        uid = await sleeper(house)
+        stubborn = f"trap '' HUP; : {mark}; while :; do sleep 0.1; done"
+        terminal = await opened(house, uid, command=stubborn)
+        other = await opened(house, uid, **PLAIN)
+        count = b"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*MARK'\n".replace(
+            b"MARK", mark.encode()
+        )
+        assert "1" in (await shown(other, count)).split()
+        terminal.close()
+        async with asyncio.timeout(20):
+            while "0" not in (await shown(await opened(house, uid, **PLAIN), count)).split():
+                pass
+        assert not house.ends(uid)
+
+    if sys.platform == "darwin" or not shutil.which("ps"):
+        pytest.skip("there is no ps that tells it")
+    house(test)
+
+
+def test_there_are_only_so_many_of_a_replica(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await sleeper(house)
+        several = [await opened(house, uid) for _ in range(8)]
+        with pytest.raises(TerminalRefused, match="8 shells"):
+            await opened(house, uid)
+        several[0].close()
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(TerminalRefused):
+                    several[0] = await opened(house, uid)
+                    break
+        for terminal in several:
+            terminal.close()
+
+    house(test)
+
+
+def test_it_counts_against_the_programs_limits(house: Run) -> None:
+    """SPEC §3: its own memory limit is all that there is for a shell, too; the program lives on."""
+
+    async def test(house: House) -> None:
+        uid = await sleeper(house, memory_limit=150 << 20)
+        eater = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
+        terminal = await opened(house, uid, command=eater, **PLAIN)
+        assert (await shown(terminal)).split()[-1] == "137"
+        assert not house.ends(uid)
+
+    house(test)
+
+
+def test_it_outlives_no_service_and_a_restarted_one_opens_others(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await sleeper(house)
+        terminal = await opened(house, uid)
+        terminal.close()
+        await house.restart()
+        assert "again" in await shown(await opened(house, uid, **PLAIN), b"echo again\n")
+
+    house(test)
+
+
+def test_what_does_not_run_has_none(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = house.job()
+        await house.allocate(uid)
+        with pytest.raises(TerminalRefused):
+            await opened(house, uid)
+        running = await sleeper(house)
+        with pytest.raises(TerminalRefused):
+            await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalWish())
+
+    house(test)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a service that is root has users to give away")
+def test_it_is_the_programs_own_user(house: Run) -> None:
+    """SPEC §3: a shell has exactly the program's rights."""
+
+    async def test(house: House) -> None:
+        tell = "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
+        uid = await house.run("sh", "-c", f"({tell}) >told; echo done >there; exec sleep 100")
+        await house.started(uid)
+        script = f"until [ -e there ]; do :; done; cat told; echo ==; {tell}\n"
+        seen = await shown(await opened(house, uid, **PLAIN), script.encode())
+        program, _, shell = seen.partition("==\n")
+        assert program == shell
+        assert "CapEff" in program
+
+    house(test)
+
+
+def test_engines_say_whether_they_offer_any(house: Run) -> None:
+    async def test(house: House) -> None:
+        assert house.engine.capabilities().terminals
+
+    house(test)
+    assert not SimEngine(World(Clock(), ())).capabilities().terminals
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rows": 0}, {"columns": 10**6}, {"term": "x; rm"}, {"label": "$(id)"}, {"command": "a\0b"}],
+)
+def test_what_no_terminal_can_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        TerminalWish(**wrong)  # pyright: ignore[reportArgumentType] - built by name

@@ -1,0 +1,104 @@
+"""GPUs of real replicas (SPEC §3): which device files a program sees, and how busy its own are."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.replica.conftest import PATIENCE, Place
+from trainshed.engines.local import zygotes
+from trainshed.replica import protocol, usage
+
+GIB = 1 << 30
+_SOURCE = Path(__file__).parents[2] / "unit/fake_nvml.c"
+_ALWAYS_THERE = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
+
+
+@pytest.fixture
+def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[zygotes.ZygoteHandle]:
+    """One that finds a driver's library which the test has made."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler (cc) to make a driver's library with")
+    place = tmp_path / "driver"
+    place.mkdir()
+    made = place / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, _SOURCE], check=True)
+    popen = subprocess.Popen
+
+    def finds_it(*arguments: Any, env: dict[str, str], **options: Any) -> Any:
+        return popen(*arguments, env=env | {"LD_LIBRARY_PATH": str(place)}, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", finds_it)
+        handle = zygotes.start()
+    yield handle
+    handle.close()
+
+
+def entries(place: Place) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place.logs / usage.FILE).read_text().splitlines()]
+
+
+def run(place: Place, program: str, *gpus: str, **fields: object) -> Any:
+    environ = {"PATH": os.environ["PATH"], "NVIDIA_VISIBLE_DEVICES": ",".join(gpus)}
+    return place.python(program, environ=environ, usage_every=0.05, **fields)
+
+
+def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
+    """SPEC §3; of the library's two GPUs the second does not say how busy it is."""
+    line = run(place, "import time; print(1, flush=True); time.sleep(99)", "GPU-a", "MIG-b")
+    place.up(line)
+    deadline = time.monotonic() + PATIENCE
+    # Its second look is the first that can tell for how long.
+    while not any(gpu[0] for entry in entries(place) if "at" in entry for gpu in entry["gpus"]):
+        assert time.monotonic() < deadline
+        line.order(o="ping", n=1)
+        line.hear("pong")
+    line.order(o="stop", grace=0)
+    line.record()
+    first, *_, last = entries(place)
+    assert first["gpus"] == ["GPU-a", "MIG-b"]
+    whole, part = last["gpus"]
+    assert whole[0] > 0 and whole[1:] == [5 * GIB, 16 * GIB, 5 * GIB]
+    assert part == [None, GIB, 16 * GIB, GIB]
+
+
+def test_a_replica_with_gpus_ends_as_fast_as_one_without(place: Place) -> None:
+    """Whoever looks at GPUs is not waited for: the first process of a namespace can only end after all others."""
+    line = run(place, "print(1)", "GPU-a")
+    assert line.record()["exit_code"] == 0
+    assert entries(place)[-1]["last"]
+
+
+def test_who_looks_is_gone_with_its_replica(place: Place) -> None:
+    line = run(place, "import time; print(1, flush=True); time.sleep(99)", "GPU-a")
+    place.up(line)
+    os.kill(place.journal()["shim"], 9)
+    with pytest.raises(EOFError):
+        line.hear("exited")
+    # The fixture sees to it that nothing of the slot lives any more.
+
+
+def test_of_the_machines_devices_a_program_sees_what_it_was_given(place: Place) -> None:
+    """SPEC §3: assigned GPUs only. Any device of this machine stands for one."""
+    if place.level == protocol.LEVEL_SESSION:
+        pytest.skip("without namespaces all devices are to be seen")
+    found = sorted(
+        entry.path
+        for entry in os.scandir("/dev")
+        if entry.name not in _ALWAYS_THERE and stat.S_ISCHR(entry.stat().st_mode)
+    )
+    if len(found) < 2:
+        pytest.skip("this machine has no two devices to tell apart")
+    given, other = found[:2]
+    shown = f"import os; print(*[os.path.exists(path) for path in ({given!r}, {other!r})])"
+    assert place.python(shown, devices=[given]).record()["exit_code"] == 0
+    assert place.texts() == ["True False"]

@@ -1,0 +1,77 @@
+"""A replica on a real GPU (SPEC §3): it sees its own and no other, and is seen to use it.
+
+Skipped where there is none. With a torch that has CUDA in this interpreter one kernel runs as well.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.replica.conftest import Place
+from trainshed.engines.local.devices import Device, NvmlDevices
+from trainshed.engines.local.driver import DeviceEdits, device_edits, find_driver
+from trainshed.replica import protocol, usage
+
+_PROGRAM = """
+import ctypes, json, time
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlInit_v2() == 0
+count = ctypes.c_uint()
+assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+uuids = []
+for index in range(count.value):
+    handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+        assert nvml.nvmlDeviceGetUUID(handle, text, 96) == 0
+        uuids.append(text.value.decode())
+told = {"uuids": uuids, "torch": False}
+try:
+    import torch
+    told["torch"] = torch.cuda.is_available()
+except ImportError:
+    pass
+if told["torch"]:
+    told["count"] = torch.cuda.device_count()
+    a = torch.ones(4096, 4096, device="cuda")
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        told["sum"] = float((a @ a).sum() / 4096**3)
+else:
+    time.sleep(3)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[Device, ...]:
+    devices = NvmlDevices({}).find()
+    if not devices:
+        pytest.skip("no GPU: the driver's library (NVML) finds none on this machine")
+    return devices
+
+
+def _environ(edits: DeviceEdits) -> dict[str, str]:
+    path = ":".join([*edits.path, "/usr/local/bin:/usr/bin:/bin"])
+    libraries = ":".join(edits.library_path)
+    environ = {"PATH": path, **edits.environ}
+    return environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {})
+
+
+def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place, found: tuple[Device, ...]) -> None:
+    private = place.level != protocol.LEVEL_SESSION
+    last_gpu = found[-1]
+    edits = device_edits(last_gpu.word, found, find_driver(), private=private, image=False)
+    line = place.python(_PROGRAM, environ=_environ(edits), devices=edits.devices, usage_every=1.0)
+    record = line.record()
+    assert record["exit_code"] == 0, record["tail"]
+    told: dict[str, Any] = json.loads(place.texts()[-1])
+    if private and last_gpu.part is None:
+        assert told["uuids"] == [last_gpu.uuid]
+    if told["torch"]:
+        assert (told["count"], told["sum"]) == (1, 1.0)
+    lines = (place.logs / usage.FILE).read_text().splitlines()
+    ((busy, used, total, peak),) = json.loads(lines[-1])["gpus"]
+    assert 0 <= used <= peak <= total == last_gpu.memory_bytes
+    if told["torch"] and last_gpu.part is None:
+        assert busy > 0.5 and peak > 3 * 4096 * 4096 * 4

@@ -1,0 +1,71 @@
+"""What real replicas use, as their shims write it down (SPEC §3)."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.contract.replica.conftest import PATIENCE, Place
+from trainshed.replica import usage
+
+MIB = 1 << 20
+GIB = 1 << 30
+_GROWS = """
+import time
+held = bytearray(96 << 20)
+held[::4096] = b"x" * len(held[::4096])
+while time.process_time() < 0.4:
+    pass
+print("grown")
+"""
+
+
+def entries(place: Place) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place.logs / usage.FILE).read_text().splitlines()]
+
+
+def test_a_program_leaves_what_it_used_of_processor_and_memory(place: Place) -> None:
+    line = place.python(_GROWS, usage_every=10.0, memory_limit=GIB)
+    assert line.record()["exit_code"] == 0
+    first, *_, last = entries(place)
+    assert (first["incarnation"], first["limit"], first["gpus"]) == (1, GIB, [])
+    assert first["cpus"] >= 1
+    assert last["last"] and last["at"] > first["started"]
+    assert 0.35 <= last["cpu"] < 20
+    assert 96 * MIB < last["peak"] < GIB
+
+
+def test_a_running_program_is_looked_at(place: Place) -> None:
+    line = place.python(_GROWS + "time.sleep(99)", usage_every=0.05)
+    place.up(line)
+    deadline = time.monotonic() + PATIENCE
+    while entries(place)[-1].get("memory", 0) <= 96 * MIB:
+        assert time.monotonic() < deadline
+        line.order(o="ping", n=1)
+        line.hear("pong")
+    assert entries(place)[-1]["processes"] >= 1
+    line.order(o="stop", grace=0)
+    line.record()
+    assert entries(place)[-1]["last"]
+
+
+def test_nobody_looks_unless_asked(place: Place) -> None:
+    line = place.python("print(1)")
+    assert line.record()["exit_code"] == 0
+    assert not (place.logs / usage.FILE).exists()
+
+
+def test_control_groups_count_where_there_are_some(place: Place, memory_base: str) -> None:
+    if not memory_base:
+        pytest.skip("no memory control group can be made here")
+    line = place.python(_GROWS, usage_every=10.0, memory_limit=GIB, memory_base=memory_base)
+    assert line.record()["exit_code"] == 0
+    assert 96 * MIB < entries(place)[-1]["peak"] < GIB
+
+
+def test_a_restart_in_place_goes_on_in_the_same_file(place: Place) -> None:
+    for _ in range(2):
+        assert place.python("pass", usage_every=10.0).record()["exit_code"] == 0
+    assert [e["incarnation"] for e in entries(place) if "started" in e] == [1, 2]
+    assert sum(bool(entry.get("last")) for entry in entries(place)) == 2

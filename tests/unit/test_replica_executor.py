@@ -1,0 +1,110 @@
+"""The installer of a job's packages inside an image, run as an image's Python runs it (SPEC §3, facts §2.5).
+
+pip is played by a module that says what it was asked for.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica.executor import wrapped
+
+PIP = """
+import os, sys
+print("pip", " ".join(a for a in sys.argv[1:] if a != "--user"), flush=True)
+path = sys.argv[-1]
+print("has", open(path).read(), flush=True)
+sys.exit(4 if path.endswith("broken.whl") else 0)
+"""
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """Has every object whose name does not say that it is missing: its content is its path."""
+
+    def do_GET(self) -> None:
+        self.send_response(404 if "missing" in self.path else 200)
+        self.end_headers()
+        self.wfile.write(self.path.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
+        """Nothing: the test's output is its own."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Bucket)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def run(place: Path, endpoint: str, *uris: str) -> subprocess.CompletedProcess[str]:
+    """Install the packages and go on as a program, in a home directory `place`."""
+    (place / "pip.py").write_text(PIP)
+    show = "import os, sys; print('program', sys.argv[1:], os.environ['PATH'])"
+    python, *rest = wrapped(uris, (sys.executable, "-c", show, "--x"))
+    assert python == "python3"
+    return subprocess.run(
+        [sys.executable, *rest],
+        env={
+            "HOME": str(place),
+            "PATH": "/bin",
+            "PYTHONPATH": str(place),
+            "STORAGE_EMULATOR_HOST": endpoint,
+            "TMPDIR": str(place),
+        },
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
+    tmp_path: Path, endpoint: str
+) -> None:
+    """SPEC §3: packages installed first, in order; facts §2.5: each whatever is there, then what it needs."""
+    done = run(tmp_path, endpoint, "gs://b/dir:1/one.whl", "gs://b/two.whl")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if not line.startswith("Running command")]
+    scratch = told[1].rpartition(" ")[2].rpartition("/0/")[0]
+    assert told == [
+        "Installing the package: gs://b/dir:1/one.whl",
+        f"pip install --upgrade --force-reinstall --no-deps {scratch}/0/one.whl",
+        "has /storage/v1/b/b/o/dir%3A1%2Fone.whl?alt=media",
+        f"pip install {scratch}/0/one.whl",
+        "has /storage/v1/b/b/o/dir%3A1%2Fone.whl?alt=media",
+        "Installing the package: gs://b/two.whl",
+        f"pip install --upgrade --force-reinstall --no-deps {scratch}/1/two.whl",
+        "has /storage/v1/b/b/o/two.whl?alt=media",
+        f"pip install {scratch}/1/two.whl",
+        "has /storage/v1/b/b/o/two.whl?alt=media",
+        f"program ['--x'] /bin{os.pathsep}{tmp_path}/.local/bin",
+    ]
+    assert not Path(scratch).exists()
+
+
+def test_a_package_that_cannot_be_installed_ends_the_program(tmp_path: Path, endpoint: str) -> None:
+    """Facts §2.5: `Command '[…]' returned non-zero exit status 1.`"""
+    done = run(tmp_path, endpoint, "gs://b/broken.whl", "gs://b/two.whl")
+    assert done.returncode == 1
+    assert "returned non-zero exit status 4." in done.stderr
+    assert "two.whl" not in done.stdout
+    assert "program" not in done.stdout
+
+
+def test_a_package_that_is_gone_is_named(tmp_path: Path, endpoint: str) -> None:
+    """SPEC §8: typed errors."""
+    done = run(tmp_path, endpoint, "gs://b/missing.whl")
+    assert done.returncode == 1
+    assert "gs://b/missing.whl cannot be fetched" in done.stderr

@@ -1,0 +1,166 @@
+"""Secrets do not get into a program's log (DESIGN, "What never happens" 9)."""
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.test_replica_segments import read
+from trainshed.replica import metrics, program, protocol, reports, segments
+from trainshed.replica.loop import Loop
+from trainshed.replica.masking import Mask
+from trainshed.replica.segments import LINE_BYTES, Segments, Stream
+
+AWKWARD = 's3cr\'et "x"/y+é \\ z'
+KEY = "-----BEGIN KEY-----\nMIIE\n0123456789abcdef\nxyz\n-----END KEY-----\n"
+
+
+def logged(directory: Path, mask: Mask, *pieces: bytes) -> str:
+    """What stands in the log, and in the tail that its record keeps, of bytes that are read in these pieces."""
+    log = Segments(str(directory), mask)
+    stream = Stream(log, "o")
+    for piece in pieces:
+        stream.feed(piece)
+    stream.close()
+    _, tail = log.seal()
+    return "\n".join([*(str(line["m"]) for line in read(directory)), tail])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        AWKWARD,
+        json.dumps({"message": AWKWARD}),
+        json.dumps({"message": AWKWARD}, ensure_ascii=False),
+        repr([AWKWARD]),
+        urllib.parse.quote(AWKWARD),
+        urllib.parse.quote(AWKWARD, safe=""),
+        urllib.parse.urlencode({"q": AWKWARD}),
+    ],
+)
+def test_a_secret_is_found_as_programs_show_it(shown: str) -> None:
+    masked = Mask((AWKWARD,)).text(f"before {shown} after")
+    assert masked.startswith("before ") and masked.endswith(" after")
+    assert "***" in masked and "cr" not in masked
+
+
+@given(st.binary(max_size=7), st.text(min_size=8).map(str.encode), st.binary(max_size=7))
+def test_base64_is_found_within_any_other(before: bytes, secret: bytes, after: bytes) -> None:
+    """As in `Authorization: Basic`, where a name and a colon come first."""
+    mask = Mask((secret.decode(),))
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        left = mask.apply(encode(before + secret + after)).replace(b"***", b"")
+        # Of those characters alone in which the surroundings have a part.
+        assert len(left) <= -(-(len(before) * 8) // 6) + -(-(len(after) * 8) // 6) + 4
+
+
+@given(
+    st.lists(st.text("ab", min_size=4, max_size=7), min_size=1, max_size=4),
+    st.text("abc", max_size=60),
+)
+def test_nothing_of_overlapping_secrets_is_left(secrets: list[str], text: str) -> None:
+    covered = [False] * len(text)
+    for secret in secrets:
+        for at in range(len(text)):
+            if text.startswith(secret, at):
+                covered[at : at + len(secret)] = [True] * len(secret)
+    kept = "".join(c for c, is_covered in zip(text, covered, strict=True) if not is_covered)
+    assert Mask(tuple(secrets)).text(text).replace("*", "") == kept
+
+
+def test_each_line_of_a_secret_counts_but_the_shortest() -> None:
+    mask = Mask((KEY,))
+    assert mask.text("  0123456789abcdef,") == "  ***,"
+    assert mask.text(KEY) == "***\n***\n***\nxyz\n***\n", "lines stay lines"
+    assert mask.text(json.dumps(KEY)) == '"***"'
+
+
+def test_no_secret_no_change() -> None:
+    data = b"anything \xff\n"
+    assert Mask(("secret",)).apply(data) is data
+    assert Mask(()).apply(data) is data
+
+
+@pytest.mark.parametrize("cut", range(len("the s3cret is out")))
+def test_writes_may_break_a_secret_anywhere(tmp_path: Path, cut: int) -> None:
+    text = b"the s3cret is out"
+    mask = Mask(("s3cret",))
+    assert (
+        logged(tmp_path, mask, text[:cut], text[cut:] + b"\n") == "the *** is out\nthe *** is out"
+    )
+
+
+@pytest.mark.parametrize("before", [LINE_BYTES - n for n in (0, 1, 5, 19, 20, 21)])
+@pytest.mark.parametrize("step", [7, 1000, LINE_BYTES])
+def test_a_secret_across_the_parts_of_a_long_line(tmp_path: Path, before: int, step: int) -> None:
+    """A line is cut into parts of 64 KiB: a secret is found before that, also while it is still coming."""
+    secret = b"0123456789abcdefghij"
+    around = b"x" * before + secret + b"y" * 50
+    near = [
+        around[: before - 20],
+        *(around[at : at + step] for at in range(before - 20, len(around), step)),
+    ]
+    rest = b"y" * (3 * LINE_BYTES) + secret + b"\nend\n"
+    far = [rest[at : at + LINE_BYTES] for at in range(0, len(rest), LINE_BYTES)]
+    text = logged(tmp_path, Mask((secret.decode(),)), *near, *far).replace("\n", "")
+    assert text.count("x") == before and text.count("y") >= 3 * LINE_BYTES + 50
+    assert text.count("***") >= 2
+    assert "012345" not in text and "efghij" not in text
+
+
+def test_progress_is_masked_while_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "PROGRESS_SECONDS", 0.0)
+    text = logged(
+        tmp_path, Mask(("s3cret",)), b"\r1 s3cret", b"\r2 s3cret", b"\r3 s3cret\n", b"\r4"
+    )
+    assert "***" in text and "s3cret" not in text
+
+
+def test_a_line_that_breaks_off_in_a_secret(tmp_path: Path) -> None:
+    """The program may be killed in the middle of a write."""
+    secret = "0123456789abcdefghij"
+    assert logged(tmp_path, Mask((secret,)), b"key: 0123456789abc").split("\n")[0] == "key: ***"
+
+
+def test_what_is_said_of_the_program_is_masked_as_well(tmp_path: Path) -> None:
+    log = Segments(str(tmp_path), Mask(("s3cret",)))
+    log.write("b", ["a metric called s3cret"])
+    log.seal()
+    assert [line["m"] for line in read(tmp_path)] == ["a metric called ***"]
+
+
+def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as the name of a metric nor as its value, nor in what is said of a line that is no report."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / protocol.FILES / program.HYPERTUNE / reports.FILE
+    file.parent.mkdir(parents=True)
+    said: list[str] = []
+    taken = metrics.Metrics(
+        str(tmp_path),
+        1,
+        Loop(),
+        say=said.append,
+        tell=lambda: None,
+        mask=Mask(("s3cret", "987654")),
+    )
+    reported = ['{"loss-s3cret": "0.5"}', '{"loss": "987654"}', '{"loss": 987654.25}', "s3cret"]
+    file.write_text("\n".join(reported))
+    taken.seal()
+    written = (tmp_path / metrics.FILE).read_text()
+    assert [json.loads(line)["values"] for line in written.splitlines()] == [{"loss-***": 0.5}]
+    assert said and not any("s3cret" in line or "987654" in line for line in said)
+
+
+def test_nothing_more_is_loaded_into_every_shim() -> None:
+    """A fork costs what the modules that it inherits cost."""
+    code = "import sys; from trainshed.replica import masking; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"urllib.parse", "base64", "hashlib"} & set(done.stdout.split())

@@ -1,0 +1,118 @@
+"""GPUs of a replica, looked at through the driver's library (SPEC §3): a library of paper, a made one, a real one."""
+
+import ctypes
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.replica import nvml
+
+GIB = 1 << 30
+PATIENCE = 20.0
+
+
+class Paper:
+    """Has the library's functions, in Python."""
+
+    def __init__(self, *, driver: bool = True, memory_fails: bool = False) -> None:
+        self._driver = driver
+        self._memory_fails = memory_fails
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802 - its name in the library
+        return 0 if self._driver else 9
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:  # noqa: N802 - its name in the library
+        handle._obj.value = {b"GPU-a": 1, b"MIG-b": 2}.get(uuid, 0)
+        return 0 if handle._obj.value else 6
+
+    def nvmlDeviceGetUtilizationRates(self, handle: ctypes.c_void_p, rates: Any) -> int:  # noqa: N802 - its name in the library
+        rates._obj.gpu = 75
+        return 0 if handle.value == 1 else 3
+
+    def nvmlDeviceGetMemoryInfo(self, handle: ctypes.c_void_p, memory: Any) -> int:  # noqa: N802 - its name in the library
+        memory._obj.total, memory._obj.used = 16 * GIB, 5 * GIB
+        return 999 if self._memory_fails else 0
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_EVERY", 0.001)
+    monkeypatch.setattr(nvml, "_SHARE", 0)
+
+
+def test_what_the_driver_tells_and_what_it_does_not() -> None:
+    whole, part, missing = nvml.Library(["GPU-a", "MIG-b", "GPU-gone"], Paper()).look()
+    assert whole == (0.75, 5 * GIB, 16 * GIB)
+    assert (str(part[0]), part[1:]) == ("nan", (5 * GIB, 16 * GIB))
+    assert [str(each) for each in missing] == ["nan"] * 3
+
+
+def test_a_gpu_whose_memory_is_not_told_is_told_without_it() -> None:
+    ((busy, used, _),) = nvml.Library(["GPU-a"], Paper(memory_fails=True)).look()
+    assert (busy, str(used)) == (0.75, "nan")
+
+
+def test_without_library_or_driver_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(nvml.Absent, match="driver"):
+        nvml.Library(["GPU-a"], Paper(driver=False))
+    monkeypatch.setattr(nvml, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
+    with pytest.raises(nvml.Absent, match="libnvidia-ml"):
+        nvml.Library(["GPU-a"])
+
+
+def test_looks_add_up() -> None:
+    """A GPU that worked for half of ten seconds and all of two more has worked for seven."""
+    sums = nvml.Sums()
+    sums.add((0.5, 3.0, 16.0), 10.0)
+    assert sums.add((1.0, 2.0, 16.0), 2.0) == (7.0, 2.0, 16.0, 3.0)
+    unknown = nvml.Sums().add((float("nan"), float("nan"), 16.0), 10.0)
+    gpu = nvml.Gpu(*unknown)
+    assert (gpu.busy, gpu.used, gpu.total, gpu.peak) == (None, None, 16, None)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_helper_looks_and_the_shim_reads() -> None:
+    watch = nvml.Watch(["GPU-a"], lambda uuids: nvml.Library(uuids, Paper()))
+    until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
+    (gpu,) = watch.read()
+    watch.close()
+    assert (gpu.used, gpu.total, gpu.peak) == (5 * GIB, 16 * GIB, 5 * GIB)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells that it ended")
+def test_where_there_is_no_driver_nothing_is_ever_read() -> None:
+    watch = nvml.Watch(["GPU-a"], lambda uuids: nvml.Library(uuids, Paper(driver=False)))
+    helper = watch._helper  # pyright: ignore[reportPrivateUsage] - to see it end
+    until(lambda: Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    assert watch.read() == []
+    watch.close()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_library_that_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same over real calls: types and structures are those of C."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler (cc) to make a library with")
+    made = tmp_path / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("fake_nvml.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
+    monkeypatch.setattr(nvml, "LIBRARIES", ["libtrainshed-there-is-none.so.1", str(made)])
+    watch = nvml.Watch(["GPU-a", "MIG-b"])
+    until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
+    whole, part = watch.read()
+    watch.close()
+    assert (whole.used, whole.total, whole.peak) == (5 * GIB, 16 * GIB, 5 * GIB)
+    assert (part.busy, part.used, part.total) == (None, GIB, 16 * GIB)
