@@ -7,6 +7,17 @@ cd "$(dirname "$0")/.."
 if ! command -v gcloud >/dev/null 2>&1; then
     echo "NOTE: gcloud is not installed here; the tests that run it are SKIPPED." >&2
 fi
+# The tests of container images make their images themselves, but need a tool to get them from.
+if ! command -v podman >/dev/null 2>&1; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "Installing podman for the tests of container images ..." >&2
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends podman crun; } >/dev/null 2>&1 ||
+            echo "NOTE: podman cannot be installed here; the tests of container images are SKIPPED." >&2
+    else
+        echo "NOTE: podman is not installed here; the tests of container images are SKIPPED." >&2
+    fi
+fi
 # The algorithms are made for one thread (docs/adr/0018); several in each of three processes only wait for each other.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if [ $# -eq 0 ]; then

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES
 from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
@@ -76,24 +77,110 @@ def test_the_machine_is_not_searched_where_the_own_python_is_exact() -> None:
     assert pythons.searches == 0
 
 
-@pytest.mark.parametrize("name", ["tf-cpu.2-11", "pytorch-gpu.1-13.py310", "xgboost-cpu.1-6"])
+@pytest.mark.parametrize("name", ["ray-cpu.2-47.py311", "ray-gpu.2-9.py310"])
 def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> None:
     """SPEC §4: never replaced by an environment without that framework."""
     reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
-    assert "sklearn-cpu.1-6:latest" in reason
     assert name in reason
+    for offer in ("sklearn-cpu.1-6", "xgboost-cpu.2-1", "pytorch-xla.2-4.py310", "tf-cpu.2-17"):
+        assert offer in reason
+    assert "[[images]]" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "pythons", "expected"),
+    [
+        ("tf-cpu.2-6", ((3, 11), (3, 7)), ("tensorflow", "2.6", "3.7")),
+        ("training-tf-cpu.2-1", ((3, 11), (3, 7)), ("tensorflow", "2.1", "3.7")),
+        ("tf-cpu.2-17.py310", ((3, 11), (3, 10)), ("tensorflow", "2.17", "3.10")),
+        ("tf-cpu.1-15", ((3, 7),), ("tensorflow", "1.15", "3.7")),
+        ("tf-cpu.2-6", ((3, 11),), ("tensorflow", "2.12", "3.11")),
+        ("tf-cpu.2-17.py310", ((3, 13),), ("tensorflow", "2.21", "3.13")),
+        ("xgboost-cpu.1-6", ((3, 11), (3, 10)), ("xgboost", "1.6", "3.10")),
+        ("xgboost-cpu.1-1", ((3, 11),), ("xgboost", "2.1", "3.11")),
+        ("scikit-learn-cpu.0-23", ((3, 11), (3, 7)), ("scikit-learn", "0.23", "3.7")),
+    ],
+)
+def test_images_of_every_framework(
+    name: str, pythons: tuple[Minor, ...], expected: tuple[str, str, str]
+) -> None:
+    """SPEC §4: exact where version and interpreter are there, else the nearest version of the same framework."""
+    choice = _chosen(
+        LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest")
+    )
+    assert (choice.family, choice.version, choice.python_version) == expected
+    asked = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
+    told = any("cannot be had here" in notice for notice in choice.notices)
+    assert told == (choice.version != asked)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pytorch-xla.2-4.py310", "pytorch-cpu.2-4.py310", "pytorch-cpu.1-13.py37", "pytorch-cpu.1-4"],
+)
+def test_pytorch_by_every_name_that_people_write(name: str) -> None:
+    """Facts §5.2: the list says xla, people write cpu. The service's own Python is the nearest here."""
+    pythons = Pythons((3, 11), ((3, 10), (3, 7)))
+    choice = _chosen(LocalCatalog(pythons).for_image(f"{_IMAGES}{name}:latest"))
+    assert (choice.family, choice.version, choice.python_version) == ("pytorch", "2.13", "3.11")
+    assert "PyTorch 2.13 on Python 3.11" in choice.notices[0]
+
+
+def test_a_build_with_cuda_is_for_images_for_gpus_where_there_is_one() -> None:
+    """SPEC §4; a machine without a GPU runs the build for CPUs, and says so."""
+    with_gpu = LocalCatalog(Pythons((3, 11)), has_gpu=lambda: True)
+    without = LocalCatalog(Pythons((3, 11)))
+    gpu, cpu = (f"{_IMAGES}pytorch-{device}.2-4.py310:latest" for device in ("gpu", "xla"))
+    assert _chosen(with_gpu.for_image(gpu)).version == "2.13+cuda13"
+    assert _chosen(with_gpu.for_image(cpu)).version == "2.13"
+    choice = _chosen(without.for_image(gpu))
+    assert choice.version == "2.13"
+    assert any("no GPU was found here" in notice for notice in choice.notices)
+    assert _chosen(with_gpu.default("pytorch")).version == "2.13"
+
+
+def test_the_version_comes_before_cuda() -> None:
+    """SPEC §4: the nearest version; that it is built for CPUs is told."""
+    catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
+    exact = _chosen(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
+    assert (exact.version, exact.python_version) == ("2.16+cuda12", "3.10")
+    assert not any("cannot be had" in notice for notice in exact.notices)
+    old = _chosen(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
+    assert old.version == "2.6"
+    assert any("with CUDA" in notice for notice in old.notices)
 
 
 @pytest.mark.parametrize("uri", ["python:3.11", "gcr.io/my-project/trainer:v1", "busybox"])
 def test_a_custom_image_needs_a_container_engine(uri: str) -> None:
+    """SPEC §4: refused at create with that reason, and with what an operator can do."""
     reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(uri))
     assert uri in reason
     assert "container engine" in reason
+    assert "[[images]]" in reason
 
 
-def test_an_unlisted_prebuilt_image_gets_a_hint() -> None:
-    reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(_IMAGES + "sklearn-cpu.1-5:latest"))
-    assert "sklearn-cpu.1-6" in reason
+@dataclass
+class Engine:
+    """A container engine that runs every image but one."""
+
+    missing: str = ""
+
+    def refusal(self, reference: str) -> str:
+        return f"{reference} is not here, pull it." if reference == self.missing else ""
+
+
+def test_a_custom_image_runs_as_a_container_where_there_is_an_engine() -> None:
+    """SPEC §4."""
+    catalog = LocalCatalog(Pythons((3, 11)), images=Engine(missing="gone:v1"))
+    choice = _chosen(catalog.for_image("gcr.io/p/trainer:v1"))
+    assert (choice.family, choice.image, choice.notices) == (CONTAINER, "gcr.io/p/trainer:v1", ())
+    assert "pull it" in _refused(catalog.for_image("gone:v1"))
+
+
+@pytest.mark.parametrize("images", [None, Engine()])
+def test_an_unlisted_prebuilt_image_gets_a_hint(images: Engine | None) -> None:
+    catalog = LocalCatalog(Pythons((3, 11)), images=images)
+    assert "sklearn-cpu.1-6" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-5:latest"))
 
 
 def test_a_reduction_server_image_is_refused() -> None:
@@ -101,17 +188,49 @@ def test_a_reduction_server_image_is_refused() -> None:
     assert "Reduction Server" in _refused(LocalCatalog(Pythons((3, 11))).for_image(uri))
 
 
-def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing() -> None:
-    """SPEC §4 and the public guide's runtimeVersion 2.6 with Python 3.7."""
-    pythons = Pythons((3, 12), ((3, 13), (3, 10), (3, 7)))
-    choice = _chosen(LocalCatalog(pythons).for_runtime_version("2.6", "3.7"))
-    assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.7", "3.10")
+@pytest.mark.parametrize(
+    ("version", "python", "here"),
+    [
+        ("2.6", "3.7", ("tensorflow", "2.6", "3.7")),
+        ("1.15", "3.7", ("tensorflow", "1.15", "3.7")),
+        ("2.11", "3.7", ("tensorflow", "2.11", "3.7")),
+    ],
+)
+def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(
+    version: str, python: str, here: tuple[str, str, str]
+) -> None:
+    """SPEC §4 and the public guide's runtimeVersion 2.6 with Python 3.7: nothing is substituted."""
+    catalog = LocalCatalog(Pythons((3, 12), ((3, 13), (3, 10), (3, 7))), exact=True)
+    choice = _chosen(catalog.for_runtime_version(version, python))
+    assert (choice.family, choice.version, choice.python_version) == here
     (notice,) = choice.notices
-    for part in ("2.6", "TensorFlow 2.6", "Python 3.7", "scikit-learn 1.7 on Python 3.10"):
+    held, _, missing = notice.partition("Left out:")
+    for name in ("numpy", "pandas", "scikit-learn", "tensorflow", "xgboost"):
+        assert name in held
+        assert name not in missing
+    assert "statsmodels" in missing
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "pythons", "here"),
+    [
+        ("1.14", "3.5", ((3, 12), (3, 7)), ("tensorflow", "1.15", "3.7")),
+        ("1.15", "2.7", ((3, 12), (3, 7)), ("tensorflow", "1.15", "3.7")),
+        ("2.6", "3.7", ((3, 11),), ("tensorflow", "2.12", "3.11")),
+        ("2.6", "3.7", ((3, 14),), ("scikit-learn", "1.9", "3.14")),
+    ],
+)
+def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
+    version: str, python: str, pythons: tuple[Minor, ...], here: tuple[str, str, str]
+) -> None:
+    """SPEC §4: what was asked, what is there, what is missing; TensorFlow is left out only where it cannot be had."""
+    catalog = LocalCatalog(Pythons(pythons[0], pythons))
+    choice = _chosen(catalog.for_runtime_version(version, python))
+    assert (choice.family, choice.version, choice.python_version) == here
+    (notice,) = choice.notices
+    for part in (f"TensorFlow {version}", f"Python {python}", f"on Python {here[2]}", "Missing"):
         assert part in notice
-    missing = notice.partition("Missing there:")[2]
-    assert "tensorflow" in missing
-    assert "numpy" not in missing
+    assert ("tensorflow" in notice.partition("Missing there:")[2]) == (here[0] != "tensorflow")
 
 
 def test_no_runtime_version_is_the_default_with_a_notice() -> None:
@@ -124,7 +243,7 @@ def test_no_runtime_version_is_the_default_with_a_notice() -> None:
 def test_exact_refuses_substitutes_but_not_the_default() -> None:
     """SPEC §4: an operator's setting."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)
-    assert "refuse" in _refused(catalog.for_runtime_version("2.6", "3.7"))
+    assert "TensorFlow 2.12" in _refused(catalog.for_runtime_version("2.6", "3.7"))
     assert "refuse" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
     _chosen(catalog.for_runtime_version("", ""))
 
@@ -138,6 +257,15 @@ def test_families_by_name() -> None:
     catalog = LocalCatalog(Pythons((3, 11)))
     assert _chosen(catalog.default("python")) == RuntimeChoice("python", "", "3.11")
     assert "scikit-learn, python" in _refused(catalog.default("fortran"))
+    assert _chosen(catalog.default("tensorflow")).version == "2.21"
+
+
+def test_a_release_by_name_on_the_nearest_python() -> None:
+    catalog = LocalCatalog(Pythons((3, 11), ((3, 7), (3, 9))))
+    assert _chosen(catalog.named("tensorflow", "2.6")).python_version == "3.9"
+    assert _chosen(catalog.named("tensorflow", "2.6", "3.7")).python_version == "3.7"
+    assert "2.21" in _refused(catalog.named("tensorflow", "9.9"))
+    assert "3.7 to 3.8" in _refused(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
 
 
 def test_the_sheets_are_in_order() -> None:
@@ -146,6 +274,8 @@ def test_the_sheets_are_in_order() -> None:
         versions = [parse_minor(release.version) or (0, 0) for release in sheet.releases]
         assert versions == sorted(versions, reverse=True)
         assert all(release.pythons[0] <= release.pythons[1] for release in sheet.releases)
+        assert sheet.smoke.is_file()
+        assert all(release.lock is None or release.lock.is_file() for release in sheet.releases)
     frameworks = [sheet.framework for sheet in FAMILIES if sheet.framework]
     assert len(frameworks) == len(set(frameworks))
 
@@ -154,3 +284,39 @@ def test_minor_versions_read_and_write() -> None:
     assert parse_minor("3.10.13") == (3, 10)
     assert parse_minor("latest") is None
     assert format_minor((3, 10)) == "3.10"
+
+
+def test_a_lock_holds_the_versions_that_its_release_promises() -> None:
+    """SPEC §4: builds with CUDA are resolved and locked; a release that moves on needs `./dev lock`."""
+    locked = [(s, r) for s in FAMILIES for r in s.releases if r.lock]
+    assert locked
+    for sheet, release in locked:
+        assert release.lock is not None
+        lines = release.lock.read_text().splitlines()
+        pins = {line.split("=", 1)[0]: line for line in lines}
+        framework = "torch" if sheet.family == "pytorch" else sheet.family
+        assert f"=={release.base}." in pins[framework]
+        assert any(name.startswith("nvidia-cudnn-cu") for name in pins)
+        for name in sheet.provides(release):
+            assert name in pins, (release.version, name)
+    (torch,) = (r.lock for s, r in locked if s.family == "pytorch" and r.lock)
+    # Two signs would also take a build for CPUs, if the machine's index has one.
+    assert "torch===2.13.0" in torch.read_text().splitlines()
+
+
+def test_the_documented_families_are_the_families() -> None:
+    """docs/runtimes.md: every family with its versions and Pythons, in order."""
+    page = (Path(__file__).parents[2] / "docs/runtimes.md").read_text()
+    table = page[page.index("## Families") : page.index("Each version")]
+    rows = [row.strip("| ").split(" |") for row in table.splitlines() if row.startswith("| `")]
+    assert [[cell.strip() for cell in row[:3]] for row in rows] == [
+        [
+            f"`{sheet.family}`",
+            ", ".join(release.version for release in sheet.releases),
+            " to ".join(
+                format_minor(bound(release.pythons[end] for release in sheet.releases))
+                for end, bound in ((0, min), (1, max))
+            ),
+        ]
+        for sheet in FAMILIES
+    ]

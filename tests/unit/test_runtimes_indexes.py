@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.indexes import index_environment
+from trainshed.runtimes.indexes import index_environment, names_indexes
 
 
 def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
@@ -62,3 +62,24 @@ def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_no_configuration(tmp_path: Path) -> None:
     assert _told(tmp_path, "index-url = no section here") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "named"),
+    [
+        ("", {}, False),
+        ("[global]\ncert = /ca.pem\ntimeout = 60\n", {}, False),
+        ("[global]\nindex-url = https://mirror.test/simple\n", {}, True),
+        ("[install]\nfind-links = /wheels\n", {}, True),
+        ("", {"PIP_EXTRA_INDEX_URL": "https://a.test"}, True),
+        ("", {"UV_DEFAULT_INDEX": "https://a.test"}, True),
+        ("", {"UV_TORCH_BACKEND": "cu130"}, True),
+    ],
+)
+def test_whether_somebody_said_where_packages_come_from(
+    tmp_path: Path, text: str, environ: dict[str, str], named: bool
+) -> None:
+    """Builds for CPUs are asked for where nobody did (`Release.first`)."""
+    file = tmp_path / "pip.conf"
+    file.write_text(text)
+    assert names_indexes({"HOME": str(tmp_path), **environ}, [file]) is named

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.runtimes import shelf as module
-from trainshed.runtimes.shelf import Shelf, remove_tree
+from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.trees import remove_tree
 
 
 def _fill(draft: Path) -> None:

@@ -368,7 +368,8 @@ def test_scheduling_disk_and_the_rest() -> None:
 
 def test_what_is_ignored_is_said() -> None:
     """Nothing that was asked for is dropped silently; gcloud's constant false asks for nothing."""
-    warnings = " ".join(spec_of(ml_job(enableWebAccess=True, network="n")).warnings)
-    assert "enable_web_access" in warnings
+    key = {"kmsKeyName": "k"}
+    warnings = " ".join(spec_of(ml_job(encryptionConfig=key, network="n")).warnings)
+    assert "encryption_config" in warnings
     assert "network" in warnings
     assert spec_of(ml_job(enableWebAccess=False)).warnings == ()

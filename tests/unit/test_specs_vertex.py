@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
+    MAPPED_IMAGE,
     REDUCER,
     REFUSED_IMAGE,
     SKLEARN,
@@ -145,8 +146,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         custom_job(package(executorImageUri=None)),
         f"{FIRST}.python_package_spec.executor_image_uri",
     ),
-    "executor of one's own": (
-        custom_job(package(executorImageUri=CUSTOM_IMAGE)),
+    "executor that cannot be run": (
+        custom_job(package(executorImageUri=REFUSED_IMAGE)),
         f"{FIRST}.python_package_spec.executor_image_uri",
     ),
     "executor of no known version": (
@@ -270,7 +271,7 @@ def test_all_violations_are_reported_at_once() -> None:
         "labels": {"Team": "a"},
         "jobSpec": {
             "workerPoolSpecs": [
-                package(executorImageUri=CUSTOM_IMAGE, pythonModule="x/y.py", packageUris=["p"]),
+                package(executorImageUri=REFUSED_IMAGE, pythonModule="x/y.py", packageUris=["p"]),
                 pool(
                     machineSpec={"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_L4"},
                     replicaCount="0",
@@ -442,6 +443,23 @@ def test_a_prebuilt_image_with_a_command_is_a_container() -> None:
     assert (program.command, program.args) == (("sh", "-c"), ("echo hi",))
 
 
+@pytest.mark.parametrize("uri", [CUSTOM_IMAGE, MAPPED_IMAGE])
+def test_packages_run_in_any_image_that_can_be_had(uri: str) -> None:
+    """SPEC §4: an image map lets other images than the prebuilt ones run, and so does a container tool."""
+    program = parse(custom_job(package(executorImageUri=uri))).spec.pool(0).program
+    assert (program.image_uri, program.module) == (uri, "trainer.task")
+    assert program.package_uris
+    assert program.runtime.family == ("python" if uri == MAPPED_IMAGE else "container")
+
+
+def test_an_image_that_an_environment_stands_for_needs_a_command() -> None:
+    """SPEC §3, §4: an environment has no entry point; a container has its own."""
+    assert list(violations(custom_job(container(imageUri=MAPPED_IMAGE)))) == [
+        f"{FIRST}.container_spec.command"
+    ]
+    assert parse(custom_job(container(imageUri=CUSTOM_IMAGE))).spec.pool(0).program.command == ()
+
+
 def test_warnings_of_pools() -> None:
     """SPEC §1.6: workers without TensorFlow, more than one evaluator."""
     assert parse(custom_job()).spec.warnings == ()
@@ -458,7 +476,7 @@ def test_warnings_of_pools() -> None:
 def test_what_is_ignored_is_said() -> None:
     """Nothing that was asked for is dropped silently."""
     request = custom_job(
-        enableWebAccess=True,
+        enableDashboardAccess=True,
         network="projects/1/global/networks/default",
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
         experiment="projects/1/locations/us-central1/metadataStores/default/contexts/e",
@@ -467,7 +485,7 @@ def test_what_is_ignored_is_said() -> None:
     request["encryptionSpec"] = {"kmsKeyName": "k"}
     said = " ".join(parse(request).spec.warnings)
     for field in (
-        "enable_web_access",
+        "enable_dashboard_access",
         "network",
         "tensorboard",
         "experiment",

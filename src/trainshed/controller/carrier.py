@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
+from trainshed.controller.preparing import Hearing, PreparationLog
 from trainshed.core.lifecycle.events import (
     DrillLanded,
     Event,
@@ -25,8 +26,8 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.runtime import RuntimeChoice
-from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected
+from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
@@ -35,7 +36,11 @@ _NEVER_STARTED = "never started"
 
 
 class JobBuckets(Protocol):
-    """What is asked about a gs:// prefix of a job. Blocking; called from a worker thread."""
+    """What is asked about the buckets of a job. Blocking; called from a worker thread, but for `shown`."""
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """(name, directory) of the buckets that a project's programs may see. Answers at once."""
+        ...
 
     def write_probe(self, uri: str) -> None:
         """Raises OSError or ValueError saying why a program could not write there."""
@@ -48,11 +53,12 @@ class JobBuckets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What the carrier works with. `report` gives an event back to the loop."""
+    """What the carrier works with. `log`: where lines of preparations go. `report` gives an event back to the loop."""
 
     engine: Engine
     runtimes: Runtimes
     buckets: JobBuckets
+    log: PreparationLog
     launching: Launching
     report: Callable[[JobUid, Event], None]
     grace: int
@@ -77,11 +83,17 @@ def ready(runtimes: Runtimes, job: Job) -> bool:
 def preparation(job: Job) -> str:
     """What a job waits for before its programs can start, for its timeline."""
     wanted = [
-        f"{choice.family} {choice.version} (Python {choice.python_version})".replace("  ", " ")
+        _title(choice)
         + (f" with {len(uris)} package{'s' if len(uris) > 1 else ''}" if uris else "")
         for choice, uris in packages(job)
     ]
     return f"Preparing {' and '.join(wanted)}; what is built once is kept."
+
+
+def _title(choice: RuntimeChoice) -> str:
+    if choice.family == CONTAINER:
+        return f"the image {choice.image}"
+    return f"{choice.family} {choice.version} (Python {choice.python_version})".replace("  ", " ")
 
 
 async def carry_out(
@@ -101,11 +113,11 @@ async def carry_out(
             if not await pause(RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]):
                 return False
             tries += 1
+        except (PackageFailed, SecretMissing) as failure:
+            failed(hands, job().uid, instruction, str(failure), by_user=True)
+            return True
         except (LaunchRejected, BuildFailed) as failure:
             failed(hands, job().uid, instruction, str(failure), by_user=False)
-            return True
-        except PackageFailed as failure:
-            failed(hands, job().uid, instruction, str(failure), by_user=True)
             return True
         else:
             return True
@@ -143,17 +155,20 @@ async def _once(hands: Hands, job: Job, instruction: Instruction) -> None:
 
 async def _prepare(hands: Hands, job: Job, instruction: PrepareRuntime) -> None:
     await _probe_job_dir(hands, job)
-    for choice, uris in packages(job):
-        await hands.runtimes.prepare(choice, uris)
-    hands.report(job.uid, RuntimePrepared(instruction.attempt))
+    async with Hearing(job.uid, instruction.attempt, hands.log, hands.report) as hearing:
+        for choice, uris in packages(job):
+            await hands.runtimes.prepare(choice, uris, hearing.hear)
+    hands.report(job.uid, RuntimePrepared(instruction.attempt, hearing.took))
 
 
 async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
-    prepared = {package: await _prepared(hands.runtimes, package) for package in packages(job)}
+    prepared = await _prepared(hands, job, instruction)
     await _release_before(hands.engine, job.uid, instruction.attempt)
     slots = await hands.engine.allocate(job.uid, instruction.attempt, slot_requests(job))
     waiting = dict(instruction.waiting)
-    await hands.engine.launch(launch_plans(job, slots, prepared, hands.launching, waiting))
+    buckets = hands.buckets.shown(job.name.project_id)
+    plans = launch_plans(job, slots, prepared, hands.launching, waiting, buckets)
+    await hands.engine.launch(plans)
 
 
 async def _stop(hands: Hands, job: Job, instruction: StopReplicas) -> None:
@@ -178,8 +193,18 @@ async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
         await engine.release(uid, earlier)
 
 
-async def _prepared(runtimes: Runtimes, package: Package) -> PreparedRuntime:
-    return runtimes.ready(*package) or await runtimes.prepare(*package)
+async def _prepared(
+    hands: Hands, job: Job, instruction: StartReplicas
+) -> dict[Package, PreparedRuntime]:
+    """The environments of a job, of which one may have gone since they were prepared."""
+    wanted = packages(job)
+    there = {package: hands.runtimes.ready(*package) for package in wanted}
+    found = {package: runtime for package, runtime in there.items() if runtime is not None}
+    if len(found) < len(wanted):
+        async with Hearing(job.uid, instruction.attempt, hands.log, hands.report) as hearing:
+            for package in (one for one in wanted if one not in found):
+                found[package] = await hands.runtimes.prepare(*package, hearing.hear)
+    return found
 
 
 def _is_probed(job: Job) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainshed.core.cluster import Endpoint, hostname
-from trainshed.core.environment import Gang, arguments, environment
-from trainshed.core.launch import STALL_LABEL, LaunchPlan
+from trainshed.core.environment import Gang, arguments, environment, service_account
+from trainshed.core.launch import STALL_LABEL, ImageRoot, LaunchPlan
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.runtimes.port import PreparedRuntime
+from trainshed.replica import executor
+from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
@@ -19,11 +20,9 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 
 @dataclass(frozen=True, slots=True)
 class Launching:
-    """What every plan of this service shares. `gcs_root`: the directory of the buckets, shown as /gcs.
-    `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap. `stall_after`:
+    """What every plan of this service shares. `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap. `stall_after`:
     ns without progress after which a program is ended, unless its job says otherwise; 0 = never."""
 
-    gcs_root: str = ""
     memory_cap: int = 0
     stall_after: int = 0
 
@@ -57,8 +56,10 @@ def launch_plans(
     prepared: Prepared,
     launching: Launching,
     waiting: Mapping[ReplicaId, int],
+    buckets: tuple[tuple[str, str], ...] = (),
 ) -> tuple[LaunchPlan, ...]:
-    """A plan for every `waiting` (replica, incarnation) that is still the current one."""
+    """A plan for every `waiting` (replica, incarnation) that is still the current one. `buckets`: those that the job
+    may see, by name and directory."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     gang = Gang(job.name, job.spec, endpoints, master_port(job.uid, job.attempt))
@@ -72,6 +73,7 @@ def launch_plans(
             hosts=hosts,
             prepared=prepared,
             launching=launching,
+            buckets=buckets,
         )
         for replica in job.replicas
         if waiting.get(replica.id) == replica.incarnation and replica.node
@@ -109,16 +111,18 @@ def _plan(
     hosts: tuple[tuple[str, str], ...],
     prepared: Prepared,
     launching: Launching,
+    buckets: tuple[tuple[str, str], ...],
 ) -> LaunchPlan:
     pool = job.spec.pool(replica.id.pool)
     runtime = prepared[pool.program.runtime, pool.program.package_uris]
-    environ = environment(gang, replica.id)
+    image = runtime.image
+    environ = environment(gang, replica.id, image=dict(image.environ) if image else None)
     return LaunchPlan(
         job_uid=job.uid,
         attempt=job.attempt,
         replica=replica.id,
         incarnation=replica.incarnation,
-        argv=arguments(job.spec, replica.id, dict(environ)),
+        argv=_argv(job, replica, dict(environ), image),
         environ=environ,
         hostname=slot.hostname,
         address=slot.address,
@@ -127,10 +131,33 @@ def _plan(
         memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
         cpu_weight=max(1, round(pool.machine.vcpus * 100)),
         banner=banner(job, replica),
-        gcs_root=launching.gcs_root,
+        buckets=buckets,
+        image=ImageRoot(image.root, image.workdir, image.user) if image else None,
         path=runtime.path,
         read_only=runtime.read_only,
         stall_after=stall_after(job, launching.stall_after),
         # Of a trial's replicas the primary reports (facts §7.4).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
+        intercept=runtime.intercept,
+        project=job.name.project_id,
+        # Not what the program is told: its own `env` may say otherwise there.
+        service_account=service_account(job.name.project_id, job.spec),
     )
+
+
+def _argv(
+    job: Job, replica: Replica, environ: Mapping[str, str], image: Image | None
+) -> tuple[str, ...]:
+    """The command line. In an image packages are installed by its own Python, right before the program starts."""
+    if image is None:
+        return arguments(job.spec, replica.id, environ)
+    program = job.spec.pool(replica.id.pool).program
+    argv = arguments(
+        job.spec, replica.id, environ, entrypoint=image.entrypoint, command=image.command
+    )
+    if not argv:
+        raise PackageFailed(
+            f"The image {program.runtime.image} names no program (neither ENTRYPOINT nor CMD), and the job gives none: "
+            "set the command of its container."
+        )
+    return executor.wrapped(program.package_uris, argv) if program.package_uris else argv

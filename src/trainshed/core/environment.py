@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from trainshed.core import secrets
 from trainshed.core.cluster import Endpoints, cluster_spec, rank, tf_config
 from trainshed.core.names import Api, JobName, ReplicaId, project_number
 from trainshed.core.specs.model import JobSpec
@@ -20,7 +21,7 @@ METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 named here puts the path of another one in its place."""
 
 _METRICS = "/var/hypertune/output.metrics"
-_REFERENCE = re.compile(r"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,21 @@ class Gang:
 
 
 def environment(
-    gang: Gang, replica: ReplicaId, *, cuda_devices: str = ""
+    gang: Gang,
+    replica: ReplicaId,
+    *,
+    cuda_devices: str = "",
+    image: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """The variables of a replica: the service's, then the user's, whose word is last but for the metrics file.
+    """The variables of a replica: its container image's, the service's, then the user's, whose word is last but for the
+    metrics file.
 
     `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none,
-    whether none was asked for or the host has none to give.
+    whether none was asked for or the host has none to give. `image`: what its container image sets.
     """
     program = gang.spec.pool(replica.pool).program
     variables = {
+        **(image or {}),
         "CUDA_VISIBLE_DEVICES": cuda_devices,
         # A program's lines are to be seen when it prints them, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
@@ -55,7 +62,7 @@ def environment(
         "CLOUD_ML_JOB_ID": _job_id(gang),
         "CLOUD_ML_REGION": gang.spec.region,
         "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
-        "CLOUD_ML_JOB_SA": gang.spec.service_account or _service_agent(gang.name.project_id),
+        "CLOUD_ML_JOB_SA": service_account(gang.name.project_id, gang.spec),
         **_cluster_variables(gang, replica),
     }
     trial = _trial_variables(gang.spec)
@@ -64,36 +71,68 @@ def environment(
         variables.update(_output_directories(gang.spec))
         if program.module is None:
             variables["AIP_USE_CUSTOM_CONTAINER"] = "true"
+    variables = {name: secrets.unmarked(value) for name, value in variables.items()}
     for name, value in program.env:
-        variables[name] = expand(value, variables)
+        variables[name] = expand(value, variables, names_secrets=True)
     if trial:
         # What is reported elsewhere would be lost, and the trial with it.
         variables[METRIC_FILE] = trial[METRIC_FILE]
     return tuple(variables.items())
 
 
-def arguments(spec: JobSpec, replica: ReplicaId, environ: Mapping[str, str]) -> tuple[str, ...]:
+def arguments(
+    spec: JobSpec,
+    replica: ReplicaId,
+    environ: Mapping[str, str],
+    *,
+    entrypoint: tuple[str, ...] = (),
+    command: tuple[str, ...] = (),
+) -> tuple[str, ...]:
     """The command line of a replica (facts §3.5): `python3 -m MODULE ARGS…`, or the container's own.
 
     `environ` is what `environment` gave. On Vertex `$(VAR)` in commands and arguments is replaced; `ml`
-    arguments reach the program as given, followed by `--job-dir PATH` if the job has one.
+    arguments reach the program as given, followed by `--job-dir PATH` if the job has one. `entrypoint`, `command`: those
+    of its container image, which the job's own take the place of.
     """
     program = spec.pool(replica.pool).program
-    given = (*program.command, *program.args)
-    if program.module is not None:
-        given = ("python3", "-m", program.module, *program.args)
+    # Whoever made the image is not to choose secrets of whoever runs it.
+    entrypoint, command = _unmarked(entrypoint), _unmarked(command)
     if spec.api is Api.VERTEX:
-        return tuple(expand(item, environ) for item in given)
-    return (*given, "--job-dir", spec.job_dir) if spec.job_dir else given
+        start = tuple(expand(item, environ) for item in program.command)
+        args = tuple(expand(item, environ) for item in program.args)
+    else:
+        start, args = _unmarked(program.command), _unmarked(program.args)
+    if program.module is not None:
+        start = ("python3", "-m", program.module)
+    elif not start:
+        start = entrypoint
+        # A trial's parameters are for the program: where all of it stands in the image's CMD, they follow that.
+        if spec.trial and not start and args[:1] and args[0].startswith("-"):
+            start = command
+        args = args or command
+    given = (*start, *args)
+    return (*given, "--job-dir", spec.job_dir) if spec.job_dir and spec.api is Api.ML else given
 
 
-def expand(text: str, environ: Mapping[str, str]) -> str:
-    """Replace `$(VAR)` by the variable's value; `$$(` stands for `$(`, unknown names stay as they are."""
+def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False) -> str:
+    """Replace `$(VAR)` by the variable's value; `$$(` stands for `$(`, unknown names stay as they are.
+
+    With `names_secrets` `$(secret:NAME)` becomes a mark, in whose place the secret's value is put when the program is
+    started (`core.secrets`).
+    """
 
     def replacement(match: re.Match[str]) -> str:
-        return "$(" if match[1] else environ.get(match[2], match[0])
+        if match[1]:
+            return "$("
+        if match[3] is None:
+            return environ.get(match[2], match[0])
+        return secrets.marked(match[3], match[0]) if names_secrets else match[0]
 
-    return _REFERENCE.sub(replacement, text)
+    return _REFERENCE.sub(replacement, secrets.unmarked(text))
+
+
+def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(secrets.unmarked, arguments))
 
 
 def _job_id(gang: Gang) -> str:
@@ -165,8 +204,10 @@ def _snake_keys(value: object) -> object:
     return value
 
 
-def _service_agent(project_id: str) -> str:
-    return f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+def service_account(project_id: str, spec: JobSpec) -> str:
+    """The account that a job's programs run as: the one it names, else its project's service agent (facts §3.4)."""
+    agent = f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+    return spec.service_account or agent
 
 
 def _dump(value: object) -> str:

@@ -9,6 +9,16 @@ STALL_LABEL = "trainshed-stall-after"
 
 
 @dataclass(frozen=True, slots=True)
+class ImageRoot:
+    """The root file system that a program sees instead of the machine's: `directory`, whose content stays as it is
+    whatever the program writes. `workdir`, `user`: as in the container image, "" = its slot's own directory, root."""
+
+    directory: str
+    workdir: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """How to start one incarnation of one replica.
 
@@ -17,11 +27,13 @@ class LaunchPlan:
     `hosts`: (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
     environment, used in place and read-only, or copied into the slot where nothing can be mounted ("" = none).
     `memory_limit`: bytes, 0 = none. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
-    log begins with. `gcs_root`: directory whose sub-directories are the buckets, shown as /gcs ("" = none).
+    log begins with. `buckets`: (name, directory) of those that are shown as /gcs/NAME.
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
     directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
     progress after which the program is ended, 0 = it is not watched. `watch_metrics`: what the program reports to its
-    metrics file is taken down (SPEC §6).
+    metrics file is taken down (SPEC §6). `image`: the program runs in this file system. `project`, `service_account`:
+    as whom the replica's own endpoint speaks for it: to buckets, and when it hands out credentials. `intercept`: calls
+    of Google's storage hosts by name end at that endpoint as well.
     """
 
     job_uid: JobUid
@@ -37,8 +49,12 @@ class LaunchPlan:
     memory_limit: int = 0
     cpu_weight: int = 0
     banner: tuple[str, ...] = ()
-    gcs_root: str = ""
+    buckets: tuple[tuple[str, str], ...] = ()
     path: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     stall_after: int = 0
     watch_metrics: bool = False
+    image: ImageRoot | None = None
+    project: str = ""
+    service_account: str = ""
+    intercept: bool = False

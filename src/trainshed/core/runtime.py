@@ -6,13 +6,17 @@ The `runtimes` room builds them; here are only the values and the question that 
 from dataclasses import dataclass
 from typing import Protocol
 
+CONTAINER = "container"
+"""The family of a choice that is no environment of ours but a container image, run as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
     """The runtime that a program will run in.
 
-    `family` names a folder of the runtimes room (`python`, `scikit-learn`); `version` the framework's
-    version within it ("" for plain Python); `python_version` `major.minor`.
+    `family` names a folder of the runtimes room (`python`, `scikit-learn`), or is `CONTAINER`; `version` the framework's
+    version within it ("" for plain Python); `python_version` `major.minor`. `image`: of a container, the reference of
+    the image that is run, which an operator's image map may have put in the place of the one asked for.
     `notices` say what was asked and what is given instead; they become the first lines of the job's
     log and an entry on its timeline (SPEC §4). Empty when the job gets exactly what it asked for.
     """
@@ -21,6 +25,7 @@ class RuntimeChoice:
     version: str
     python_version: str
     notices: tuple[str, ...] = ()
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True)

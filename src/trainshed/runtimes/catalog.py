@@ -1,11 +1,10 @@
 """Which runtime stands for what a job asks for: exact where it can be had, else the nearest, told in a notice.
 
-Owns the choice only: it reads data sheets and the interpreters that were found, and builds nothing.
+Owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map, and builds
+nothing.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from trainshed.core.catalog.images import (
     PrebuiltImage,
@@ -14,9 +13,12 @@ from trainshed.core.catalog.images import (
     nearest_prebuilt,
     parse_prebuilt,
 )
-from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
+from trainshed.runtimes.choosing import Candidate, KnownPythons, nearest, newest
 from trainshed.runtimes.families import FAMILIES, sheet_of
-from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
+from trainshed.runtimes.image_map import MappedImage, mapped
+from trainshed.runtimes.image_port import ImagesDoor
+from trainshed.runtimes.sheet import Sheet, format_minor, parse_minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
 _RUNTIME_VERSION_PACKAGES = (
@@ -33,189 +35,225 @@ _RUNTIME_VERSION_PACKAGES = (
     "scikit-learn",
 )
 """Well-known packages of runtime versions (facts runtime_versions.json), to tell what a stand-in lacks."""
+_HOW_TO_MAP = (
+    "Or the operator of this service maps it to a runtime or to another image, with an entry of [[images]] in "
+    "the configuration."
+)
 
-
-class KnownPythons(Protocol):
-    """The interpreters that runtimes can be built on."""
-
-    def running(self) -> Minor:
-        """The Python that the service itself runs on. Free."""
-        ...
-
-    def found(self) -> Sequence[Minor]:
-        """Every Python found on the machine, the running one included. The first call may take a moment."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    release: Release
-    python: Minor
+_NAME_THEM = "What the program needs of them, name in its package's install_requires."
 
 
 class LocalCatalog:
     """The `core.runtime.RuntimeCatalog` of runtimes built on this machine.
 
-    `exact` (an operator's setting) turns every substitution into a refusal.
+    `exact` (an operator's setting) turns every substitution into a refusal. `image_map`: an operator's; the first entry
+    that fits wins over everything else. `images`: None where no container image can be run. `has_gpu`: whether this
+    machine has a GPU; asked only for images that are for GPUs.
     """
 
     def __init__(
-        self, pythons: KnownPythons, *, exact: bool = False, families: Sequence[Sheet] = FAMILIES
+        self,
+        pythons: KnownPythons,
+        *,
+        exact: bool = False,
+        families: Sequence[Sheet] = FAMILIES,
+        image_map: Sequence[MappedImage] = (),
+        images: ImagesDoor | None = None,
+        has_gpu: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pythons = pythons
         self._exact = exact
         self._families = families
+        self._image_map = image_map
+        self._images = images
+        self._has_gpu = has_gpu
 
     def default(self, family: str = "") -> RuntimeChoice | RuntimeRefusal:
         """The newest release of a family ("" = the default family) on the Python it is most at home on."""
-        named = [each for each in self._families if family in ("", each.family)]
-        sheet = named[0] if named else None
+        return self.named(family)
+
+    def named(
+        self, family: str, version: str = "", python_version: str = ""
+    ) -> RuntimeChoice | RuntimeRefusal:
+        """A family's release of that version ("" = its newest) on that Python or the nearest one there is."""
+        sheet = next((each for each in self._families if family in ("", each.family)), None)
         if sheet is None:
             known = ", ".join(each.family for each in self._families)
             return RuntimeRefusal(f"There is no runtime family {family!r}; there are: {known}.")
-        candidates = self._candidates(sheet, self._at_home(sheet))
-        if not candidates:
-            return RuntimeRefusal(self._no_interpreter(sheet))
-        # `_candidates` keeps the sheet's order (newest first) within the order of the Pythons.
-        best = candidates[0]
-        return RuntimeChoice(sheet.family, best.release.version, format_minor(best.python))
+        if version and sheet.release(version) is None:
+            versions = ", ".join(each.version for each in sheet.releases if each.version)
+            return RuntimeRefusal(
+                f"There is no {sheet.title} {version} here; there are: {versions or 'no versions'}."
+            )
+        found = newest(sheet, self._pythons, version, parse_minor(python_version))
+        return _choice(sheet, found) if found else RuntimeRefusal(_no_interpreter(sheet, version))
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """SPEC §4: a prebuilt image of a framework that is served, exact or at the nearest version."""
+        """SPEC §4: what the operator maps it to; a prebuilt image of a framework that is served, exact or at the nearest
+        version; any other image as a container, where containers can be run."""
         if is_reduction_server(image_uri):
             return RuntimeRefusal(
                 f"{image_uri} is a Reduction Server image, and reducers are not served by this version "
                 "of the service. Leave worker pool 2 out: the workers then reduce among themselves."
             )
+        if entry := mapped(self._image_map, image_uri):
+            return self._mapped(entry, image_uri)
         image = parse_prebuilt(image_uri)
         if image is None:
-            return RuntimeRefusal(_not_prebuilt(image_uri))
+            return self._container(image_uri)
         sheet = next((each for each in self._families if each.framework == image.framework), None)
         if sheet is None:
             return RuntimeRefusal(
                 f"No runtime with {image.framework} {image.version} is served here ({image_uri}), and another "
-                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}."
+                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}. {_HOW_TO_MAP}"
             )
-        return self._for_framework(sheet, image, image_uri)
+        return self._prebuilt(sheet, image, image_uri)
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """SPEC §1.5, §4: a runtime version names several frameworks, so the nearest runtime stands in."""
+        """SPEC §1.5, §4: what the operator maps it to, under the name `runtimeVersion:2.6`; else, as it names several
+        frameworks, the nearest runtime with them."""
         if not runtime_version:
             choice = self.default()
             if isinstance(choice, RuntimeRefusal):
                 return choice
             note = f"No runtime version was asked for: the service's default is used, {_title(choice)}."
             return _with_notices(choice, note)
-        sheet = self._families[0]
-        asked = parse_minor(python_version)
-        candidates = self._candidates(sheet, self._at_home(sheet, near=asked))
-        if not candidates:
-            return RuntimeRefusal(self._no_interpreter(sheet))
-        best = candidates[0]
-        choice = RuntimeChoice(sheet.family, best.release.version, format_minor(best.python))
-        provided = sheet.provides(best.release)
-        missing = [name for name in _RUNTIME_VERSION_PACKAGES if name not in provided]
-        wanted = f"runtime version {runtime_version} (TensorFlow {runtime_version}" + (
+        if entry := mapped(self._image_map, name := f"runtimeVersion:{runtime_version}"):
+            return self._mapped(entry, name)
+        python = parse_minor(python_version) or (3, 0)
+        sheets = [each for each in self._families if each.runtime_versions]
+        # None of those on any Python that is here: the default is better than nothing.
+        for sheet in (*sheets, self._families[0]):
+            found = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
+            if found:
+                return self._runtime_version(sheet, found, runtime_version, python_version)
+        return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else self._families[0]))
+
+    def _runtime_version(
+        self, sheet: Sheet, found: Candidate, runtime_version: str, python_version: str
+    ) -> RuntimeChoice | RuntimeRefusal:
+        choice = _choice(sheet, found)
+        provided = sheet.provides(found.release)
+        missing = ", ".join(name for name in _RUNTIME_VERSION_PACKAGES if name not in provided)
+        wanted = f"Runtime version {runtime_version} (TensorFlow {runtime_version}" + (
             f", Python {python_version})" if python_version else ")"
         )
-        if self._exact:
-            return RuntimeRefusal(
-                f"{_capital(wanted)} cannot be had here exactly, and the service is set to refuse "
-                f"substitutes. The nearest would be {_title(choice)}."
+        here = ", ".join(sorted(provided.intersection(_RUNTIME_VERSION_PACKAGES)))
+        python = parse_minor(python_version) or found.python
+        if sheet.runtime_versions and found.is_exactly(runtime_version, python):
+            note = f"{wanted} is here with {here}. Left out: {missing}."
+        elif self._exact:
+            return _inexact(f"{wanted} cannot be had here exactly", choice)
+        else:
+            note = (
+                f"{wanted} was asked for and cannot be had here: the job runs in {_title(choice)}, with {here}. "
+                f"Missing there: {missing}."
             )
+        return _with_notices(choice, f"{note} {_NAME_THEM}")
+
+    def _mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
+        told = f"{uri} is mapped by an operator's setting (images, {entry.pattern!r})"
+        if entry.image:
+            reason = _refusal(self._images, entry.image)
+            if reason:
+                return RuntimeRefusal(f"{told} to the image {entry.image}. {reason}")
+            notices = (f"{told}: the job runs in the image {entry.image}.",)
+            return RuntimeChoice(CONTAINER, "", "", notices, entry.image)
+        choice = self.named(entry.family, entry.version, entry.python)
+        if isinstance(choice, RuntimeRefusal):
+            return RuntimeRefusal(f"{told}. {choice.reason}")
+        asked = (
+            f" on Python {entry.python}" if entry.python not in ("", choice.python_version) else ""
+        )
+        if asked and self._exact:
+            return _inexact(f"{told} to a runtime{asked}, which is not here", choice)
+        note = f"{told}: the job runs in {_title(choice)}"
         return _with_notices(
-            choice,
-            f"{_capital(wanted)} was asked for and cannot be had here: the job runs in {_title(choice)}. "
-            f"Missing there: {', '.join(missing)}. What the program needs of them, name in its package's "
-            "install_requires.",
+            choice, f"{note};{asked} it cannot be had here." if asked else f"{note}."
         )
 
-    def _for_framework(
+    def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
+        if "-docker.pkg.dev/vertex-ai/training/" in uri:
+            # Most likely misspelled: better now than when it cannot be pulled.
+            return RuntimeRefusal(
+                f"{uri} is not in the list of prebuilt training images.{nearest_prebuilt(uri)} {_HOW_TO_MAP}"
+            )
+        reason = _refusal(self._images, uri)
+        if not reason:
+            return RuntimeChoice(CONTAINER, "", "", image=uri)
+        return RuntimeRefusal(
+            f"{uri} is not one of the prebuilt training images. {reason} {_HOW_TO_MAP}"
+        )
+
+    def _prebuilt(
         self, sheet: Sheet, image: PrebuiltImage, uri: str
     ) -> RuntimeChoice | RuntimeRefusal:
         python = parse_minor(image.python) or (3, 0)
-        wanted = parse_minor(image.version) or (0, 0)
-        # Ask for the whole list only when the service's own Python is not the one: it may need a search.
-        running = self._pythons.running()
-        pythons = [running] if running == python else self._pythons.found()
-        candidates = self._candidates(sheet, pythons)
-        if not any(each.release.version == image.version for each in candidates):
-            candidates = self._candidates(sheet, self._pythons.found())
-        if not candidates:
-            return RuntimeRefusal(self._no_interpreter(sheet))
-        best = min(
-            candidates,
-            key=lambda each: (
-                _distance(parse_minor(each.release.version) or (0, 0), wanted),
-                _distance(each.python, python),
-            ),
-        )
-        choice = RuntimeChoice(sheet.family, best.release.version, format_minor(best.python))
+        # Where no release is built for GPUs in particular, there is nothing to choose and nothing to tell.
+        wants_gpu = image.device == "gpu" and any(each.for_gpu for each in sheet.releases)
+        has_gpu = wants_gpu and self._has_gpu()
+        found = nearest(sheet, self._pythons, image.version, python, for_gpu=has_gpu)
+        if found is None:
+            return RuntimeRefusal(_no_interpreter(sheet))
+        choice = _choice(sheet, found)
         notices: list[str] = []
-        if (best.release.version, best.python) != (image.version, python):
-            asked = f"{sheet.title} {image.version} on Python {image.python}"
+        if not found.is_exactly(image.version, python):
+            asked = f"{uri} means {sheet.title} {image.version} on Python {image.python}"
             if self._exact:
-                return RuntimeRefusal(
-                    f"{uri} means {asked}, which cannot be had here exactly, and the service is set to "
-                    f"refuse substitutes. The nearest would be {_title(choice)}."
-                )
-            notices.append(
-                f"{uri} means {asked}, which cannot be had here: the job runs in {_title(choice)}."
+                return _inexact(f"{asked}, which cannot be had here exactly", choice)
+            notices.append(f"{asked}, which cannot be had here: the job runs in {_title(choice)}.")
+        if wants_gpu and not found.release.for_gpu:
+            reason = (
+                f"{_title(choice)} cannot be had here with CUDA"
+                if has_gpu
+                else "no GPU was found here"
             )
-        if sheet.missing:
+            notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
+        if lacks := sheet.lacks(found.release):
             notices.append(
-                f"Not every package of that image is installed here; left out: {', '.join(sheet.missing)}. "
-                "What the program needs of them, name in its package's install_requires."
+                "Not every package of that image is installed here; left out: "
+                f"{', '.join(lacks)}. {_NAME_THEM}"
             )
         return _with_notices(choice, *notices)
 
-    def _at_home(self, sheet: Sheet, near: Minor | None = None) -> list[Minor]:
-        """Pythons in the order to try: the preferred ones first; nearest to `near`, or the service's own."""
-        running = self._pythons.running()
-        low, high = sheet.preferred_pythons
-        if near is None and low <= running <= high:
-            return [running]
-        return sorted(
-            self._pythons.found(),
-            key=lambda python: (
-                not low <= python <= high,
-                _distance(python, near) if near else -_flat(python),
-            ),
-        )
-
-    def _candidates(self, sheet: Sheet, pythons: Iterable[Minor]) -> list[_Candidate]:
-        return [
-            _Candidate(release, python)
-            for python in pythons
-            for release in sheet.releases
-            if release.runs_on(python)
-        ]
-
     def _offers(self) -> str:
+        """The newest listed image of every framework that is served."""
         served = {sheet.framework for sheet in self._families if sheet.framework}
-        names = (_IMAGES + name + ":latest" for name in listed_images())
-        offers = [
-            uri for uri in names if (image := parse_prebuilt(uri)) and image.framework in served
-        ]
-        return ", ".join(offers) or "none"
-
-    def _no_interpreter(self, sheet: Sheet) -> str:
-        low = min(release.pythons[0] for release in sheet.releases)
-        high = max(release.pythons[1] for release in sheet.releases)
-        return (
-            f"No interpreter that {sheet.title} runs on was found on this machine. Install a Python from "
-            f"{format_minor(low)} to {format_minor(high)} and start the service again."
-        )
+        newest_of: dict[str, str] = {}
+        for name in listed_images():
+            uri = f"{_IMAGES}{name}:latest"
+            image = parse_prebuilt(uri)
+            if image and image.framework in served:
+                newest_of.setdefault(image.framework, uri)
+        return ", ".join(newest_of.values()) or "none"
 
 
-def _not_prebuilt(uri: str) -> str:
-    hint = nearest_prebuilt(uri) if "vertex-ai/training/" in uri else ""
-    return (
-        f"{uri} is not one of the prebuilt training images, and running a custom container image needs a "
-        f"container engine, which this version of the service does not use.{hint}"
+def _refusal(images: ImagesDoor | None, reference: str) -> str:
+    if images is None:
+        return "Running it takes a container engine, and this service has none."
+    return images.refusal(reference)
+
+
+def _inexact(what: str, choice: RuntimeChoice) -> RuntimeRefusal:
+    return RuntimeRefusal(
+        f"{what}, and the service is set to refuse substitutes. The nearest would be {_title(choice)}."
     )
+
+
+def _no_interpreter(sheet: Sheet, version: str = "") -> str:
+    releases = [each for each in sheet.releases if version in ("", each.version)]
+    low = min(release.pythons[0] for release in releases)
+    high = max(release.pythons[1] for release in releases)
+    return (
+        f"No interpreter that {sheet.title} runs on was found on this machine. Install a Python from "
+        f"{format_minor(low)} to {format_minor(high)} and start the service again."
+    )
+
+
+def _choice(sheet: Sheet, found: Candidate) -> RuntimeChoice:
+    return RuntimeChoice(sheet.family, found.release.version, format_minor(found.python))
 
 
 def _title(choice: RuntimeChoice) -> str:
@@ -227,15 +265,3 @@ def _title(choice: RuntimeChoice) -> str:
 
 def _with_notices(choice: RuntimeChoice, *notices: str) -> RuntimeChoice:
     return RuntimeChoice(choice.family, choice.version, choice.python_version, notices)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _flat(version: Minor) -> int:
-    return version[0] * 1000 + version[1]
-
-
-def _distance(one: Minor, other: Minor) -> int:
-    return abs(_flat(one) - _flat(other))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from trainshed.runtimes.installer import Installer, InstallFailed
@@ -11,13 +12,16 @@ from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
-from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.template import write_template
+from trainshed.runtimes.trees import let_read
 
-_LAYOUT = "1"
+_LAYOUT = "2"
 """Raised whenever the layout of an environment changes, so that older ones are not used."""
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
+_CONTENT = "content.txt"
+"""What an environment holds, a line `name==version` for each distribution: ranges were asked for."""
 
 
 class Environments:
@@ -34,12 +38,20 @@ class Environments:
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, interpreter.full_version],
-            "requirements": sorted((*sheet.requirements, *release.requirements)),
+            "requirements": sorted((*sheet.requirements, *release.requirements, *_locked(release))),
             "uv": self._installer.version(),
             "platform": [platform.system(), platform.machine()],
         }
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
+
+    def used(self, environment: Prefix) -> None:
+        """A program is about to be started in it, or in a layer on top of it."""
+        self._shelf.used(environment.root.name)
+
+    def last_used(self, environment: Prefix) -> int:
+        """When that was, ns since the epoch."""
+        return self._shelf.last_used(environment.root.name)
 
     def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
         """The environment if it is built and its interpreter still has its standard library. Fast."""
@@ -62,19 +74,21 @@ class Environments:
             started = self._now()
             progress(f"Building the runtime {key} with uv {self._installer.version()}.")
             prefix = make_prefix(draft, interpreter)
-            requirements = (*sheet.requirements, *release.requirements)
-            self._installer.install(prefix.executable, prefix.site, requirements, progress)
-            self._installer.compile(prefix.executable, prefix.site)
+            self._install(prefix, sheet, release, progress)
+            self._installer.compile(prefix.executable, prefix.site, progress)
             take_scripts(prefix)
             if interpreter.minor < (3, 12):
                 # Costs every start of a program most of a millisecond, for a distutils that is still there.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
             write_template(prefix, final)
-            self._prove(sheet, prefix)
+            let_read(prefix.template)
+            (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
+            progress("Proving the runtime by its smoke test.")
+            self._prove(sheet, prefix, progress)
             progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
 
         try:
-            self._shelf.put(key, fill, writable="template")
+            self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
         except InstallFailed as failure:
             raise BuildFailed(
                 f"The runtime {key} could not be built. The installer's last lines:\n{failure}\n"
@@ -87,10 +101,44 @@ class Environments:
             ) from failure
         return final
 
+    def _install(
+        self, prefix: Prefix, sheet: Sheet, release: Release, progress: Callable[[str], None]
+    ) -> None:
+        what = (*sheet.requirements, *release.requirements)
+        if release.lock is not None:
+            what = ("--requirement", str(release.lock))
+
+        def install(*flags: str) -> None:
+            self._installer.install(prefix.executable, prefix.site, (*flags, *what), progress)
+
+        if not release.first or self._installer.has_indexes:
+            install()
+            return
+        try:
+            install(*release.first)
+        except InstallFailed as failure:
+            flags = " ".join(release.first)
+            progress(f"{failure.lines[-1] if failure.lines else ''} (with {flags}; without it now)")
+            install()
+
     def _prefix(self, key: str, interpreter: Interpreter) -> Prefix:
         return Prefix(self._shelf.path(key), format_minor(interpreter.minor))
 
-    def _prove(self, sheet: Sheet, prefix: Prefix) -> None:
-        """Import what the sheet names, in the environment as a program would see it."""
-        imports = "; ".join(f"import {name}" for name in sheet.smoke)
-        self._installer.run([str(prefix.executable), "-I", "-c", imports], cwd=prefix.root)
+    def _prove(self, sheet: Sheet, prefix: Prefix, progress: Callable[[str], None]) -> None:
+        """Run the sheet's own program in the environment as a program would see it."""
+        command = [str(prefix.executable), "-I", str(sheet.smoke)]
+        self._installer.run(command, prefix.root, progress)
+
+
+@cache
+def _locked(release: Release) -> tuple[str, ...]:
+    """What of a lock belongs into the key: it replaces the ranges."""
+    if release.lock is None:
+        return ()
+    return (hashlib.sha256(release.lock.read_bytes()).hexdigest(),)
+
+
+def _distributions(prefix: Prefix) -> list[str]:
+    names = (found.name.removesuffix(".dist-info") for found in prefix.site.glob("*.dist-info"))
+    pairs = (name.partition("-") for name in names)
+    return sorted(f"{name.replace('_', '-').lower()}=={version}" for name, _, version in pairs)

@@ -1,10 +1,13 @@
 """The registry of runtime families: a new one is a folder with a sheet and one line here."""
 
 from trainshed.runtimes.python.sheet import SHEET as PYTHON
+from trainshed.runtimes.pytorch.sheet import SHEET as PYTORCH
 from trainshed.runtimes.scikit_learn.sheet import SHEET as SCIKIT_LEARN
 from trainshed.runtimes.sheet import Sheet
+from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
+from trainshed.runtimes.xgboost.sheet import SHEET as XGBOOST
 
-FAMILIES: tuple[Sheet, ...] = (SCIKIT_LEARN, PYTHON)
+FAMILIES: tuple[Sheet, ...] = (SCIKIT_LEARN, PYTHON, XGBOOST, PYTORCH, TENSORFLOW)
 """The first one is the service's default."""
 
 

@@ -48,6 +48,14 @@ def index_environment(
     return told
 
 
+def names_indexes(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> bool:
+    """Whether uv's settings or pip's name a place that packages are taken from. `files`: as above."""
+    told = index_environment(environ, files)
+    places = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX")
+    named = any(environ.get(name) for name in (*_UV_OWN, "UV_TORCH_BACKEND"))
+    return named or _uv_names_an_index(environ) or any(name in told for name in places)
+
+
 def _uv_names_an_index(environ: Mapping[str, str]) -> bool:
     home = Path(environ.get("HOME") or "/nonexistent")
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv" / "uv.toml"

@@ -1,23 +1,27 @@
 """Runs uv: finds it, gives it a clean environment and the machine's indexes, keeps its last lines for errors."""
 
 import collections
-import contextlib
 import os
+import re
+import selectors
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trainshed.runtimes.indexes import index_environment
+from trainshed.runtimes.confinement import Confinement
+from trainshed.runtimes.indexes import index_environment, names_indexes
+from trainshed.runtimes.narration import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
+from trainshed.runtimes.stopping import Stop, kill
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-_NOISE = ("Using CPython ", "Using Python ")
 _LAST_LINES = 25
+_CHUNK = 1 << 16
 _OVERSEEN = """
 exec 3<&0 </dev/null
 "$@" 3<&- & main=$!
@@ -53,32 +57,6 @@ class InstallFailed(Exception):
         return any(sign in text for sign in signs)
 
 
-class Stop:
-    """Ends one build: what it runs is killed with all that this started, and nothing more of it starts."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._running: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()
-
-    def ask(self) -> None:
-        """From any thread. The build then raises BuildFailed."""
-        with self._lock:
-            self.asked = True
-            for process in self._running:
-                _kill(process)
-
-    def began(self, process: subprocess.Popen[str]) -> None:
-        with self._lock:
-            self._running.add(process)
-            if self.asked:
-                _kill(process)
-
-    def ended(self, process: subprocess.Popen[str]) -> None:
-        with self._lock:
-            self._running.discard(process)
-
-
 class Installer:
     """uv, as the runtimes use it: copies instead of links, so that no job can reach into uv's own cache."""
 
@@ -98,6 +76,7 @@ class Installer:
         # uv must take the interpreter it is given, never fetch one or follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
         self._environ.pop("UV_PYTHON", None)
+        self._has_indexes = names_indexes(environ)
         self._version = ""
         self._stops: set[Stop] = set()
         self._closed = False
@@ -107,6 +86,29 @@ class Installer:
         self._closed = True
         for stop in tuple(self._stops):
             stop.ask()
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether somebody has said where this machine's packages come from, in uv's words or pip's."""
+        return self._has_indexes
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Files that an installation reads: uv itself, and how it was told where packages come from. Raises BuildFailed."""
+        told = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
+        values = ",".join(self._environ.get(name, "") for name in (*told, "UV_INDEX"))
+        places = [place.removeprefix("file://") for place in re.split(r"[,\s]+", values)]
+        found = [place for place in places if place.startswith("/") and Path(place).exists()]
+        return (self._find(), *found)
+
+    @property
+    def cache(self) -> Path:
+        """Where uv keeps its downloads."""
+        return Path(self._environ["UV_CACHE_DIR"])
+
+    def forget(self, name: str) -> None:
+        """Clear uv's cache of a package. Blocks. Raises InstallFailed, BuildFailed."""
+        self.run([self._find(), "cache", "clean", name], self.cache)
 
     def version(self) -> str:
         """uv's version, part of every environment's key. Runs uv once, if it is not the one we depend on."""
@@ -130,26 +132,54 @@ class Installer:
         target: Path,
         what: Sequence[str],
         progress: Callable[[str], None],
+        *,
         stop: Stop | None = None,
+        apart: Confinement | None = None,
     ) -> None:
         """Install requirements, files or flags `what` into the directory `target` for the interpreter `python`.
 
-        Blocks, until `stop` is asked at the longest. Raises InstallFailed, or BuildFailed if uv itself is missing.
+        Blocks, until `stop` is asked at the longest. `apart`: what it may see and change, None = all. Raises
+        InstallFailed, or BuildFailed if uv itself is missing.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
         command += ["--link-mode", "copy", *what]
-        self._execute(command, target.parent, progress, stop)
+        self._execute(command, target.parent, progress, stop=stop, apart=apart)
         (target / ".lock").unlink(missing_ok=True)
 
-    def run(self, command: Sequence[str], cwd: Path) -> None:
-        """Run a program in the installer's clean environment. Blocks. Raises InstallFailed with its last lines."""
-        self._execute(command, cwd, lambda line: None)
+    def wheel(
+        self,
+        python: Path,
+        source: Path,
+        flags: Sequence[str],
+        *,
+        apart: Confinement,
+        stop: Stop | None,
+    ) -> None:
+        """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed."""
+        command = [self._find(), "build", "--wheel", "--python", str(python), *flags]
+        command += ["--out-dir", str(apart.wheels), str(source)]
+        self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
 
-    def compile(self, python: Path, directory: Path) -> None:
+    def run(
+        self, command: Sequence[str], cwd: Path, progress: Callable[[str], None] | None = None
+    ) -> None:
+        """Run a program in the installer's clean environment. Blocks. Raises InstallFailed with its last lines."""
+        self._execute(command, cwd, progress or _say_nothing)
+
+    def compile(
+        self,
+        python: Path,
+        directory: Path,
+        progress: Callable[[str], None] | None = None,
+        apart: Confinement | None = None,
+    ) -> None:
         """Compile the modules below `directory` but for test suites (half of the work, never imported). Blocks."""
-        command = [str(python), "-I", "-m", "compileall", "-q", "-j", "0", "-x", _NOT_COMPILED]
+        if progress is not None:
+            progress("Compiling the packages to bytecode.")
+        command = [str(python), "-I", "-m", "compileall", "-qq", "-j", "0", "-x", _NOT_COMPILED]
         try:
-            self.run([*command, str(directory)], cwd=directory)
+            tell = progress or _say_nothing
+            self._execute([*command, str(directory)], directory, tell, apart=apart)
         except InstallFailed:
             # Packages ship files that are no modules (templates, old syntax): their import would fail anyway.
             return
@@ -159,9 +189,15 @@ class Installer:
         command: Sequence[str],
         cwd: Path,
         tell: Callable[[str], None],
+        *,
         stop: Stop | None = None,
+        apart: Confinement | None = None,
     ) -> None:
         stop = stop or Stop()
+        environ = self._environ
+        if apart is not None:
+            environ = apart.environ(environ, offline="--offline" in command)
+            command = apart.command(command)
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         with subprocess.Popen(
             ["/bin/sh", "-c", _OVERSEEN, "install", *command],
@@ -169,26 +205,28 @@ class Installer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=self._environ,
+            env=environ,
             cwd=cwd,
-            text=True,
-            errors="replace",
             # A group of its own: setup scripts start programs, and all of them must be stoppable.
             start_new_session=True,
         ) as process:
             assert process.stdout is not None
             self._stops.add(stop)
             stop.began(process)
-            limit = threading.Timer(self._limit_seconds, _kill, [process])
+            limit = threading.Timer(self._limit_seconds, kill, [process])
             limit.daemon = True
             limit.start()
             if self._closed:
                 stop.ask()
+            narration = Narration(tell)
             try:
-                for line in process.stdout:
-                    if not line.startswith(_NOISE):
-                        last.append(line.rstrip())
-                        tell(line.rstrip())
+                for line in _lines(process.stdout.fileno()):
+                    if line is None:
+                        narration.silence()
+                    elif not line.startswith(NOISE):
+                        last.append(line)
+                        narration.hear(line)
+                narration.end()
             finally:
                 limit.cancel()
                 process.wait()
@@ -219,11 +257,26 @@ class Installer:
         return self._binary
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    # Only while it is not yet waited for, so that the number cannot belong to somebody else.
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+def _say_nothing(line: str) -> None:
+    """For what nobody has to hear of."""
+
+
+def _lines(output: int) -> Iterator[str | None]:
+    """The lines of a pipe until its end; None whenever nothing has come for a while."""
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while True:
+            if not selector.select(BEAT):
+                yield None
+                continue
+            data = os.read(output, _CHUNK)
+            *lines, rest = (rest + data).split(b"\n")
+            yield from (line.decode(errors="replace").rstrip() for line in lines)
+            if not data:
+                break
+    if rest:
+        yield rest.decode(errors="replace").rstrip()
 
 
 def _packaged() -> str:

@@ -52,6 +52,12 @@ class Interpreter:
         return self.version[:2]
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """Directories that it is made of and that need not be within everybody's reach: in somebody's home, say."""
+        everybodys = self.prefix in ("/", "/usr", "/usr/local")
+        return (self.stdlib,) if everybodys else (self.prefix, self.stdlib)
+
+    @property
     def full_version(self) -> str:
         """`"3.11.7"`."""
         return ".".join(str(part) for part in self.version)

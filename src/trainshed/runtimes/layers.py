@@ -9,31 +9,57 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainshed.runtimes.installer import Installer, InstallFailed, Stop
+from trainshed.runtimes.confinement import Confinement
+from trainshed.runtimes.installation import Installation
+from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
-from trainshed.runtimes.packages import Package, plain_build_name, requirement
-from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.runtimes.packages import Package
+from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.prefix import Prefix, derive_prefix, take_scripts
-from trainshed.runtimes.shelf import Shelf, remove_tree
+from trainshed.runtimes.shelf import Shelf, held, waiting_for
+from trainshed.runtimes.stopping import Stop
 from trainshed.runtimes.template import write_template
+from trainshed.runtimes.trees import is_file, let_read, remove_tree
 
-_LAYOUT = "1"
+_LAYOUT = "2"
+_ROOM = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a caller wants installed, and how he hears of it and ends it."""
+
+    packages: tuple[Package, ...]
+    progress: Progress
+    stop: Stop | None
+
+
 class Layers:
     """Builds layers and finds the ones that are built."""
 
-    def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
-        """`now`: nanoseconds, only for the duration in a progress line."""
+    def __init__(
+        self,
+        root: Path,
+        installer: Installer,
+        now: Callable[[], int],
+        *,
+        hidden: Sequence[Path] = (),
+        levels: Sequence[str] = (),
+    ) -> None:
+        """`now`: nanoseconds, only for the duration in a progress line. `hidden`: what setup scripts of users must not see,
+        besides the cache. `levels`: how they are kept apart (`Confinement`)."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
-        self._offline_cache = root / ".uv"
+        self._hidden = (str(root.parent), *map(str, hidden))
+        self._levels = tuple(levels)
+        self._notices: dict[str, tuple[str, ...]] = {}
 
     def key(self, base: Prefix, packages: Sequence[Package]) -> str:
         """The name that says what is in it: the base and the packages in their order."""
@@ -59,21 +85,26 @@ class Layers:
         """
         key = self.key(base, packages)
         final = Prefix(self._shelf.path(key), base.python)
+        uris = ", ".join(package.uri for package in packages)
 
         def fill(draft: Path) -> None:
             started = self._now()
+            progress(f"Installing the job's packages: {uris}.")
             prefix = derive_prefix(draft, base, interpreter)
             ghosts = _raise_ghosts(base, prefix)
-            self._install(prefix, packages, progress, stop or Stop())
+            self._install(prefix, base, interpreter, _Given(tuple(packages), progress, stop))
             _lay_ghosts(prefix)
             take_scripts(prefix)
             write_template(prefix, final)
-            (draft / _NOTICES).write_text(json.dumps([_summary(prefix, ghosts)]))
+            let_read(prefix.template)
+            summary = _summary(prefix, ghosts)
+            (draft / _NOTICES).write_text(json.dumps([summary]))
+            progress(summary)
             progress(f"The packages are installed in {(self._now() - started) / 1e9:.1f} s.")
 
-        uris = ", ".join(package.uri for package in packages)
         try:
-            self._shelf.put(key, fill, writable="template")
+            with held(base.root):
+                self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
         except InstallFailed as failure:
             said = f"The installer's last lines:\n{_readable(failure, packages)}"
             if failure.is_machine_trouble:
@@ -92,45 +123,41 @@ class Layers:
         return final
 
     def notices(self, layer: Prefix) -> tuple[str, ...]:
-        """What was installed, in a line or two."""
-        return tuple(json.loads((layer.root / _NOTICES).read_text()))
+        """What was installed, in a line or two. Read once, for a layer never changes."""
+        key = layer.root.name
+        if key not in self._notices:
+            self._notices[key] = tuple(json.loads((layer.root / _NOTICES).read_text()))
+        return self._notices[key]
+
+    def used(self, layer: Prefix) -> None:
+        """A program is about to be started in it."""
+        self._shelf.used(layer.root.name)
 
     def _install(
-        self,
-        prefix: Prefix,
-        packages: Sequence[Package],
-        progress: Callable[[str], None],
-        stop: Stop,
+        self, prefix: Prefix, base: Prefix, interpreter: Interpreter, work: _Given
     ) -> None:
-        files = [requirement(package) for package in packages]
-        flags = ["--compile-bytecode"]
-        for package in packages:
-            if name := plain_build_name(package.path):
-                flags += ["--no-build-isolation-package", name]
-
-        def install(what: Sequence[str], *, offline: bool) -> None:
-            if offline:
-                # A cache that never saw an index: what is not in the base cannot be had, however stale.
-                what = ["--offline", "--cache-dir", str(self._offline_cache), *what]
-            tell = _say_nothing if offline else progress
-            self._installer.install(prefix.executable, prefix.site, what, tell, stop)
-
+        """Scripts of users run apart. uv's own cache, which all jobs share, is written to only where none of them runs."""
+        let_read(prefix.root)
+        room = prefix.root / _ROOM
+        apart = Confinement(
+            room=str(room),
+            writable=(str(prefix.site),),
+            shown=(
+                *(str(prefix.root), str(base.root), *interpreter.places),
+                *(str(package.path) for package in work.packages),
+                *self._installer.needs,
+            ),
+            hidden=self._hidden,
+            levels=self._levels,
+        )
+        apart.prepare()
+        installation = Installation(
+            self._installer, prefix, work.packages, apart, work.progress, work.stop
+        )
         try:
-            # Most jobs need nothing but the base. They must not wait for an index, nor fail without one.
-            install([*flags, *files], offline=True)
-        except InstallFailed:
-            try:
-                install([*flags, *files], offline=False)
-            except InstallFailed as failure:
-                if "conflicting URLs" not in str(failure):
-                    raise
-                # The same project twice: one after the other, the later one stays (SPEC §3: in order).
-                for file in files:
-                    install([*flags, file], offline=False)
-
-
-def _say_nothing(line: str) -> None:
-    """Progress of an attempt that may well fail is no news."""
+            installation.run()
+        finally:
+            remove_tree(room)
 
 
 def _readable(failure: InstallFailed, packages: Sequence[Package]) -> str:
@@ -162,7 +189,7 @@ def _raise_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
 def _lay_ghosts(prefix: Prefix) -> None:
     for ghost in prefix.site.glob("*.dist-info"):
         installer = ghost / "INSTALLER"
-        if installer.exists() and installer.read_text() == _GHOST:
+        if not ghost.is_symlink() and is_file(installer) and installer.read_text() == _GHOST:
             remove_tree(ghost)
 
 

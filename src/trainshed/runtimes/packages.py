@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Callable, Generator, Sequence
@@ -9,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource
+from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
 
 _CHUNK = 1 << 20
 _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
@@ -52,21 +53,25 @@ class Packages:
             found.append(Package(uri, digest, self._place(uri, digest)))
         return tuple(found)
 
-    def fetch(self, uris: Sequence[str]) -> tuple[Package, ...]:
-        """The packages, in order, read from the bucket where needed. Blocks.
+    def fetch(self, uris: Sequence[str], progress: Progress | None = None) -> tuple[Package, ...]:
+        """The packages, in order, read from the bucket where needed, which is told. Blocks.
 
         Raises PackageFailed if one does not exist, BuildFailed if it cannot be read or kept here.
         """
-        return tuple(self._fetch(uri) for uri in uris)
+        return tuple(self._fetch(uri, progress) for uri in uris)
 
-    def _fetch(self, uri: str) -> Package:
+    def _fetch(self, uri: str, progress: Progress | None) -> Package:
         try:
             # Asked before reading: a write in between makes the index entry stale, not wrong.
             fingerprint = self._source.fingerprint(uri)
             if fingerprint and (digest := self._digest(uri, fingerprint)):
                 place = self._place(uri, digest)
                 if place.exists():
+                    # Whoever clears the cache goes by the time of the last use.
+                    os.utime(place)
                     return Package(uri, digest, place)
+            if progress is not None:
+                progress(f"Fetching the package {uri}.")
             digest, draft = self._read(uri)
             place = self._place(uri, digest)
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The runtimes port: a chosen runtime and a job's packages become a directory to start programs from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -31,17 +32,40 @@ class PackageSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """A container image, unpacked. `root`: directory of its root file system, which nobody may write to; `digest`: what
+    it is, whatever it is called. The rest as the image says: `workdir` "" = /, `user` "" = root, else
+    `USER[:GROUP]` by name or number."""
+
+    root: str
+    digest: str
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    workdir: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedRuntime:
     """`template`: a tiny Python environment (interpreter link, configuration, path file) that sees the shared
     base and the job's packages; where it is read-only, a program's own installs go to its user base. `notices`:
     lines on what was installed, for the log. `path`: directories of console scripts, to be put on PATH after
     the user base's `bin` and the template's. `read_only`: directories that no program may write to; permission
-    bits do not stop root, so the replica's mount namespace should bind them read-only."""
+    bits do not stop root, so the replica's mount namespace should bind them read-only. `image`: the program runs in this
+    container image instead; `template` is "" then. `intercept`: it reads gs:// past every setting, by the names of Google's
+    storage hosts (`LaunchPlan.intercept`)."""
 
     template: str
     notices: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
+    image: Image | None = None
+    intercept: bool = False
+
+
+Progress = Callable[[str], None]
+"""Takes one line of what a build does at a time; called from any thread."""
 
 
 class Runtimes(Protocol):
@@ -52,7 +76,11 @@ class Runtimes(Protocol):
         ...
 
     async def prepare(
-        self, choice: RuntimeChoice, package_uris: tuple[str, ...]
+        self,
+        choice: RuntimeChoice,
+        package_uris: tuple[str, ...],
+        progress: Progress | None = None,
     ) -> PreparedRuntime:
-        """Build what is missing, once, however many callers wait. Raises PackageFailed, BuildFailed."""
+        """Build what is missing, once, however many callers wait; each of them is told the `progress` from the moment on
+        at which it began to wait. Raises PackageFailed, BuildFailed."""
         ...

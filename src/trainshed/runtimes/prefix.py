@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.runtimes.interpreters import Interpreter
+from trainshed.runtimes.trees import is_file
 
 _NOT_LINKED = ("site-packages", "dist-packages", "EXTERNALLY-MANAGED")
 _PTH_OF_BASE = "_trainshed_base.pth"
@@ -77,6 +78,14 @@ def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
     return prefix
 
 
+def base_of(root: Path) -> Path | None:
+    """Where the prefix lies that the one at `root` was derived from; None if it is none that was derived."""
+    for path in root.glob(f"lib/python3*/site-packages/{_PTH_OF_BASE}"):
+        # site-packages, python3.X, lib, and there it is.
+        return Path(path.read_text().partition("\n")[0]).parents[2]
+    return None
+
+
 def take_scripts(prefix: Prefix) -> None:
     """Move console scripts that were installed into `site-packages/bin` away, for any Python that PATH names.
 
@@ -84,9 +93,12 @@ def take_scripts(prefix: Prefix) -> None:
     """
     prefix.scripts.mkdir()
     installed = prefix.site / "bin"
-    if not installed.is_dir():
+    if installed.is_symlink() or not installed.is_dir():
         return
     for script in sorted(installed.iterdir()):
+        if not is_file(script):
+            # Read by the service, a link would lead where its maker must not read.
+            continue
         content = script.read_bytes()
         first, newline, rest = content.partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:

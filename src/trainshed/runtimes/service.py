@@ -1,21 +1,26 @@
 """The runtimes of this machine behind the port: base environments, layers and their preparation in threads."""
 
 import asyncio
-import threading
+import functools
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of
-from trainshed.runtimes.installer import Installer, Stop
+from trainshed.runtimes.flights import Flights
+from trainshed.runtimes.image_map import MappedImage
+from trainshed.runtimes.images.contained import Contained
+from trainshed.runtimes.images.service import Images
+from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.intercepting import reads_past_settings
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.packages import Package, Packages
-from trainshed.runtimes.port import BuildFailed, PackageSource, PreparedRuntime
+from trainshed.runtimes.port import BuildFailed, PackageSource, PreparedRuntime, Progress
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.sheet import Release, Sheet, parse_minor
 
@@ -24,17 +29,24 @@ _BUILDERS = 4
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """`exact`: refuse substitutes. `interpreters`: further Python executables. `uv`: the uv to use ("" = ours)."""
+    """`exact`: refuse substitutes. `interpreters`: further Python executables. `uv`: the uv to use ("" = ours).
+    `image_map`: an operator's. `has_gpu`: whether this machine has a GPU, asked when it first matters. `hidden`: what
+    setup scripts of users must not see; `isolation`: the sandbox level demanded for them, "" = the strongest that works.
+    """
 
     exact: bool = False
     interpreters: tuple[str, ...] = ()
     uv: str = ""
+    image_map: tuple[MappedImage, ...] = ()
+    has_gpu: Callable[[], bool] = lambda: False
+    hidden: tuple[Path, ...] = ()
+    isolation: str = ""
 
 
 class LocalRuntimes:
     """The `Runtimes` port on this machine. Everything lies below `cache`, which several services may share.
 
-    `progress` is called with a line at a time, from worker threads. `now`: nanoseconds, for durations only.
+    `now`: nanoseconds, for durations only. `images`: None where no container image can be run.
     """
 
     def __init__(
@@ -44,7 +56,7 @@ class LocalRuntimes:
         settings: RuntimeSettings | None = None,
         *,
         now: Callable[[], int],
-        progress: Callable[[str], None] = lambda line: None,
+        images: Images | None = None,
     ) -> None:
         settings = settings or RuntimeSettings()
         cache = cache.absolute()
@@ -53,25 +65,45 @@ class LocalRuntimes:
         self._installer = installer
         self._interpreters = Interpreters(cache / "interpreters.json", extra=settings.interpreters)
         self._environments = Environments(cache / "environments", installer, now)
-        self._layers = Layers(cache / "layers", installer, now)
+        self._layers = Layers(
+            cache / "layers",
+            installer,
+            now,
+            hidden=settings.hidden,
+            levels=(settings.isolation,) if settings.isolation else (),
+        )
         self._packages = Packages(cache / "packages", source)
-        self._progress = progress
+        self._images = images
+        self._contained = Contained(images, source)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
-        self._flights: dict[str, _Flight] = {}
-        self._flights_lock = threading.RLock()
-        self.catalog = LocalCatalog(self._interpreters, exact=settings.exact)
+        self._bases = Flights[Prefix](self._workers)
+        # Unlike a base a layer runs setup scripts of users, and is of use to nobody else.
+        self._tops = Flights[Prefix](self._workers, abandons=True)
+        self.catalog = LocalCatalog(
+            self._interpreters,
+            exact=settings.exact,
+            image_map=settings.image_map,
+            images=images,
+            has_gpu=functools.cache(settings.has_gpu),
+        )
 
     def search(self) -> None:
-        """Look for interpreters in the background, so that no request has to wait for it."""
+        """Look for interpreters and image tools in the background, so that no request has to wait for it."""
         self._workers.submit(self._interpreters.search)
+        if self._images is not None:
+            self._images.search()
 
     def close(self) -> None:
         """Stop builds that are under way and start no more. Stop the callers of `prepare` first."""
         self._installer.close()
+        if self._images is not None:
+            self._images.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
         """See the port. A few stat calls for each package; nothing is read, run or fetched."""
+        if choice.family == CONTAINER:
+            return self._contained.ready(choice, package_uris)
         try:
             sheet, release, interpreter = self._resolve(choice)
             base = self._environments.find(sheet, release, interpreter)
@@ -87,69 +119,50 @@ class LocalRuntimes:
         return self._prepared(base, layer, interpreter) if layer else None
 
     async def prepare(
-        self, choice: RuntimeChoice, package_uris: tuple[str, ...]
+        self,
+        choice: RuntimeChoice,
+        package_uris: tuple[str, ...],
+        progress: Progress | None = None,
     ) -> PreparedRuntime:
         """See the port. A cancelled caller stops no build that others wait for."""
+        if choice.family == CONTAINER:
+            return await self._contained.prepare(choice, package_uris, progress)
         sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)
-        key = self._environments.key(sheet, release, interpreter)
-        building = asyncio.wrap_future(
-            self._fly(
-                key,
-                lambda: self._environments.build(sheet, release, interpreter, self._progress),
-            ).future
-        )
+        building = asyncio.ensure_future(self._base(sheet, release, interpreter, progress))
         if not package_uris:
-            return self._prepared(await asyncio.shield(building), None, interpreter)
+            return self._prepared(await building, None, interpreter)
         # The packages are fetched while the base is built; if they fail, nobody waits for the base any more.
         building.add_done_callback(_looked_at)
-        fetching = asyncio.to_thread(self._packages.fetch, package_uris)
-        base, packages = await asyncio.gather(asyncio.shield(building), fetching)
-        layer = await self._layer(base, interpreter, packages)
+        fetching = asyncio.to_thread(self._packages.fetch, package_uris, progress)
+        try:
+            base, packages = await asyncio.gather(building, fetching)
+        finally:
+            building.cancel()
+        layer = await self._layer(base, interpreter, packages, progress)
         return self._prepared(base, layer, interpreter)
 
-    async def warm(self, family: str = "") -> PreparedRuntime:
-        """Build a family's default environment ahead ("" = the default family). Raises BuildFailed."""
-        choice = await asyncio.to_thread(self.catalog.default, family)
-        if isinstance(choice, RuntimeRefusal):
-            raise BuildFailed(choice.reason)
-        return await self.prepare(choice, ())
+    async def _base(
+        self, sheet: Sheet, release: Release, interpreter: Interpreter, progress: Progress | None
+    ) -> Prefix:
+        found = self._environments.find(sheet, release, interpreter)
+        return found or await self._bases.fly(
+            self._environments.key(sheet, release, interpreter),
+            lambda tell, _: self._environments.build(sheet, release, interpreter, tell),
+            progress,
+        )
 
     async def _layer(
-        self, base: Prefix, interpreter: Interpreter, packages: tuple[Package, ...]
+        self,
+        base: Prefix,
+        interpreter: Interpreter,
+        packages: tuple[Package, ...],
+        progress: Progress | None,
     ) -> Prefix:
-        """The layer, once it is built. When the last caller that waits for it is cancelled, the build is stopped:
-        unlike a base it runs setup scripts of users, and is of use to nobody else."""
-        key, stop = self._layers.key(base, packages), Stop()
-        flight = self._fly(
-            key,
-            lambda: self._layers.build(base, interpreter, packages, self._progress, stop),
-            stop,
+        return self._layers.find(base, packages) or await self._tops.fly(
+            self._layers.key(base, packages),
+            lambda tell, stop: self._layers.build(base, interpreter, packages, tell, stop),
+            progress,
         )
-        flight.callers += 1
-        try:
-            return await asyncio.shield(asyncio.wrap_future(flight.future))
-        except asyncio.CancelledError:
-            if flight.callers == 1:
-                self._land(key, flight)
-                flight.stop.ask()
-            raise
-        finally:
-            flight.callers -= 1
-
-    def _fly(self, key: str, build: Callable[[], Prefix], stop: Stop | None = None) -> "_Flight":
-        """The build of that key that is under way, or a new one: one thread for however many callers."""
-        with self._flights_lock:
-            flight = self._flights.get(key)
-            if flight is None:
-                flight = _Flight(self._workers.submit(build), stop or Stop())
-                self._flights[key] = flight
-                flight.future.add_done_callback(lambda _: self._land(key, flight))
-            return flight
-
-    def _land(self, key: str, flight: "_Flight") -> None:
-        with self._flights_lock:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
 
     def _resolve(self, choice: RuntimeChoice) -> tuple[Sheet, Release, Interpreter]:
         sheet = sheet_of(choice.family)
@@ -167,21 +180,16 @@ class LocalRuntimes:
         self, base: Prefix, layer: Prefix | None, interpreter: Interpreter
     ) -> PreparedRuntime:
         top = layer or base
+        self._environments.used(base)
+        if layer is not None:
+            self._layers.used(layer)
         return PreparedRuntime(
             template=str(top.template),
             notices=self._layers.notices(layer) if layer else (),
             path=tuple(str(each.scripts) for each in (layer, base) if each),
-            read_only=(str(self._cache), interpreter.stdlib),
+            read_only=(*(str(each.root) for each in (layer, base) if each), *interpreter.places),
+            intercept=reads_past_settings(*filter(None, (layer, base))),
         )
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A build under way. `callers`: how many wait for it, on the event loop alone."""
-
-    future: Future[Prefix]
-    stop: Stop
-    callers: int = 0
 
 
 def _looked_at(done: asyncio.Future[Prefix]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 Minor = tuple[int, int]
 """A Python version as (major, minor)."""
@@ -13,11 +14,22 @@ class Release:
 
     `pythons`: lowest and highest Python, both included. `requirements`: what is installed on top of the
     family's own requirements, as ranges; the resolved versions are recorded with each environment.
+    `lock`: a file of pinned requirements that is installed instead of all ranges. `first`: flags of the
+    installer that are tried first where no package index is configured on the machine. `for_gpu`: a build for
+    NVIDIA's GPUs, given to images for GPUs on machines that have one.
     """
 
     version: str
     pythons: tuple[Minor, Minor]
     requirements: tuple[str, ...] = ()
+    lock: Path | None = None
+    first: tuple[str, ...] = ()
+    for_gpu: bool = False
+
+    @property
+    def base(self) -> str:
+        """The framework's version as images name it, however this release is built."""
+        return self.version.partition("+")[0]
 
     def runs_on(self, python: Minor) -> bool:
         """Whether this release can be installed on that Python."""
@@ -28,20 +40,24 @@ class Release:
 class Sheet:
     """A runtime family.
 
-    `releases`: newest first. `requirements`: of every release. `smoke`: modules whose import proves an
-    environment. `preferred_pythons`: where the family is at home when nobody asked for a Python.
+    `releases`: newest first. `requirements`: of every release. `smoke`: a program that proves an environment: it
+    uses what the family is there for. `preferred_pythons`: where the family is at home when nobody asked for a Python.
     `framework`: the prebuilt images' framework that it stands for (`core.catalog.images`), "" for none.
     `missing`: well-known packages of those images that are left out here, so that jobs are told.
+    `own_python`: the service's own Python is nearer than the image's, because builds for others are hard to get.
+    `runtime_versions`: its versions are those of `ml` v1 runtimes.
     """
 
     family: str
     title: str
     releases: tuple[Release, ...]
     requirements: tuple[str, ...]
-    smoke: tuple[str, ...]
+    smoke: Path
     preferred_pythons: tuple[Minor, Minor]
     framework: str = ""
     missing: tuple[str, ...] = ()
+    own_python: bool = False
+    runtime_versions: bool = False
 
     def release(self, version: str) -> Release | None:
         """The release of that version, if the sheet has it."""
@@ -54,6 +70,11 @@ class Sheet:
             for text in (*self.requirements, *release.requirements)
         )
         return frozenset(match[0].lower() for match in names if match)
+
+    def lacks(self, release: Release) -> tuple[str, ...]:
+        """What of `missing` is not in that release either."""
+        provided = self.provides(release)
+        return tuple(name for name in self.missing if name not in provided)
 
 
 def parse_minor(text: str) -> Minor | None:

@@ -3,23 +3,45 @@
 A directory appears under its key by one rename, after it was built elsewhere under a lock file that other
 services on the same cache honour. It is trusted if it is known to be on disk, or was built since this boot: so a
 job need not wait for the disk, and a power cut cannot leave a hollow directory that looks finished.
+
+Each has a file `.built`, which also says when it was used last (its time of change), and is what programs hold on to: a
+shim keeps a shared lock on it (`trainshed.replica.leases`), which ends with the shim however it ends. So nothing that a
+program lives in is removed, whether a service runs or not.
 """
 
 import ctypes
 import fcntl
 import os
 import secrets
-import shutil
-import stat
 import sys
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-_BUILT = ".built"
+from trainshed.replica import leases
+from trainshed.runtimes.trees import freeze, protect, remove_tree
+
+_BUILT = leases.BUILT
+_DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+_STAMP_NS = 30 * 10**9
+"""How exactly it is known when something was used last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What lies on a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a builder or a power
+    cut left behind."""
+
+    key: str
+    path: Path
+    used: int
+    whole: bool = True
 
 
 class Shelf:
@@ -41,17 +63,39 @@ class Shelf:
             return False
         return (bool(self._boot) and built == self._boot) or self._mark(key).exists()
 
-    def put(self, key: str, build: Callable[[Path], None], *, writable: str = "") -> Path:
+    def used(self, key: str) -> None:
+        """Remember that the directory is used now. One file-system call, two now and then."""
+        built = self.path(key) / _BUILT
+        # A cache of somebody else cannot be written to; who owns it sees by the locks what is used.
+        with suppress(OSError):
+            stat = built.stat()
+            now = time.time_ns()
+            if not 0 <= now - stat.st_mtime_ns <= _STAMP_NS:
+                os.utime(built, ns=(now, now))
+
+    def last_used(self, key: str) -> int:
+        """When that was, ns since the epoch. Raises OSError."""
+        return (self.path(key) / _BUILT).stat().st_mtime_ns
+
+    def put(
+        self,
+        key: str,
+        build: Callable[[Path], None],
+        *,
+        writable: str = "",
+        waiting: Callable[[], None] | None = None,
+    ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         `build` fills the directory `draft`, which does not exist yet; what it raises is raised, and leaves
-        nothing. `writable`: name of a sub-directory whose permissions stay as they are.
+        nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if another
+        process builds the same, which is waited for.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
         if self.has(key):
             return final
-        with self._locked(key):
+        with self._locked(key, waiting):
             if self.has(key):
                 return final
             self._sweep(key)
@@ -59,7 +103,7 @@ class Shelf:
             try:
                 build(draft)
                 (draft / _BUILT).write_text(self._boot)
-                _protect(draft, writable)
+                protect(draft, writable)
                 if not self._boot:
                     _sync(self._root)
                 draft.rename(final)
@@ -67,7 +111,7 @@ class Shelf:
                 remove_tree(draft)
                 raise
             # Only now: a directory that may not be written to cannot be moved by an ordinary user.
-            final.chmod(final.stat().st_mode & ~_WRITE)
+            freeze(final)
             if not self._boot:
                 self._mark(key).touch()
         if self._boot:
@@ -75,17 +119,60 @@ class Shelf:
             settle.start()
         return final
 
+    def content(self) -> Iterator[Kept]:
+        """Everything that lies here, what is half built among it."""
+        for path in _directories(self._root):
+            with suppress(OSError):
+                whole = self.has(path.name)
+                stat = (path / _BUILT).stat() if whole else path.stat()
+                yield Kept(path.name, path, stat.st_mtime_ns, whole)
+        for path in _directories(self._root / _DRAFTS):
+            with suppress(OSError):
+                key = path.name.rpartition(".")[0]
+                yield Kept(key, path, path.stat().st_mtime_ns, whole=False)
+
+    def is_held(self, kept: Kept) -> bool:
+        """Whether a program lives in it, or it is being built."""
+        if not kept.whole:
+            return self._is_building(kept.key)
+        with _open(kept.path / _BUILT) as built:
+            return not _try_lock(built)
+
+    def remove(self, kept: Kept) -> bool:
+        """Remove it, unless it is held or was used since it was looked at. Blocks for as long as the disk takes. Raises
+        OSError."""
+        locks = self._root / _LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        with _open(locks / kept.key, os.O_RDWR | os.O_CREAT) as building:
+            if not _try_lock(building):
+                return False
+            if not kept.whole:
+                remove_tree(kept.path)
+                return True
+            with _open(kept.path / _BUILT) as built:
+                if not _try_lock(built) or os.fstat(built).st_mtime_ns != kept.used:
+                    return False
+                self._sweep(kept.key)
+        return True
+
+    def _is_building(self, key: str) -> bool:
+        try:
+            with _open(self._root / _LOCKS / key) as building:
+                return not _try_lock(building)
+        except OSError:
+            return False
+
     def _draft(self, key: str) -> Path:
-        return self._root / ".drafts" / f"{key}.{secrets.token_hex(4)}"
+        return self._root / _DRAFTS / f"{key}.{secrets.token_hex(4)}"
 
     def _mark(self, key: str) -> Path:
-        return self._root / ".marks" / key
+        return self._root / _MARKS / key
 
     def _sweep(self, key: str) -> None:
         """Remove what a killed builder or a power cut left behind; the lock says that no builder is alive."""
-        for place in (".drafts", ".marks"):
+        for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        for left in (self._root / ".drafts").glob(f"{key}.*"):
+        for left in (self._root / _DRAFTS).glob(f"{key}.*"):
             remove_tree(left)
         final = self.path(key)
         if final.exists():
@@ -105,39 +192,57 @@ class Shelf:
             return
 
     @contextmanager
-    def _locked(self, key: str) -> Generator[None]:
-        locks = self._root / ".locks"
+    def _locked(self, key: str, waiting: Callable[[], None] | None) -> Generator[None]:
+        locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with _open(locks / key, os.O_RDWR | os.O_CREAT) as descriptor:
+            if not _try_lock(descriptor):
+                if waiting is not None:
+                    waiting()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(descriptor)
 
 
-def remove_tree(root: Path) -> None:
-    """Remove a directory whose content may be read-only. Links are removed, never followed."""
-    if not root.exists():
-        return
-    for directory, names, _ in os.walk(root):
-        for name in (".", *names):
-            path = Path(directory, name)
-            if not path.is_symlink():
-                path.chmod(0o755)
-    shutil.rmtree(root)
+def waiting_for(progress: Callable[[str], None]) -> Callable[[], None]:
+    """What to call while another process builds the same."""
+    return lambda: progress("Another process builds the same; waiting for it.")
 
 
-def _protect(root: Path, writable: str) -> None:
-    """Take write permission away from everything below `root`, but for `root/writable`."""
-    for directory, names, files in os.walk(root):
-        if writable and Path(directory) == root and writable in names:
-            names.remove(writable)
-        for name in (*names, *files):
-            path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them
-            mode = os.lstat(path).st_mode
-            if not stat.S_ISLNK(mode) and mode & _WRITE:
-                Path(path).chmod(stat.S_IMODE(mode) & ~_WRITE)
+@contextmanager
+def held(place: Path) -> Generator[None]:
+    """Hold on to a finished directory while something is built on it."""
+    handles = leases.hold([str(place)])
+    try:
+        yield
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+@contextmanager
+def _open(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _directories(root: Path) -> list[Path]:
+    try:
+        entries = list(os.scandir(root))
+    except OSError:
+        return []
+    named = (e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False))
+    return sorted(Path(entry.path) for entry in named)
 
 
 def _boot() -> str:

@@ -16,8 +16,8 @@ import pytest
 
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.port import PreparedRuntime
-from trainshed.runtimes.service import LocalRuntimes
-from trainshed.runtimes.shelf import remove_tree
+from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.runtimes.trees import remove_tree
 
 
 class Objects:
@@ -56,7 +56,7 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
 
 @dataclass
 class Workshop:
-    """A service's runtimes, its bucket, and what it said while building."""
+    """A service's runtimes, its bucket, and what it said while building. `data`: of the service, hidden."""
 
     cache: Path
     objects: Objects
@@ -64,9 +64,10 @@ class Workshop:
     choice: RuntimeChoice
     base: PreparedRuntime
     said: list[str]
+    data: Path
 
     def prepare(self, *uris: str) -> PreparedRuntime:
-        return asyncio.run(self.runtimes.prepare(self.choice, uris))
+        return asyncio.run(self.runtimes.prepare(self.choice, uris, self.said.append))
 
 
 @dataclass
@@ -109,17 +110,23 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     cache = tmp_path_factory.mktemp("runtimes") / "cache"
     objects = Objects()
     said: list[str] = []
-    runtimes = LocalRuntimes(cache, objects, now=time.monotonic_ns, progress=said.append)
+    data = tmp_path_factory.mktemp("data")
+    (data / "secret").write_text("a secret of the service")
+    settings = RuntimeSettings(hidden=(data,))
+    runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
     choice = runtimes.catalog.default()
     assert isinstance(choice, RuntimeChoice)
 
     async def build() -> list[PreparedRuntime]:
         # Three callers at once: the first test looks at what was said.
-        return await asyncio.gather(*(runtimes.prepare(choice, ()) for _ in range(3)))
+        waiting = (runtimes.prepare(choice, (), ear.append) for ear in ears)
+        return await asyncio.gather(*waiting)
 
+    ears: list[list[str]] = [said, [], []]
     base, *others = asyncio.run(build())
+    assert all("is built in" in ear[-1] for ear in ears)
     assert all(other == base for other in others)
-    yield Workshop(cache, objects, runtimes, choice, base, said)
+    yield Workshop(cache, objects, runtimes, choice, base, said, data)
     runtimes.close()
     remove_tree(cache)
 

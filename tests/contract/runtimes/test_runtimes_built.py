@@ -51,7 +51,8 @@ def test_the_environment_is_read_only(workshop: Workshop) -> None:
             path = Path(directory, name)
             assert path.is_symlink() or path.stat().st_mode & 0o222 == 0, path
         assert Path(directory).stat().st_mode & 0o222 == 0, directory
-    assert str(workshop.cache) in workshop.base.read_only
+    assert str(environment) in workshop.base.read_only
+    assert str(workshop.cache) not in workshop.base.read_only
 
 
 def test_a_program_sees_the_base_and_nothing_of_the_host(replica: Replica) -> None:

@@ -33,9 +33,20 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class RuntimePrepared:
-    """Every environment the attempt needs is built and its packages are installed."""
+    """Every environment the attempt needs is built and its packages are installed. `took`: ns that it was waited for, 0 =
+    all was there before."""
 
     attempt: int
+    took: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationAdvanced:
+    """What the attempt waits for goes on: `message` is the last that was heard of it, after `took` ns."""
+
+    attempt: int
+    message: str
+    took: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +184,7 @@ Event = (
     | CheckpointDue
     | CheckpointLooked
     | RuntimePrepared
+    | PreparationAdvanced
     | PreparationFailed
     | ReplicaStarted
     | ReplicaExited

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED
-from trainshed.core.lifecycle import drilling, reminders, story
+from trainshed.core.lifecycle import drilling, preparing, reminders, story
 from trainshed.core.lifecycle.endings import all_up, decide, evidence, judged, settle
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -25,6 +25,7 @@ from trainshed.core.lifecycle.events import (
     LimitNears,
     NodeLeft,
     Preempted,
+    PreparationAdvanced,
     PreparationFailed,
     ReplicaExited,
     ReplicaLost,
@@ -69,9 +70,8 @@ def _take(turn: Turn, event: Event) -> None:
     match event:
         case JobAdmitted():
             _admitted(turn, event)
-        case RuntimePrepared():
-            if event.attempt == turn.job.attempt and turn.attempt_goes(AttemptTrigger.PREPARED):
-                turn.tell(story.launching(turn.now))
+        case RuntimePrepared() | PreparationAdvanced():
+            preparing.take(turn, event)
         case PreparationFailed():
             _preparation_failed(turn, event)
         case CapacityRefused():

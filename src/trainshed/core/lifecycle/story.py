@@ -62,10 +62,6 @@ def asked_to_leave(job: Job, replica: Replica, reason: str, now: int) -> Timelin
     )
 
 
-def launching(now: int) -> TimelineEntry:
-    return TimelineEntry(now, "launching", "The runtime is ready; starting all replicas.")
-
-
 def started(job: Job, replica: Replica) -> TimelineEntry:
     place = f" on {replica.node}" if replica.node else ""
     return TimelineEntry(

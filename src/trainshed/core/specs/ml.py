@@ -28,7 +28,6 @@ MAX_PRIORITY = 1000
 
 _IGNORED = {
     "network": "the job runs in the network of its host",
-    "enableWebAccess": "there is no shell into replicas",
     "encryptionConfig": "the job's files are stored without that key",
 }
 

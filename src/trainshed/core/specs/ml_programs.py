@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from trainshed.core.catalog import images, runtime_versions
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import syntax
+from trainshed.core.specs.entry_points import needs_command
 from trainshed.core.specs.ml_pools import ROLES, Role
 from trainshed.core.specs.model import Program
 from trainshed.core.specs.request import Section
@@ -119,11 +120,11 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
             "Python packages run on a runtime version or a prebuilt training image; a custom image runs "
             "its own program.",
         )
-    elif images.parse_prebuilt(image) is not None and not command:
+    elif needs_command(runtime, image) and not command:
         config.fault(
             "containerCommand",
-            "A prebuilt image needs a program: give package_uris and python_module, or a "
-            "container_command.",
+            "An environment of the service stands for this image, and needs a program: give a "
+            "container_command, or for a prebuilt image package_uris and python_module.",
         )
     return Program(runtime=runtime, image_uri=image, command=command, args=container_args or args)
 

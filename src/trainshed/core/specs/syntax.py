@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from trainshed.core import secrets
 from trainshed.core.specs.request import Section
 
 MAX_LABELS = 64
@@ -163,9 +164,10 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
                 f"{name!r} is not a variable name; it has letters, digits and underscores and does "
                 "not begin with a digit.",
             )
-        if fault := string_fault(variable.text("value")):
+        value = variable.text("value")
+        if fault := string_fault(value) or secrets.text_fault(value):
             variable.fault("value", fault)
-        variables.append((name, variable.text("value")))
+        variables.append((name, value))
     if len(variables) > MAX_ENV:
         section.fault(
             "env", f"{len(variables)} variables are given; at most {MAX_ENV} are allowed."
@@ -173,8 +175,9 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
     return tuple(variables)
 
 
-def read_arguments(section: Section, name: str) -> tuple[str, ...]:
-    """A list of program arguments: no zero byte, at most 100,000 characters in all (facts §6.3)."""
+def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tuple[str, ...]:
+    """A list of program arguments: no zero byte, at most 100,000 characters in all (facts §6.3). `expanded`: `$(VAR)`
+    is replaced in them, so that somebody may take `$(secret:NAME)` for something that is, too."""
     given = section.texts(name)
     if sum(map(len, given)) > MAX_ARGS_CHARS:
         section.fault(
@@ -183,7 +186,8 @@ def read_arguments(section: Section, name: str) -> tuple[str, ...]:
             "are allowed. Put long values into a file of the bucket.",
         )
     for index, item in enumerate(given):
-        if fault := string_fault(item):
+        fault = string_fault(item) or (secrets.argument_fault(item) if expanded else "")
+        if fault:
             section.faults.add(f"{section.at(name)}[{index}]", fault)
     return given
 
@@ -225,4 +229,4 @@ def string_fault(text: str) -> str:
             f"It has more than {MAX_STRING_BYTES} bytes, and no program can be started with that. Put "
             "it into a file of the bucket."
         )
-    return ""
+    return secrets.marks_fault(text)

@@ -33,7 +33,6 @@ _IGNORED = {
     "network": "the job runs in the network of its host",
     "reservedIpRanges": "the job runs in the network of its host",
     "pscInterfaceConfig": "the job runs in the network of its host",
-    "enableWebAccess": "there is no shell into replicas",
     "enableDashboardAccess": "there is no dashboard access",
     "experiment": "there are no experiments",
     "experimentRun": "there are no experiments",

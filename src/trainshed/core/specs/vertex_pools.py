@@ -5,6 +5,7 @@ from trainshed.core.catalog.machines import MachineType
 from trainshed.core.names import Api
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, syntax
+from trainshed.core.specs.entry_points import needs_command
 from trainshed.core.specs.model import Accelerators, Machine, Program, WorkerPool
 from trainshed.core.specs.request import Section, is_blank
 
@@ -101,11 +102,9 @@ class _PoolReader:
             spec.fault(
                 "executorImageUri", "The executor image must be set to a prebuilt training image."
             )
-        elif images.parse_prebuilt(uri) is None:
+        elif not images.is_reference(uri):
             spec.fault(
-                "executorImageUri",
-                f"{uri!r} is not a prebuilt training image, and only those run Python packages."
-                f"{images.nearest_prebuilt(uri)} An image of your own goes into container_spec.",
+                "executorImageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG."
             )
         else:
             runtime = self._runtime(spec, "executorImageUri", uri)
@@ -117,13 +116,13 @@ class _PoolReader:
             image_uri=uri,
             package_uris=syntax.read_packages(spec),
             module=module,
-            args=syntax.read_arguments(spec, "args"),
+            args=syntax.read_arguments(spec, "args", expanded=True),
             env=syntax.read_env(spec),
         )
 
     def _container(self, spec: Section) -> Program:
         uri = spec.text("imageUri")
-        command = syntax.read_arguments(spec, "command")
+        command = syntax.read_arguments(spec, "command", expanded=True)
         runtime = _UNKNOWN_RUNTIME
         if not uri:
             spec.fault("imageUri", "The container image must be set.")
@@ -136,17 +135,17 @@ class _PoolReader:
             )
         else:
             runtime = self._runtime(spec, "imageUri", uri)
-        if images.parse_prebuilt(uri) is not None and not command:
+        if needs_command(runtime, uri) and not command:
             spec.fault(
                 "command",
-                "A prebuilt image needs a command here, because its own entry point is not known; give "
-                "one, for example python3 -m trainer.task, or use python_package_spec.",
+                "An environment of the service stands for this image, and an entry point of its own is not "
+                "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
             )
         return Program(
             runtime=runtime,
             image_uri=uri,
             command=command,
-            args=syntax.read_arguments(spec, "args"),
+            args=syntax.read_arguments(spec, "args", expanded=True),
             env=syntax.read_env(spec),
         )
 

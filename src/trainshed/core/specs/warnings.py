@@ -1,6 +1,7 @@
 """What is said about a valid job that may not do what its author expects (SPEC §1.6)."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 
 from trainshed.core.specs.model import WorkerPool
 
@@ -47,6 +48,25 @@ def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
 def _asks_for_gpu(pool: WorkerPool) -> bool:
     devices = pool.machine.accelerators
     return devices is not None and devices.type.startswith("NVIDIA")
+
+
+_DIRECTORY = re.compile(r"/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
+
+
+def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
+    """The buckets that the programs of these pools are told to find as `/gcs/NAME`."""
+    for pool in pools:
+        program = pool.program
+        for text in (*program.command, *program.args, *(value for _, value in program.env)):
+            yield from _DIRECTORY.findall(text)
+
+
+def not_mounted(bucket: str) -> str:
+    """The warning about a bucket that a program will not find as a directory."""
+    return (
+        f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of this bucket lie "
+        f"in a store elsewhere. They are reached as gs://{bucket} alone."
+    )
 
 
 _CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}

@@ -1,5 +1,7 @@
 """The data sheet of plain Python."""
 
+from pathlib import Path
+
 from trainshed.runtimes.sheet import Release, Sheet
 
 FOUNDATION = (
@@ -19,6 +21,6 @@ SHEET = Sheet(
     title="plain Python",
     releases=(Release(version="", pythons=((3, 7), (3, 14))),),
     requirements=FOUNDATION,
-    smoke=("pip", "setuptools", "google.cloud.storage", "hypertune"),
+    smoke=Path(__file__).with_name("smoke.py"),
     preferred_pythons=((3, 10), (3, 13)),
 )

@@ -1,5 +1,7 @@
 """The data sheet of scikit-learn: releases of the prebuilt images (facts §5.2) and the newest ones."""
 
+from pathlib import Path
+
 from trainshed.runtimes.python.sheet import FOUNDATION
 from trainshed.runtimes.sheet import Release, Sheet
 
@@ -35,7 +37,7 @@ SHEET = Sheet(
         ),
     ),
     requirements=FOUNDATION,
-    smoke=("numpy", "scipy", "sklearn", "google.cloud.storage", "hypertune"),
+    smoke=Path(__file__).with_name("smoke.py"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="scikit-learn",
     missing=("pandas", "xgboost", "sympy", "google-cloud-bigquery", "google-api-python-client"),

@@ -1,0 +1,98 @@
+"""Clears the cache: what was not used for a while, and what killed builders left behind. Never what a program lives in.
+
+Nothing here is needed to be right: whatever is removed is built, fetched or unpacked again for the next job that asks for
+it. What a live replica lives in is known by the locks that its shim holds (`shelf`).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from trainshed.runtimes.downloads import Downloads
+from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.prefix import base_of
+from trainshed.runtimes.shelf import Kept, Shelf
+from trainshed.runtimes.sizes import size_of
+
+ENVIRONMENTS, LAYERS, IMAGES = "environments", "layers", "images"
+"""Shelves of the cache."""
+_KINDS = {ENVIRONMENTS: "environment", LAYERS: "layer", IMAGES: "image"}
+_PACKAGES = "packages"
+_SOON = 60 * 10**9
+"""ns: what was asked for so lately may be about to be started, whatever the operator says."""
+_WHILE_BUILT = 3600 * 10**9
+"""ns: longer than an installation may last, which reads packages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One thing that is old enough to go. `used`: when it was used last, ns; of downloads, when it was fetched. `why`: why
+    it stays nevertheless, "" = it goes. `remove` blocks, raises OSError, and says False if it has come into use meanwhile.
+    """
+
+    kind: str
+    name: str
+    bytes: int
+    used: int
+    remove: Callable[[], bool]
+    why: str = ""
+
+
+class Clearing:
+    """What may go of the cache because nothing has used it since `now - older_than` (ns)."""
+
+    def __init__(self, cache: Path, installer: Installer, *, now: int, older_than: int) -> None:
+        self._cache = cache
+        self._before = now - max(older_than, _SOON)
+        self._idle_before = now - max(older_than, _WHILE_BUILT)
+        self._downloads = Downloads(cache / "uv", installer)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Everything that is old enough, layers before what they lie on, which is the order to remove them in."""
+        layers = list(Shelf(self._cache / LAYERS).content())
+        going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
+        yield from going
+        gone = {piece.name for piece in going if not piece.why}
+        bases = {base_of(kept.path) for kept in layers if kept.whole and kept.key not in gone}
+        for kept in Shelf(self._cache / ENVIRONMENTS).content():
+            if self._is_old(kept):
+                why = "a layer that stays lies on it" if kept.path in bases else ""
+                yield self._piece(ENVIRONMENTS, kept, why)
+        for kept in Shelf(self._cache / IMAGES).content():
+            if self._is_old(kept):
+                yield self._piece(IMAGES, kept)
+        yield from self._packages()
+        for name, size, since in self._downloads.content():
+            if since < self._idle_before:
+                yield Piece("download", name, size, since, partial(self._downloads.remove, name))
+
+    def _is_old(self, kept: Kept) -> bool:
+        return kept.used < self._before or not kept.whole
+
+    def _piece(self, shelf_name: str, kept: Kept, why: str = "") -> Piece:
+        shelf = Shelf(self._cache / shelf_name)
+        if not why and shelf.is_held(kept):
+            why = "a program lives in it" if kept.whole else "it is being built"
+        kind = _KINDS[shelf_name] if kept.whole else f"half-built {_KINDS[shelf_name]}"
+        remove = partial(shelf.remove, kept)
+        return Piece(kind, kept.key, size_of(kept.path), kept.used, remove, why)
+
+    def _packages(self) -> Iterator[Piece]:
+        """Packages of jobs, each alone in its directory, and drafts of such."""
+        root = self._cache / _PACKAGES
+        whole = [path for path in root.glob("*/*") if not path.parent.name.startswith(".")]
+        drafts = [path for path in root.glob(".*") if path.is_file()]
+        for path in (*sorted(whole), *sorted(drafts)):
+            stat = path.stat()
+            if stat.st_mtime_ns < self._idle_before:
+                kind = "package" if path.parent != root else "half-fetched package"
+                remove = partial(_unlink, path, root)
+                yield Piece(kind, path.name, size_of(path.parent), stat.st_mtime_ns, remove)
+
+
+def _unlink(path: Path, root: Path) -> bool:
+    path.unlink(missing_ok=True)
+    if path.parent != root:
+        path.parent.rmdir()
+    return True

@@ -1,0 +1,93 @@
+"""Builds under way: one thread for each key, however many callers wait; each of them hears what is said from then on."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from trainshed.runtimes.port import Progress
+from trainshed.runtimes.stopping import Stop
+
+T = TypeVar("T")
+
+Build = Callable[[Progress, Stop], T]
+"""Blocks; called in a thread."""
+
+
+class Flights(Generic[T]):
+    """`abandons`: a build for which nobody waits any more is stopped."""
+
+    def __init__(self, workers: ThreadPoolExecutor, *, abandons: bool = False) -> None:
+        self._workers = workers
+        self._abandons = abandons
+        self._flights: dict[str, _Flight[T]] = {}
+        self._lock = threading.RLock()
+
+    async def fly(self, key: str, build: Build[T], hear: Progress | None) -> T:
+        """What the build of that key that is under way comes to, or a new one. A cancelled caller stops no build that
+        others wait for."""
+        flight = self._board(key, build, hear)
+        flight.callers += 1
+        try:
+            return await asyncio.shield(asyncio.wrap_future(flight.future))
+        except asyncio.CancelledError:
+            if self._abandons and flight.callers == 1:
+                self._land(key, flight)
+                flight.stop.ask()
+            raise
+        finally:
+            flight.callers -= 1
+            if hear is not None:
+                flight.leave(hear)
+
+    def _board(self, key: str, build: Build[T], hear: Progress | None) -> "_Flight[T]":
+        with self._lock:
+            flight = self._flights.get(key)
+            is_new = flight is None
+            if flight is None:
+                flight = self._flights[key] = _Flight[T]()
+            if hear is not None:
+                # Before it begins: its first words count as well.
+                flight.join(hear)
+            if is_new:
+                flight.future = self._workers.submit(build, flight.tell, flight.stop)
+                flight.future.add_done_callback(lambda _: self._land(key, flight))
+            return flight
+
+    def _land(self, key: str, flight: "_Flight[T]") -> None:
+        with self._lock:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+
+
+class _Flight(Generic[T]):
+    """`callers`: how many wait for it, on the event loop alone."""
+
+    future: Future[T]
+
+    def __init__(self) -> None:
+        self.stop = Stop()
+        self.callers = 0
+        self._last = ""
+        self._listeners: list[Progress] = []
+        self._lock = threading.Lock()
+
+    def join(self, hear: Progress) -> None:
+        with self._lock:
+            self._listeners.append(hear)
+            last = self._last
+        if last:
+            hear(f"It is being built already; the last that was said: {last}")
+
+    def leave(self, hear: Progress) -> None:
+        with self._lock:
+            self._listeners.remove(hear)
+
+    def tell(self, line: str) -> None:
+        """From the build's thread."""
+        with self._lock:
+            self._last = line
+            listeners = tuple(self._listeners)
+        for hear in listeners:
+            hear(line)

@@ -1,0 +1,113 @@
+"""An operator's image map: which images run in an environment of ours, or as another image (SPEC §4).
+
+Entries of `[[images]]` in the configuration; the first whose pattern fits the image as a job writes it wins.
+"""
+
+import difflib
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainshed.core.catalog.images import is_reference
+from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.runtimes.sheet import parse_minor
+
+_KEYS = ("pattern", "runtime", "python", "image")
+
+
+@dataclass(frozen=True, slots=True)
+class MappedImage:
+    """One entry. `pattern`: `*`, `?` and `[…]` over the whole image URI, slashes included. Then either `image`, another
+    reference, or `family` with `version` and `python` ("" = the newest, where the family is most at home)."""
+
+    pattern: str
+    family: str = ""
+    version: str = ""
+    python: str = ""
+    image: str = ""
+
+
+def mapped(entries: Sequence[MappedImage], image_uri: str) -> MappedImage | None:
+    """The first entry that fits the image."""
+    return next((each for each in entries if fnmatch.fnmatchcase(image_uri, each.pattern)), None)
+
+
+def read_images(tables: Sequence[Mapping[str, Any]]) -> tuple[MappedImage, ...]:
+    """The entries of the tables. Raises ValueError with a line for everything that is wrong."""
+    wrong: list[str] = []
+    seen: dict[str, int] = {}
+    entries: list[MappedImage] = []
+    for position, table in enumerate(tables):
+        where = f"images[{position}]"
+        faults = _faults(table)
+        pattern = str(table.get("pattern", ""))
+        if pattern and pattern in seen:
+            faults.append(("pattern", f"is the one of images[{seen[pattern]}], which always wins"))
+        seen.setdefault(pattern, position)
+        wrong += [f"{where}.{key}: {fault}" for key, fault in faults]
+        if not faults:
+            family, _, version = table.get("runtime", "").partition(" ")
+            python, image = table.get("python", ""), table.get("image", "")
+            entries.append(MappedImage(pattern, family, version, python, image))
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return tuple(entries)
+
+
+def _faults(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is wrong with an entry, by key."""
+    faults = [
+        (
+            key,
+            f"is no key of an image map's entry; there are {', '.join(_KEYS)}.{_near(key, _KEYS)}",
+        )
+        for key in table
+        if key not in _KEYS
+    ]
+    faults += [
+        (key, f"{table[key]!r} is not a text with something in it")
+        for key in _KEYS
+        if key in table and not (isinstance(table[key], str) and table[key])
+    ]
+    if faults:
+        return faults
+    if "pattern" not in table:
+        faults.append(("pattern", "is missing; give the images that are meant, such as python:3.*"))
+    if ("runtime" in table) == ("image" in table):
+        said = "both are given" if "image" in table else "neither is given"
+        faults.append(("runtime", f"exactly one of runtime and image says what is run; {said}"))
+    if "runtime" in table:
+        faults += _runtime_faults(table["runtime"], table.get("python", ""))
+    elif "python" in table:
+        faults.append(("python", "goes with runtime only; an image has a Python of its own"))
+    if "image" in table and not is_reference(table["image"]):
+        faults.append(("image", f"{table['image']!r} is not an image name such as HOST/NAME:TAG"))
+    return faults
+
+
+def _runtime_faults(runtime: str, python: str) -> list[tuple[str, str]]:
+    family, _, version = runtime.partition(" ")
+    sheet = sheet_of(family)
+    if sheet is None:
+        names = [each.family for each in FAMILIES]
+        return [
+            (
+                "runtime",
+                f"there is no runtime {family!r}; there are {', '.join(names)}.{_near(family, names)}",
+            )
+        ]
+    releases = [each for each in sheet.releases if version in ("", each.version)]
+    if not releases:
+        versions = ", ".join(each.version for each in sheet.releases if each.version)
+        known = f"there are {versions}" if versions else "it has none, leave it out"
+        return [("runtime", f"{sheet.title} has no version {version!r} here; {known}")]
+    minor = parse_minor(python)
+    if python and (minor is None or not any(each.runs_on(minor) for each in releases)):
+        return [("python", f"{python!r} is no Python, such as 3.11, that {runtime} runs on")]
+    return []
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {found[0]}?" if found else ""

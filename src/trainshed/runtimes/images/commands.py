@@ -1,0 +1,178 @@
+"""Runs the commands of an image tool: with time limits, killed at the end of the service, errors in a few words."""
+
+import collections
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+
+from trainshed.runtimes.images.tool import ToolFailed
+
+_CHUNK = 1 << 20
+_LAST_LINES = 12
+_SAID_ALREADY = ("time=", "Error", "Trying to pull ")
+_SAID = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
+_FINAL = (
+    "manifest unknown",
+    "name unknown",
+    "no such image",
+    "image not known",
+    "not found: manifest",
+    "unauthorized",
+    "authentication required",
+    "denied",
+    "did not resolve to an alias",
+    "invalid reference format",
+    "repository name not known",
+)
+"""What registries and tools say where another try would hear the same."""
+
+
+class Commands:
+    """The commands of one program. `environ`: what it runs in, the operator's own: it holds where images lie, proxies, and
+    how to log in. `options`: in front of each. `quick`: seconds that a question may take; `long`: anything that moves data."""
+
+    def __init__(
+        self,
+        binary: str,
+        environ: Mapping[str, str],
+        *options: str,
+        quick: float = 60,
+        long: float = 3600,
+    ) -> None:
+        self.binary = binary
+        self._options = options
+        self._environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
+        self._quick = quick
+        self._long = long
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def with_options(self, *options: str) -> "Commands":
+        """The same, each with these options in front."""
+        return Commands(self.binary, self._environ, *options, quick=self._quick, long=self._long)
+
+    def close(self) -> None:
+        """Kill what runs, and run nothing more."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                _kill(process)
+
+    def ask(self, *arguments: str) -> str:
+        """What it says on standard output. Raises ToolFailed."""
+        with self._started(arguments, self._quick) as (process, late):
+            output, errors = process.communicate()
+            self._check(process, late, errors.decode(errors="replace"), self._quick)
+        return output.decode(errors="replace")
+
+    def follow(self, *arguments: str, tell: Callable[[str], None]) -> None:
+        """Run it to its end, telling what it says on standard error. Raises ToolFailed."""
+        with self._started(arguments, self._long, stdout=subprocess.DEVNULL) as (process, late):
+            last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+            assert process.stderr is not None
+            for raw in process.stderr:
+                line = raw.decode(errors="replace").rstrip()
+                last.append(line)
+                if line and not line.startswith(_SAID_ALREADY):
+                    tell(line)
+            process.wait()
+            self._check(process, late, "\n".join(last), self._long)
+
+    def pour(self, *arguments: str, take: Callable[[bytes], None]) -> None:
+        """Hand its standard output to `take`. Raises ToolFailed, and what `take` raises."""
+        with self._started(arguments, self._long) as (process, late):
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors = process.stderr
+            said: list[bytes] = []
+            reader = threading.Thread(target=lambda: said.append(errors.read()), daemon=True)
+            reader.start()
+            while chunk := process.stdout.read(_CHUNK):
+                take(chunk)
+            process.wait()
+            reader.join()
+            self._check(process, late, b"".join(said).decode(errors="replace"), self._long)
+
+    @contextmanager
+    def _started(
+        self, arguments: tuple[str, ...], seconds: float, stdout: int = subprocess.PIPE
+    ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
+        """The running command, and what is set if it took too long. It has ended when the context is left."""
+        try:
+            process = subprocess.Popen(
+                [self.binary, *self._options, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                env=self._environ,
+                cwd="/",
+                # A group of its own: such tools start themselves anew in other namespaces.
+                start_new_session=True,
+            )
+        except OSError as failure:
+            raise ToolFailed(f"{self.binary} cannot be started: {failure.strerror}") from None
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            _kill(process)
+
+        limit = threading.Timer(seconds, end)
+        limit.daemon = True
+        limit.start()
+        with process:
+            with self._lock:
+                self._running.add(process)
+                if self._closed:
+                    _kill(process)
+            try:
+                yield process, late
+            finally:
+                limit.cancel()
+                # Nobody reads what it still says: it would wait for that for ever.
+                _kill(process)
+                process.wait()
+                with self._lock:
+                    self._running.discard(process)
+
+    def _check(
+        self, process: subprocess.Popen[bytes], late: threading.Event, errors: str, seconds: float
+    ) -> None:
+        if not process.returncode:
+            return
+        if self._closed:
+            raise ToolFailed("the service is being stopped")
+        if late.is_set():
+            raise ToolFailed(f"it did not answer within {seconds:.0f} seconds")
+        words = essence(errors) or f"it ended with status {process.returncode}"
+        raise ToolFailed(words, final=any(sign in words.lower() for sign in _FINAL))
+
+
+def essence(errors: str) -> str:
+    """What of a tool's standard error says why: the last thing it complained of, without its decoration."""
+    complaints: list[str] = []
+    for line in errors.splitlines():
+        said = _SAID.match(line.strip())
+        if said is None:
+            complaints.append(line.strip())
+        elif said["level"] in ("error", "fatal"):
+            complaints.append(said["message"].replace('\\"', '"'))
+    telling = [line for line in complaints if line]
+    named = [line for line in telling if line.lower().startswith(("error", "cannot"))]
+    words = (named or telling or [""])[-1]
+    for prefix in ("Error: ", "Error response from daemon: ", "error: "):
+        words = words.removeprefix(prefix)
+    return words.rstrip(".?!")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    # Only while it is not yet waited for, so that the number cannot belong to somebody else.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

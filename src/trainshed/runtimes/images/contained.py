@@ -1,0 +1,60 @@
+"""Programs in container images behind the runtimes port: the image, and whether a job's packages are there for it."""
+
+import asyncio
+
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.images.service import Images, Unpacked
+from trainshed.runtimes.port import (
+    BuildFailed,
+    PackageFailed,
+    PackageSource,
+    PreparedRuntime,
+    Progress,
+)
+
+
+class Contained:
+    """`images`: None where none can be run. Packages are installed in the image when its program starts
+    (`trainshed.replica.executor`)."""
+
+    def __init__(self, images: Images | None, source: PackageSource) -> None:
+        self._images = images
+        self._source = source
+
+    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+        """See `Runtimes`."""
+        if self._images is None:
+            return None
+        try:
+            self._look(package_uris)
+        except (PackageFailed, BuildFailed):
+            # `prepare` will say so where a failure belongs.
+            return None
+        unpacked = self._images.ready(choice.image)
+        return _prepared(unpacked) if unpacked else None
+
+    async def prepare(
+        self, choice: RuntimeChoice, package_uris: tuple[str, ...], progress: Progress | None
+    ) -> PreparedRuntime:
+        """See `Runtimes`."""
+        if self._images is None:
+            raise BuildFailed(
+                f"The image {choice.image} cannot be run: this service does not run container images any more."
+            )
+        await asyncio.to_thread(self._look, package_uris)
+        return _prepared(await self._images.prepare(choice.image, progress))
+
+    def _look(self, package_uris: tuple[str, ...]) -> None:
+        for uri in package_uris:
+            try:
+                self._source.fingerprint(uri)
+            except FileNotFoundError as missing:
+                raise PackageFailed(
+                    f"The package {uri} does not exist. Upload it, or correct the job's package URIs."
+                ) from missing
+            except OSError as failure:
+                raise BuildFailed(f"The package {uri} cannot be looked at: {failure}.") from failure
+
+
+def _prepared(unpacked: Unpacked) -> PreparedRuntime:
+    return PreparedRuntime("", image=unpacked.image, intercept=bool(unpacked.packages))

@@ -1,0 +1,233 @@
+"""The container images of this machine: looked up, pulled as the operator wants it, unpacked once, described."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainshed.runtimes.flights import Flights
+from trainshed.runtimes.images import pulling, unpacking
+from trainshed.runtimes.images.known import Known, KnownImages
+from trainshed.runtimes.images.pulling import Pulling
+from trainshed.runtimes.images.references import fault_of, is_pinned
+from trainshed.runtimes.images.tool import ImageConfig, ImageTool, ToolFailed
+from trainshed.runtimes.images.tools import AUTO, Tools
+from trainshed.runtimes.intercepting import PACKAGES_PAST_SETTINGS
+from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
+from trainshed.runtimes.shelf import Shelf, waiting_for
+
+_WORKERS = 2
+_ROOT, _CONFIG = "root", "image.json"
+_TELL_EVERY = 3 * 10**9
+_BINFMT = Path("/proc/sys/fs/binfmt_misc")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """`tool`: one of `tools.CHOICES`. `pull`: one of `pulling.POLICIES`."""
+
+    tool: str = AUTO
+    pull: str = pulling.MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """An image that a program can be started in. `packages`: which of `PACKAGES_PAST_SETTINGS` it has."""
+
+    image: Image
+    packages: tuple[str, ...]
+
+
+class Images:
+    """`root`: the shelf that images are unpacked on, closed to other users: an image may hold programs that become root.
+
+    `now`: nanoseconds, for durations only. `unsupported`: why this service cannot run images at all, as a whole
+    sentence, "" = it can.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: ImageSettings | None = None,
+        *,
+        now: Callable[[], int],
+        environ: Mapping[str, str] = os.environ,
+        unsupported: Callable[[], str] = lambda: "",
+    ) -> None:
+        settings = settings or ImageSettings()
+        self._root = root.absolute()
+        self._now = now
+        self._unsupported = unsupported
+        self._shelf = Shelf(self._root)
+        self._known = KnownImages(self._root / ".references")
+        self._tools = Tools(settings.tool, environ, now)
+        self._pulling = Pulling(settings.pull, now)
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
+        self._flights = Flights[Unpacked](self._workers)
+
+    def search(self) -> None:
+        """Look for a tool in the background."""
+        with contextlib.suppress(RuntimeError):  # The service is being closed.
+            self._workers.submit(self._tools.search)
+
+    def close(self) -> None:
+        """Kill what is under way and start nothing more. Stop the callers of `prepare` first."""
+        self._tools.close()
+        self._workers.shutdown(wait=True, cancel_futures=True)
+
+    def refusal(self, reference: str) -> str:
+        """See `ImagesDoor`."""
+        if reason := fault_of(reference) or self._unsupported():
+            return reason
+        if self._unpacked(self._known.find(reference)) is not None:
+            return ""
+        reason = self._tools.missing()
+        if reason and self._tools.is_stale():
+            # Whoever has just installed one need not start the service anew.
+            self.search()
+        return reason
+
+    def ready(self, reference: str) -> Unpacked | None:
+        """The image if it is unpacked and nothing has to be asked about it. A few file-system calls."""
+        known = self._known.find(reference)
+        image = self._unpacked(known)
+        if known is None or image is None:
+            return None
+        if not is_pinned(reference):
+            if self._pulling.is_due(reference):
+                return None
+            tool = self._tools.tool()
+            if tool is None:
+                return image if self._tools.missing() else None
+            if not known.fingerprint or tool.fingerprint() != known.fingerprint:
+                return None
+        self._shelf.used(known.id)
+        return image
+
+    async def prepare(self, reference: str, progress: Progress | None) -> Unpacked:
+        """Get and unpack what is missing, once, however many callers wait. Raises PackageFailed, BuildFailed."""
+        return await self._flights.fly(
+            reference, lambda tell, _: self._prepare(reference, tell), progress
+        )
+
+    def _prepare(self, reference: str, tell: Progress) -> Unpacked:
+        tool = self._tools.search()
+        known = self._known.find(reference)
+        unpacked = self._unpacked(known)
+        if tool is None:
+            if unpacked is not None:
+                tell(f"{self._tools.missing()} {reference} is used as it was unpacked before.")
+                return unpacked
+            raise BuildFailed(f"The image {reference} cannot be had. {self._tools.missing()}")
+        # Before anything is asked: what changes from here on is looked up again the next time.
+        fingerprint = tool.fingerprint()
+        try:
+            config = self._pulling.get(tool, reference, tell, can_do_without=unpacked is not None)
+            if config is None:
+                assert unpacked is not None
+                return unpacked
+            _check_machine(reference, config)
+            image = self._unpack(tool, reference, config, tell)
+            self._known.keep(Known(reference, config.id, fingerprint))
+        except ToolFailed as failure:
+            raise BuildFailed(
+                f"The image {reference} cannot be had from {tool.name}: {failure}."
+            ) from failure
+        except unpacking.NoRoom as failure:
+            raise BuildFailed(
+                f"The image {reference} cannot be unpacked: {failure}. Free some space (trainshed runtimes gc), or "
+                "choose another cache directory with $TRAINSHED_CACHE."
+            ) from failure
+        except unpacking.UnpackingFailed as failure:
+            raise BuildFailed(f"The image {reference} cannot be unpacked: {failure}.") from failure
+        except OSError as failure:
+            raise BuildFailed(
+                f"The image {reference} cannot be unpacked in {self._root}: {failure}. Check the disk and the "
+                "permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
+            ) from failure
+        return image
+
+    def _unpack(
+        self, tool: ImageTool, reference: str, config: ImageConfig, tell: Progress
+    ) -> Unpacked:
+        self._open_shelf()
+
+        def fill(draft: Path) -> None:
+            unpacking.check_room(self._root, config.size)
+            tell(f"Unpacking {reference}, {unpacking.megabytes(config.size)}.")
+            started = last = self._now()
+
+            def advance(done: int) -> None:
+                nonlocal last
+                if self._now() - last > _TELL_EVERY:
+                    last = self._now()
+                    tell(f"{unpacking.megabytes(done)} of {reference} are unpacked.")
+
+            draft.mkdir()
+            (draft / _ROOT).mkdir(0o755)
+            # Told apart from those of other caches: what a killed one left behind is removed by its name.
+            mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
+            name = f"trainshed-{config.id[:16]}-{mark}"
+            unpacking.unpack(
+                draft / _ROOT, lambda take: tool.export(config.id, name, take), advance
+            )
+            packages = sorted(unpacking.survey(draft / _ROOT, PACKAGES_PAST_SETTINGS))
+            (draft / _CONFIG).write_text(json.dumps(asdict(config) | {"packages": packages}))
+            tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
+
+        self._shelf.put(config.id, fill, writable=_ROOT, waiting=waiting_for(tell))
+        image = self._unpacked(Known(reference, config.id, ""))
+        assert image is not None
+        return image
+
+    def _open_shelf(self) -> None:
+        """Make the shelf. Raises OSError."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stat = self._root.stat()
+        if stat.st_uid != os.geteuid():
+            # Their owner could put anything into them, and they hold the users that this service's are to be.
+            raise PermissionError(
+                f"it belongs to user {stat.st_uid}, and images are unpacked for each user alone"
+            )
+        if stat.st_mode & 0o077:
+            self._root.chmod(0o700)
+
+    def _unpacked(self, known: Known | None) -> Unpacked | None:
+        if known is None or not self._shelf.has(known.id):
+            return None
+        place = self._shelf.path(known.id)
+        try:
+            config = json.loads((place / _CONFIG).read_text())
+        except OSError:
+            return None
+        image = Image(
+            root=str(place / _ROOT),
+            digest=known.id,
+            entrypoint=tuple(config["entrypoint"]),
+            command=tuple(config["command"]),
+            environ=tuple((name, value) for name, value in config["environ"]),
+            workdir=config["workdir"],
+            user=config["user"],
+        )
+        return Unpacked(image, tuple(config["packages"]))
+
+
+def _check_machine(reference: str, config: ImageConfig) -> None:
+    """Raises PackageFailed if the image is for another kind of machine."""
+    machine = platform.machine()
+    ours = _MACHINES.get(machine, machine)
+    system, theirs = config.system or "linux", config.architecture or ours
+    emulated = (_BINFMT / f"qemu-{_EMULATED.get(theirs, theirs)}").exists()
+    fits = theirs == ours or emulated or (ours, theirs) == ("amd64", "386")
+    if system != "linux" or not fits:
+        raise PackageFailed(
+            f"The image {reference} is made for {system}/{theirs}, and this machine is linux/{ours}. Build it for "
+            "this machine (--platform), or name one that is."
+        )

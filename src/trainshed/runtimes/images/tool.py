@@ -1,0 +1,63 @@
+"""The port to what gets images: podman, docker. It finds, pulls and exports them, and never runs one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class ToolFailed(Exception):
+    """The tool did not do what it was asked. The message is the essence of what it said.
+
+    `final`: asking again will not help, because the image is not there or may not be had.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image says of itself. `id`: 64 hexadecimal digits that change with its content. `architecture` and `system`
+    in the words of images (`amd64`, `linux`), "" = not said. `size`: bytes, unpacked."""
+
+    id: str
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    workdir: str = ""
+    user: str = ""
+    architecture: str = ""
+    system: str = ""
+    size: int = 0
+
+
+class ImageTool(Protocol):
+    """All methods but `fingerprint` block, may be called from several threads, and raise ToolFailed."""
+
+    @property
+    def name(self) -> str:
+        """What people call it: `podman`, `docker`."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A text that changes whenever an image is added, removed or named anew on this machine; "" if that cannot be
+        told. Answers at once, never raises."""
+        ...
+
+    def inspect(self, reference: str) -> ImageConfig | None:
+        """The image of that name or id that is on this machine; None: there is none."""
+        ...
+
+    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
+        """Fetch it from its registry. `tell` takes a line of progress at a time."""
+        ...
+
+    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
+        """Hand its root file system, all layers in one, as a tar stream to `take`, which may raise to stop it. `name`: what
+        is left behind under this name by an export that was killed is removed."""
+        ...
+
+    def close(self) -> None:
+        """Kill what is under way; nothing more can be asked. Does not wait."""
+        ...

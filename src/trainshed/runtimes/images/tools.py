@@ -1,0 +1,97 @@
+"""Which tool gets images on this machine: looked for once, and again now and then as long as there is none."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+
+from trainshed.runtimes.images.commands import Commands
+from trainshed.runtimes.images.docker import Docker
+from trainshed.runtimes.images.podman import Podman
+from trainshed.runtimes.images.tool import ImageTool, ToolFailed
+
+AUTO, NONE = "auto", "none"
+CHOICES = (AUTO, "podman", "docker", NONE)
+"""What an operator may choose."""
+_PROBES: dict[str, Callable[[Commands], ImageTool]] = {
+    "podman": Podman.probe,
+    "docker": Docker.probe,
+}
+_AGAIN = 15 * 10**9
+"""ns after which it is looked again for a tool that was not there."""
+
+
+class Tools:
+    """`wanted`: one of `CHOICES`. `now`: nanoseconds. Safe for several threads."""
+
+    def __init__(self, wanted: str, environ: Mapping[str, str], now: Callable[[], int]) -> None:
+        self._wanted = wanted
+        self._environ = environ
+        self._now = now
+        self._searching = threading.Lock()
+        self._found: ImageTool | None = None
+        self._missing = ""
+        self._searched = 0
+        if wanted == NONE:
+            self._missing = (
+                "Container images are not run by this service: it is set so (container_tool)."
+            )
+
+    def tool(self) -> ImageTool | None:
+        """The tool, if one is known to work. Never blocks."""
+        return self._found
+
+    def missing(self) -> str:
+        """Why there is no tool and what to do, as whole sentences; "" if there is one, or nobody knows yet. Never blocks."""
+        return self._missing
+
+    def is_stale(self) -> bool:
+        """Whether it is time to `search`. Never blocks."""
+        if self._found is not None or self._wanted == NONE:
+            return False
+        return not self._searched or self._now() - self._searched > _AGAIN
+
+    def search(self) -> ImageTool | None:
+        """Look for one, unless that was done just now. Blocks, up to a minute where a tool hangs."""
+        with self._searching:
+            if self.is_stale():
+                self._found, self._missing = self._look()
+                self._searched = self._now()
+            return self._found
+
+    def close(self) -> None:
+        """Kill what the tool does."""
+        if self._found is not None:
+            self._found.close()
+
+    def _look(self) -> tuple[ImageTool | None, str]:
+        names = list(_PROBES) if self._wanted == AUTO else [self._wanted]
+        unusable: list[str] = []
+        for name in names:
+            binary = shutil.which(name, path=self._environ.get("PATH", os.defpath))
+            if binary is None:
+                continue
+            try:
+                return _probe(name, Commands(binary, self._environ)), ""
+            except ToolFailed as failure:
+                unusable.append(f"{name} is there and says: {failure}.")
+        if self._wanted == AUTO:
+            told = " ".join(unusable) or "neither was found on the service's PATH."
+            needed = "podman or docker, of which there is none that works"
+        else:
+            told = " ".join(unusable) or "it was not found on the service's PATH."
+            needed = f"{self._wanted} (container_tool), which does not work"
+        what = "Set that right, or install podman" if unusable else "Install podman"
+        return None, (
+            f"Images are fetched by {needed}: {told} {what}, which needs neither root nor a daemon."
+        )
+
+
+def _probe(name: str, commands: Commands) -> ImageTool:
+    try:
+        if name == "docker" and "podman" in commands.ask("--version").lower():
+            # podman under docker's name, as some systems have it.
+            name = "podman"
+        return _PROBES[name](commands)
+    except (ValueError, KeyError, TypeError) as failure:
+        raise ToolFailed(f"its answer is not understood: {failure}") from failure

@@ -1,0 +1,136 @@
+"""What runtimes there are and what of them is built, and building one now: for operators, without a service."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.runtimes.choosing import newest
+from trainshed.runtimes.environments import Environments
+from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.interpreters import Interpreter, Interpreters
+from trainshed.runtimes.port import BuildFailed, Progress
+from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
+from trainshed.runtimes.sizes import size_of
+
+LIKELY = (FAMILIES[0].family, "python")
+"""What jobs get that name no runtime, and what most custom programs are content with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A release of a family on a Python. `python`: the one that it would be built on here, "" = none that fits was found.
+    `needs`: the Pythons that fit, in words. `built`: where it is, None = not yet; its bytes and when it was used last (ns)."""
+
+    family: str
+    version: str
+    python: str
+    needs: str
+    built: Path | None = None
+    bytes: int = 0
+    used: int = 0
+
+
+class Inventory:
+    """The base environments in `cache`. `interpreters`: further Python executables. `now`: nanoseconds."""
+
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        now: Callable[[], int],
+        interpreters: Sequence[str] = (),
+        families: Sequence[Sheet] = FAMILIES,
+    ) -> None:
+        self.installer = Installer(cache / "uv")
+        self._interpreters = Interpreters(cache / "interpreters.json", extra=interpreters)
+        self._environments = Environments(cache / "environments", self.installer, now)
+        self._families = families
+
+    def offers(self, family: str = "") -> list[Offer]:
+        """Every release on the Python that jobs would get it on here, and on those on which it is built besides. Raises
+        BuildFailed for a family that is not there."""
+        sheets = [self._sheet(family)] if family else self._families
+        return [
+            offer
+            for sheet in sheets
+            for release in sheet.releases
+            for offer in self._of(sheet, release)
+        ]
+
+    def build(self, family: str, progress: Progress, version: str = "", python: str = "") -> Offer:
+        """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises BuildFailed."""
+        sheet = self._sheet(family)
+        near = parse_minor(python) if python else None
+        if python and near is None:
+            raise BuildFailed(f"{python!r} is not a Python version such as 3.11.")
+        known = not version or sheet.release(version) is not None
+        found = newest(sheet, self._interpreters, version, near) if known else None
+        if found is None:
+            raise BuildFailed(self._cannot(sheet, version))
+        if near is not None and found.python != near:
+            raise BuildFailed(
+                f"{_titled(sheet, found.release)} cannot be built on Python {python} here: it needs "
+                f"{_needs(found.release)}, and found are {self._found()}."
+            )
+        interpreter = self._interpreters.get(found.python)
+        if interpreter is None:
+            raise BuildFailed(self._cannot(sheet, version))
+        self._environments.build(sheet, found.release, interpreter, progress)
+        return self._offer(sheet, found.release, interpreter)
+
+    def _sheet(self, family: str) -> Sheet:
+        for sheet in self._families:
+            if sheet.family == family:
+                return sheet
+        known = ", ".join(sheet.family for sheet in self._families)
+        raise BuildFailed(f"There is no runtime family {family!r}; there are: {known}.")
+
+    def _of(self, sheet: Sheet, release: Release) -> list[Offer]:
+        chosen = newest(sheet, self._interpreters, release.version)
+        home = chosen.python if chosen else None
+        found: list[Offer] = []
+        for python in sorted(self._interpreters.found(), key=lambda python: python != home):
+            interpreter = self._interpreters.get(python)
+            if interpreter is not None and release.runs_on(python):
+                offer = self._offer(sheet, release, interpreter)
+                if offer.built or python == home:
+                    found.append(offer)
+        return found or [Offer(sheet.family, release.version, "", _needs(release))]
+
+    def _offer(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Offer:
+        built = self._environments.find(sheet, release, interpreter)
+        size = size_of(built.root) if built else 0
+        used = self._environments.last_used(built) if built else 0
+        return Offer(
+            sheet.family,
+            release.version,
+            format_minor(interpreter.minor),
+            _needs(release),
+            built.root if built else None,
+            size,
+            used,
+        )
+
+    def _cannot(self, sheet: Sheet, version: str) -> str:
+        release = sheet.release(version)
+        if version and release is None:
+            known = ", ".join(each.version for each in sheet.releases if each.version)
+            return f"{sheet.title} {version} is not served; there are: {known or 'no versions'}."
+        release = release or sheet.releases[0]
+        return (
+            f"{_titled(sheet, release)} needs {_needs(release)}, and found are {self._found()}. "
+            "Install such a Python where it is looked for (PATH, pyenv, uv), and try again."
+        )
+
+    def _found(self) -> str:
+        return ", ".join(map(format_minor, self._interpreters.found()))
+
+
+def _titled(sheet: Sheet, release: Release) -> str:
+    return f"{sheet.title} {release.version}".strip()
+
+
+def _needs(release: Release) -> str:
+    low, high = map(format_minor, release.pythons)
+    return f"Python {low}" if low == high else f"Python {low} to {high}"

@@ -1,0 +1,63 @@
+"""Whole directories of files: taken out of everybody's hands, and removed nevertheless."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a plain file: no link that leads elsewhere, nothing that blocks whoever reads it."""
+    return path.exists() and stat.S_ISREG(path.lstat().st_mode)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory whose content may be read-only. Links are removed, never followed."""
+    if not root.exists():
+        return
+    for directory, names, _ in os.walk(root):
+        for name in (".", *names):
+            path = Path(directory, name)
+            if not path.is_symlink():
+                path.chmod(0o755)
+    shutil.rmtree(root)
+
+
+def protect(root: Path, writable: str) -> None:
+    """Take write permission away from everything below `root`, but for `root/writable`, and let everybody read it.
+
+    Programs may run as users of their own. Who may get here at all is a matter of the directories above.
+    """
+    for directory, names, files in os.walk(root):
+        if writable and Path(directory) == root and writable in names:
+            names.remove(writable)
+        for name in (*names, *files):
+            path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                continue
+            if (wanted := _readable(mode & ~_WRITE)) != mode:
+                Path(path).chmod(stat.S_IMODE(wanted))
+
+
+def let_read(root: Path) -> None:
+    """Let everybody read what its owner may, `root` and all below it."""
+    root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
+    for directory, names, files in os.walk(root):
+        for path in (Path(directory, name) for name in (*names, *files)):
+            mode = path.lstat().st_mode
+            if not stat.S_ISLNK(mode):
+                path.chmod(stat.S_IMODE(_readable(mode)))
+
+
+def _readable(mode: int) -> int:
+    """What the owner may read or enter, everybody may."""
+    theirs = mode & (stat.S_IRUSR | stat.S_IXUSR)
+    return mode | theirs >> 3 | theirs >> 6
+
+
+def freeze(directory: Path) -> None:
+    """The same for one directory, without what is in it."""
+    directory.chmod(stat.S_IMODE(_readable(directory.stat().st_mode & ~_WRITE)))

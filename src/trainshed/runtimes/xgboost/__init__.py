@@ -1,0 +1,1 @@
+"""XGBoost with scikit-learn: stands for the XGBoost images."""

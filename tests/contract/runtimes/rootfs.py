@@ -1,0 +1,87 @@
+"""Root file systems for container images, put together from files of the machine that the tests run on."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+PROGRAMS = (
+    *("sh", "cat", "id", "ls", "sleep", "env", "hostname", "pwd", "touch", "true", "stat"),
+    *("mkdir", "rm", "cp", "bash"),
+)
+_LIBRARY = re.compile(r"(/\S+) \(0x")
+_NOT_NEEDED = {"test", "tests", "idlelib", "lib2to3", "__pycache__", "tkinter", "turtledemo"}
+_BUILDERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel")
+_PASSWD = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
+_GROUP = "root:x:0:\nada:x:1000:\ncrew:x:2000:\n"
+
+
+def with_programs(
+    tar: Path, *, files: Mapping[str, str] | None = None, python: bool = False
+) -> None:
+    """Write a tar archive with `PROGRAMS`, with users root and ada, with `files` by name, and a Python if asked for."""
+    with tarfile.open(tar, "w") as archive:
+        for name in ("tmp", "etc", "root", "home", "home/ada", "usr", "usr/bin", "bin"):
+            _directory(archive, name, 1000 if name == "home/ada" else 0)
+        found = [path for name in PROGRAMS if (path := shutil.which(name, path="/usr/bin:/bin"))]
+        for path in found:
+            archive.add(Path(path).resolve(), f"bin/{Path(path).name}")
+        _add_libraries(archive, found)
+        _text(archive, "etc/passwd", _PASSWD)
+        _text(archive, "etc/group", _GROUP)
+        for name, text in (files or {}).items():
+            _text(archive, name, text)
+        if python:
+            _add_python(archive)
+
+
+def _add_python(archive: tarfile.TarFile) -> None:
+    """The interpreter that the tests run on, at the place where it believes to be, with pip and setuptools, without its tests."""
+    executable = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve()
+    library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
+    archive.add(executable, str(executable).lstrip("/"))
+    for name in ("python", "python3"):
+        link = tarfile.TarInfo(f"usr/local/bin/{name}")
+        link.type, link.linkname = tarfile.SYMTYPE, str(executable)
+        archive.addfile(link)
+
+    def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        _, _, package = member.name.partition("/site-packages/")
+        parts = set(Path(member.name).parts)
+        needed = package.startswith(_BUILDERS) and not member.name.endswith(".exe")
+        unneeded = parts & _NOT_NEEDED or any(part.startswith("config-") for part in parts)
+        return None if unneeded or (package and not needed) else member
+
+    archive.add(library, str(library).lstrip("/"), filter=chosen)
+    modules = [str(path) for path in library.glob("lib-dynload/*.so")]
+    _add_libraries(archive, [str(executable), *modules])
+
+
+def _add_libraries(archive: tarfile.TarFile, programs: Iterable[str]) -> None:
+    needed: set[str] = set()
+    for program in programs:
+        said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+        needed.update(_LIBRARY.findall(said.stdout))
+    there = set(archive.getnames())
+    for path in sorted(needed):
+        if path.lstrip("/") not in there:
+            archive.add(Path(path).resolve(), path.lstrip("/"))
+
+
+def _directory(archive: tarfile.TarFile, name: str, owner: int = 0) -> None:
+    member = tarfile.TarInfo(name)
+    member.type = tarfile.DIRTYPE
+    member.mode = 0o1777 if name == "tmp" else 0o755
+    member.uid = member.gid = owner
+    archive.addfile(member)
+
+
+def _text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(text.encode())
+    archive.addfile(member, io.BytesIO(text.encode()))

@@ -1,0 +1,169 @@
+"""Families that are really built and used (SPEC §4): the small one always, those of gigabytes by `./dev test-runtimes`."""
+
+import asyncio
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.conftest import Objects, Workshop, copy_template, sdist
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.runtimes.image_map import read_images
+from trainshed.runtimes.interpreters import Interpreters
+from trainshed.runtimes.port import PreparedRuntime
+from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.runtimes.sheet import format_minor, parse_minor
+
+_CACHE = Path(
+    os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"
+)
+_LARGE = [
+    ("xgboost", "3.2", ""),
+    ("xgboost", "1.1", "3.7"),
+    ("pytorch", "2.13", ""),
+    ("tensorflow", "2.21", ""),
+    ("tensorflow", "2.11", "3.10"),
+    ("tensorflow", "2.6", "3.7"),
+    ("tensorflow", "1.15", "3.7"),
+    ("scikit-learn", "0.23", "3.7"),
+]
+"""Family, version, Python ("" = the one that it is at home on)."""
+_TRAINING = {
+    "tensorflow": """
+import tensorflow as tf
+weights = tf.Variable([0.0])
+for _ in range(200):
+    with tf.GradientTape() as tape:
+        loss = (weights * 2.0 - 6.0) ** 2
+    weights.assign_sub(0.05 * tape.gradient(loss, weights))
+print(round(float(weights.numpy()[0]), 3), tf.__version__)
+""",
+    "tensorflow 1.15": """
+import tensorflow as tf
+weights = tf.Variable([0.0])
+train = tf.train.GradientDescentOptimizer(0.05).minimize((weights * 2.0 - 6.0) ** 2)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(200):
+        session.run(train)
+    print(round(float(session.run(weights)[0]), 3), tf.__version__)
+""",
+    "pytorch": """
+import torch
+weights = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.SGD([weights], lr=0.05)
+for _ in range(200):
+    optimizer.zero_grad()
+    ((weights * 2 - 6) ** 2).sum().backward()
+    optimizer.step()
+print(round(weights.item(), 3), torch.__version__)
+""",
+    "xgboost": """
+import numpy, xgboost
+points = numpy.arange(20.0).reshape(20, 1)
+model = xgboost.XGBRegressor(n_estimators=50, max_depth=2).fit(points, points[:, 0])
+print(float(model.predict(points[3:4])[0]), xgboost.__version__)
+""",
+    "scikit-learn": """
+import numpy, sklearn
+from sklearn.linear_model import LinearRegression
+points = numpy.arange(4.0).reshape(4, 1)
+print(round(float(LinearRegression().fit(points, points[:, 0] * 3).coef_[0]), 3), sklearn.__version__)
+""",
+}
+"""A public-style training loop per family, which ends at 3.0 or near it."""
+
+
+def _prepare(cache: Path, choice: RuntimeChoice, said: list[str]) -> PreparedRuntime:
+    runtimes = LocalRuntimes(cache, Objects(), now=time.monotonic_ns)
+    try:
+        return asyncio.run(runtimes.prepare(choice, (), said.append))
+    finally:
+        runtimes.close()
+
+
+def _content(prepared: PreparedRuntime) -> dict[str, str]:
+    lines = (Path(prepared.template).parent / "content.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines)
+
+
+def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: Path) -> None:
+    """SPEC §4: old runtimes for real, where an interpreter is found."""
+    (sheet,) = (each for each in FAMILIES if each.family == "python")
+    (release,) = sheet.releases
+    found = Interpreters(_CACHE / "interpreters.json").found()
+    oldest = format_minor(min(each for each in found if release.runs_on(each)))
+    prepared = _prepare(_CACHE, RuntimeChoice("python", "", oldest), [])
+    assert copy_template(prepared, tmp_path).run("python3", str(sheet.smoke)).returncode == 0
+    assert {"pip", "google-cloud-storage", "cloudml-hypertune"} <= set(_content(prepared))
+    assert not prepared.intercept
+
+
+def test_an_operators_settings_reach_the_choice(tmp_path: Path) -> None:
+    """SPEC §4: the image map, and builds for GPUs where there is one."""
+    entries = read_images([{"pattern": "python:3.*", "runtime": "python"}])
+    settings = RuntimeSettings(image_map=entries, has_gpu=lambda: True)
+    runtimes = LocalRuntimes(tmp_path, Objects(), settings, now=time.monotonic_ns)
+    gpu = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
+    answers = [runtimes.catalog.for_image(uri) for uri in ("python:3.11", gpu)]
+    runtimes.close()
+    assert [a.version if isinstance(a, RuntimeChoice) else a for a in answers] == [
+        "",
+        "2.13+cuda13",
+    ]
+
+
+def test_what_an_environment_holds_is_recorded_with_it(workshop: Workshop) -> None:
+    """SPEC §4: ranges are asked for; the versions that were taken can be read afterwards."""
+    content = _content(workshop.base)
+    replica = copy_template(workshop.base, workshop.cache.parent / "recorded")
+    for name in ("numpy", "scikit-learn", "google-cloud-storage"):
+        code = f"import importlib.metadata as m; print(m.version({name!r}))"
+        assert replica.python(code) == content[name]
+
+
+def test_storage_is_intercepted_where_a_package_of_the_job_needs_it(workshop: Workshop) -> None:
+    """SPEC §3: gs:// through tf.io.gfile, also where a job brings TensorFlow itself."""
+    setup = "from setuptools import setup\nsetup(name='bringer', version='0.1', packages=['tensorflow'])\n"
+    uri = "gs://bucket/bringer-0.1.tar.gz"
+    workshop.objects.content[uri] = sdist("bringer", setup, {"tensorflow/__init__.py": ""})
+    assert not workshop.base.intercept
+    assert workshop.prepare(uri).intercept
+
+
+@pytest.mark.runtimes
+@pytest.mark.parametrize(("family", "version", "python"), _LARGE)
+def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path) -> None:
+    """SPEC §4: environments of every framework, of the day's versions and of old ones, run programs unmodified."""
+    runtimes = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    choice = runtimes.catalog.named(family, version, python)
+    runtimes.close()
+    if not isinstance(choice, RuntimeChoice):
+        pytest.skip(f"{family} {version} is NOT tested: {choice.reason}")
+    if python and choice.python_version != python:
+        pytest.skip(
+            f"{family} {version} is NOT tested: there is no Python {python} on this machine"
+        )
+    said: list[str] = []
+    prepared = _prepare(_CACHE, choice, said)
+    replica = copy_template(prepared, tmp_path)
+    # A second preparation has nothing to do.
+    started = time.perf_counter()
+    again = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    assert again.ready(choice, ()) == prepared
+    assert time.perf_counter() - started < 1
+    again.close()
+    program = _TRAINING.get(f"{family} {version}") or _TRAINING[family]
+    number, framework = replica.python(program).splitlines()[-1].split()
+    assert float(number) == pytest.approx(3.0, abs=0.3)
+    assert parse_minor(framework) == parse_minor(version)
+    sheet = sheet_of(family)
+    assert sheet is not None
+    release = sheet.release(version)
+    assert release is not None
+    content = _content(prepared)
+    assert all(re.sub(r"[._]", "-", name) in content for name in sheet.provides(release))
+    assert prepared.intercept == (family == "tensorflow")

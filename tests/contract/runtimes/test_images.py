@@ -1,0 +1,258 @@
+"""Container images on this machine, through each tool that is here: found, unpacked once, described (SPEC §3, §4)."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.contract.runtimes.rootfs import with_programs
+from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.runtimes.images.contained import Contained
+from trainshed.runtimes.images.service import Images, ImageSettings, Unpacked
+from trainshed.runtimes.port import BuildFailed, PackageFailed
+
+CHANGES = (
+    'ENTRYPOINT ["/bin/sh", "-c"]',
+    'CMD ["id"]',
+    'ENV GREETING="hello there"',
+    "WORKDIR /home/ada",
+    "USER ada",
+)
+
+
+@dataclass
+class Shop:
+    """A tool with a store of its own, and a shelf. `environ`: what the tool runs in."""
+
+    name: str
+    environ: dict[str, str]
+    shelf: Path
+    tar: Path
+    opened: list[Images] = field(default_factory=list[Images])
+
+    def tool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.name, *arguments],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def make(self, reference: str, *changes: str) -> str:
+        """Import the root file system under that name; the image's id."""
+        options = [f"--change={change}" for change in changes]
+        if self.name == "podman" and os.geteuid():
+            # A user without further users of his own, as on most test machines.
+            options.insert(0, "--storage-opt=vfs.ignore_chown_errors=true")
+            done = self.tool(options[0], "import", *options[1:], str(self.tar), reference)
+        else:
+            done = self.tool("import", *options, str(self.tar), reference)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().removeprefix("sha256:")
+
+    def images(self, pull: str = "missing", **environ: str) -> Images:
+        """As a service that has just started."""
+        opened = Images(
+            self.shelf,
+            ImageSettings(self.name, pull),
+            now=time.monotonic_ns,
+            environ=self.environ | environ,
+        )
+        self.opened.append(opened)
+        return opened
+
+
+def prepare(images: Images, reference: str, hear: Callable[[str], None] = print) -> Unpacked:
+    return asyncio.run(images.prepare(reference, hear))
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("rootfs") / "root.tar"
+    with_programs(place)
+    return place
+
+
+@pytest.fixture(params=["podman", "docker"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Iterator[Shop]:
+    name = str(request.param)
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed: images are NOT tested with it")
+    environ = dict(os.environ) | {"HOME": str(tmp_path / "home")}
+    (tmp_path / "home").mkdir()
+    # Sockets of rootless podman lie in a directory whose name must be short.
+    environ.pop("XDG_RUNTIME_DIR", None)
+    if name == "podman":
+        storage = tmp_path / "storage.conf"
+        storage.write_text(
+            '[storage]\ndriver = "vfs"\n'
+            f'graphroot = "{tmp_path}/store"\nrunroot = "{tmp_path}/run"\n'
+            f'rootless_storage_path = "{tmp_path}/store"\n'
+        )
+        environ["CONTAINERS_STORAGE_CONF"] = str(storage)
+    found = Shop(name, environ, tmp_path / "cache" / "images", tar)
+    ready = found.tool("info" if name == "podman" else "version")
+    if ready.returncode:
+        pytest.skip(f"{name} does not work here, images are NOT tested with it: {ready.stderr}")
+    yield found
+    for opened in found.opened:
+        opened.close()
+    if name == "docker":
+        return
+    found.tool("rmi", "--all", "--force")
+    # Rootless, the store holds files of users that only podman can become.
+    if os.geteuid():
+        found.tool("unshare", "rm", "-rf", str(tmp_path / "store"))
+
+
+@pytest.fixture
+def reference(shop: Shop) -> Iterator[str]:
+    name = f"localhost/trainshed-test-{os.getpid()}:1"
+    yield name
+    shop.tool("rmi", "--force", name)
+
+
+def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, reference: str) -> None:
+    """SPEC §3: its entry point, command, variables, directory and user are the program's."""
+    identity = shop.make(reference, *CHANGES)
+    said: list[str] = []
+    image = prepare(shop.images(), reference, said.append).image
+    assert image.digest == identity
+    assert image.entrypoint == ("/bin/sh", "-c")
+    assert image.command == ("id",)
+    assert ("GREETING", "hello there") in image.environ
+    assert (image.workdir, image.user) == ("/home/ada", "ada")
+    root = Path(image.root)
+    assert (root / "bin/sh").stat().st_mode & 0o111
+    assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
+    assert (root / "etc/passwd").read_text().startswith("root:")
+    # As root files belong to whom the image says, else to the service's own user.
+    expected = 1000 if os.geteuid() == 0 else os.geteuid()
+    assert (root / "home/ada").stat().st_uid == expected
+    assert any(line.startswith(f"Unpacking {reference}, ") for line in said)
+    assert said[-1].startswith("The image is unpacked: ")
+    # What becomes root in an image must not be within reach of other users of the machine.
+    assert shop.shelf.stat().st_mode & 0o077 == 0
+
+
+def test_it_is_unpacked_once_and_then_ready_at_once(shop: Shop, reference: str) -> None:
+    """SPEC §4: the same again starts with nothing to install."""
+    shop.make(reference, *CHANGES)
+    images = shop.images()
+    assert images.ready(reference) is None
+    first = prepare(images, reference)
+    if images.ready(reference) is not None:
+        assert images.ready(reference) == first
+    else:
+        # Docker's store is closed to this user: it is asked, and then nothing is unpacked again.
+        assert shop.name == "docker"
+    said: list[str] = []
+    assert prepare(images, reference, said.append) == first
+    assert said == []
+    assert shop.tool("ps", "--all", "--quiet").stdout == ""
+
+
+def test_many_jobs_at_once_unpack_it_once(shop: Shop, reference: str) -> None:
+    """SPEC §4: built once."""
+    shop.make(reference, *CHANGES)
+    images, said = shop.images(), list[str]()
+
+    async def all_of_them() -> list[Unpacked]:
+        return await asyncio.gather(*(images.prepare(reference, said.append) for _ in range(5)))
+
+    assert len({each.image.root for each in asyncio.run(all_of_them())}) == 1
+    assert len(set(said)) <= 3, said
+
+
+def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, reference: str) -> None:
+    """SPEC §3: what was built last is what runs."""
+    shop.make(reference, *CHANGES)
+    images = shop.images()
+    prepare(images, reference)
+    shop.make(reference, 'CMD ["pwd"]')
+    assert images.ready(reference) is None
+    changed = prepare(images, reference).image
+    assert (changed.entrypoint, changed.command) == ((), ("pwd",))
+
+
+def test_an_unpacked_image_needs_no_tool_any_more(shop: Shop, reference: str) -> None:
+    """SPEC §4."""
+    shop.make(reference, *CHANGES)
+    first = prepare(shop.images(), reference)
+    without = shop.images(PATH="/nonexistent")
+    assert without.refusal(reference) == ""
+    said: list[str] = []
+    assert prepare(without, reference, said.append) == first
+    assert "is used as it was unpacked before" in said[-1]
+    assert without.ready(reference) == first
+
+
+def test_an_unpacked_image_may_be_gone_from_the_tool(shop: Shop, reference: str) -> None:
+    """SPEC §4: what is built once is kept."""
+    shop.make(reference, *CHANGES)
+    images = shop.images()
+    first = prepare(images, reference)
+    shop.tool("rmi", "--force", reference)
+    assert prepare(images, reference) == first
+
+
+def test_an_image_that_is_not_here_says_how_to_have_it(shop: Shop) -> None:
+    """SPEC §2.1: what cannot be fetched fails the job with the cause."""
+    with pytest.raises(PackageFailed) as failed:
+        prepare(shop.images(), "localhost/there-is-none:1")
+    assert f"{shop.name} has none of that name here" in str(failed.value)
+    assert f"{shop.name} load" in str(failed.value)
+
+
+def test_a_registry_that_does_not_answer_is_told_with_the_tools_words(shop: Shop) -> None:
+    """SPEC §2.1: the service's trouble, which is tried again."""
+    with pytest.raises(BuildFailed, match="connection refused"):
+        # Nobody listens at the discard port.
+        prepare(shop.images(), "127.0.0.1:9/there/is-none:1")
+
+
+def test_without_a_tool_an_image_is_refused_with_the_reason(shop: Shop) -> None:
+    """SPEC §4: refused at create."""
+    images = shop.images(PATH="/nonexistent")
+    images.search()
+    with pytest.raises(BuildFailed, match="was not found on the service's PATH"):
+        prepare(images, "localhost/there-is-none:1")
+    assert "was not found on the service's PATH" in images.refusal("localhost/there-is-none:1")
+    assert "is not an image name" in images.refusal("localhost/There-Is:1")
+
+
+def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
+    shop: Shop, reference: str
+) -> None:
+    """SPEC §2.1."""
+
+    class Nothing:
+        def open(self, uri: str) -> object:
+            raise FileNotFoundError(uri)
+
+        def fingerprint(self, uri: str) -> str:
+            raise FileNotFoundError(uri)
+
+    choice = RuntimeChoice(CONTAINER, "", "", image=reference)
+    contained = Contained(shop.images(), Nothing())  # pyright: ignore[reportArgumentType] -- nothing is opened
+    assert contained.ready(choice, ("gs://b/p.tar.gz",)) is None
+    with pytest.raises(PackageFailed, match=r"gs://b/p.tar.gz does not exist"):
+        asyncio.run(contained.prepare(choice, ("gs://b/p.tar.gz",), None))
+
+
+@as_root_only
+def test_all_of_it_as_an_ordinary_user() -> None:
+    """SPEC §4: rootless too."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed: images are NOT tested as an ordinary user")
+    few = "podman and (all_that_it_says or once_and_then or how_to_have_it)"
+    run_as_nobody("-k", few, str(Path(__file__)), timeout=300)

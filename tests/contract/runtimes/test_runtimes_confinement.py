@@ -1,0 +1,132 @@
+"""Setup scripts of users run apart from the service and from other jobs (SPEC §3, DESIGN §3.9)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.runtimes.conftest import Workshop, sdist
+from trainshed.replica import sandbox
+from trainshed.runtimes.confinement import Confinement
+from trainshed.runtimes.port import PackageFailed
+
+_PRYING = """
+import json, os, pathlib, subprocess, sys
+from setuptools import setup
+
+def tried(work):
+    try:
+        return str(work())
+    except OSError as failure:
+        return "refused: " + type(failure).__name__
+
+data, cache, base = {places!r}
+facts = {{
+    "secret": tried(lambda: pathlib.Path(data, "secret").read_text()),
+    "data": tried(lambda: os.listdir(data)),
+    "cache": tried(lambda: sorted(os.listdir(cache))),
+    "written to the base": tried(lambda: pathlib.Path(base, "lib", "planted").write_text("x")),
+    "written to the cache": tried(lambda: pathlib.Path(cache, "packages", "planted").write_text("x")),
+    "environ": dict(os.environ),
+    "home": os.path.expanduser("~"),
+    "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
+    "uids": pathlib.Path("/proc/self/uid_map").read_text().split(),
+}}
+pathlib.Path("prying").mkdir(exist_ok=True)
+pathlib.Path("prying/__init__.py").touch()
+pathlib.Path("prying/facts.json").write_text(json.dumps(facts))
+setup(name="prying", version="0.1", packages=["prying"], package_data={{"prying": ["facts.json"]}})
+"""
+
+
+@pytest.fixture(scope="module")
+def level(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The strongest level of this machine; nothing can be kept apart without namespaces."""
+    found, refused = sandbox.probe(str(tmp_path_factory.mktemp("probe")))
+    if found in ("", "session"):
+        pytest.skip(f"no namespaces here: {refused}")
+    return found
+
+
+def _facts(workshop: Workshop) -> dict[str, Any]:
+    base = Path(workshop.base.template).parent
+    places = (str(workshop.data), str(workshop.cache), str(base))
+    workshop.objects.content["gs://b/prying.tar.gz"] = sdist(
+        "prying", _PRYING.format(places=places), {}
+    )
+    layer = Path(workshop.prepare("gs://b/prying.tar.gz").template).parent
+    (told,) = layer.glob("lib/python3*/site-packages/prying/facts.json")
+    return json.loads(told.read_text())
+
+
+def test_a_setup_script_sees_and_changes_nothing_of_the_service(
+    workshop: Workshop, level: str
+) -> None:
+    facts = _facts(workshop)
+    assert facts["secret"].startswith("refused")
+    assert facts["data"] == "[]" or facts["data"].startswith("refused")
+    assert facts["written to the base"].startswith("refused")
+    assert facts["written to the cache"].startswith("refused")
+    assert not list(workshop.cache.rglob("planted"))
+    assert int(facts["processes"]) < 20
+    if level == "own-user":
+        assert facts["uids"][1] != "0"
+
+
+def test_a_setup_script_has_a_home_of_its_own(workshop: Workshop) -> None:
+    """Holds with and without namespaces; the directory is gone when the layer is built."""
+    facts = _facts(workshop)
+    assert ".build/home" in facts["home"]
+    assert ".build/tmp" in facts["environ"]["TMPDIR"]
+    assert not list(workshop.cache.glob("layers/*/.build"))
+
+
+def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> None:
+    """What a script leaves behind is read by the service, which may read more than the script."""
+    secret = workshop.data / "secret"
+    workshop.objects.content["gs://b/linking.tar.gz"] = sdist(
+        "linking",
+        "import os, sys, glob\n"
+        "from setuptools import setup\n"
+        "from setuptools.command.build_py import build_py\n"
+        "class Plant(build_py):\n"
+        "    def run(self):\n"
+        "        super().run()\n"
+        "        for site in glob.glob(os.environ['TMPDIR'] + '/../../lib/python3*/site-packages'):\n"
+        "            os.makedirs(site + '/bin', exist_ok=True)\n"
+        f"            os.symlink({str(secret)!r}, site + '/bin/stolen')\n"
+        "            os.symlink('/etc', site + '/etc-1.0.dist-info')\n"
+        "setup(name='linking', version='0.1', py_modules=['linking'], cmdclass={'build_py': Plant})\n",
+        {"linking.py": "x = 1\n"},
+    )
+    mode = Path("/etc").stat().st_mode
+    prepared = workshop.prepare("gs://b/linking.tar.gz")
+    layer = Path(prepared.template).parent
+    (planted,) = layer.glob("lib/python3*/site-packages/etc-1.0.dist-info")
+    assert planted.is_symlink()
+    assert not (layer / "scripts" / "stolen").exists()
+    assert Path("/etc").stat().st_mode == mode
+
+
+def test_a_level_that_is_demanded_and_does_not_work_is_no_level_below(tmp_path: Path) -> None:
+    """SPEC §3: refused instead of silently weakened."""
+    impossible = "user" if os.geteuid() == 0 else "own-user"
+    confinement = Confinement(str(tmp_path), (), (), (), (impossible,))
+    confinement.prepare()
+    command = confinement.command([sys.executable, "-c", "print('ran')"])
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert "ran" not in answer.stdout
+    assert "cannot be installed apart" in answer.stderr
+
+
+def test_a_package_that_cannot_be_built_says_why(workshop: Workshop) -> None:
+    workshop.objects.content["gs://b/broken.tar.gz"] = sdist(
+        "broken", "raise SystemExit('no!')", {}
+    )
+    with pytest.raises(PackageFailed, match="no!"):
+        workshop.prepare("gs://b/broken.tar.gz")

@@ -1,0 +1,136 @@
+"""What a program in a container image is started with (SPEC §3, facts §3.5)."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import pytest
+
+from tests.unit.jobs import job
+from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, ml_job, package
+from trainshed.controller.launching import Launching, launch_plans
+from trainshed.core.launch import ImageRoot, LaunchPlan
+from trainshed.core.lifecycle.records import Replica
+from trainshed.core.names import ReplicaId
+from trainshed.core.specs.ml import parse_job
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.engines.port import Slot
+from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
+
+PRIMARY = ReplicaId(0, 0)
+IMAGE = Image(
+    root="/cache/images/abc/root",
+    digest="abc",
+    entrypoint=("python", "train.py"),
+    command=("--epochs", "$(EPOCHS)"),
+    environ=(("PATH", "/opt/bin:/bin"), ("EPOCHS", "3"), ("CLOUD_ML_REGION", "moon")),
+    workdir="/app",
+    user="ada",
+)
+CMD_ONLY = dataclasses.replace(IMAGE, entrypoint=(), command=("python", "train.py"))
+NOTHING = dataclasses.replace(IMAGE, entrypoint=(), command=())
+
+
+def vertex(request: Request) -> JobSpec:
+    return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes()).spec
+
+
+def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
+    program = spec.pool(0).program
+    prepared = {(program.runtime, program.package_uris): PreparedRuntime("", image=image)}
+    replicas = (Replica(PRIMARY, node="node", incarnation=1),)
+    subject = dataclasses.replace(job(1), spec=spec, replicas=replicas, attempt=1)
+    slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
+    return launch_plans(subject, slots, prepared, Launching(), {PRIMARY: 1})[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "argv"),
+    [
+        ({}, ("python", "train.py", "--epochs", "$(EPOCHS)")),
+        ({"args": ["--lr", "1"]}, ("python", "train.py", "--lr", "1")),
+        ({"command": ["sh"]}, ("sh",)),
+        ({"command": ["sh", "-c"], "args": ["x"]}, ("sh", "-c", "x")),
+        (
+            {"args": ["$(EPOCHS)", "$(NONE)", "$$(EPOCHS)"]},
+            ("python", "train.py", "3", "$(NONE)", "$(EPOCHS)"),
+        ),
+    ],
+    ids=["neither", "args", "command", "both", "expanded"],
+)
+def test_the_jobs_command_and_arguments_take_the_place_of_the_images(
+    given: Mapping[str, object], argv: tuple[str, ...]
+) -> None:
+    """Facts §3.5: command replaces ENTRYPOINT and drops CMD, args replace CMD. What the image says is taken as it is."""
+    assert plan(vertex(custom_job(container(**given)))).argv == argv
+
+
+def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> None:
+    """SPEC §3, facts §3.4: `$(VAR)` sees all that were set before."""
+    env = [
+        {"name": "SHOWN", "value": "$(EPOCHS) in $(CLOUD_ML_REGION)"},
+        {"name": "PATH", "value": "/mine:$(PATH)"},
+    ]
+    environ = dict(plan(vertex(custom_job(container(env=env)))).environ)
+    assert environ["EPOCHS"] == "3"
+    assert environ["CLOUD_ML_REGION"] == "us-central1"
+    assert environ["SHOWN"] == "3 in us-central1"
+    assert environ["PATH"] == "/mine:/opt/bin:/bin"
+
+
+def test_the_images_files_directory_and_user_are_the_programs() -> None:
+    """SPEC §3."""
+    found = plan(vertex(custom_job(container())))
+    assert found.image == ImageRoot("/cache/images/abc/root", "/app", "ada")
+    assert found.python_template == ""
+
+
+def test_an_ml_job_directory_follows_the_images_own_command() -> None:
+    """SPEC §1.1, §3: `--job-dir PATH` as two arguments after all others; `$(VAR)` is text in an `ml` job."""
+    request = ml_job(
+        masterConfig={"imageUri": "gcr.io/p/i:1"},
+        jobDir="gs://bucket/job",
+        packageUris=None,
+        pythonModule=None,
+        runtimeVersion=None,
+        pythonVersion=None,
+    )
+    spec = parse_job(request, runtimes=FakeRuntimes()).spec
+    assert plan(spec).argv == (
+        "python",
+        "train.py",
+        "--epochs",
+        "$(EPOCHS)",
+        "--job-dir",
+        "gs://bucket/job",
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "argv"),
+    [
+        (IMAGE, ("python", "train.py", "--lr", "0.1")),
+        (CMD_ONLY, ("python", "train.py", "--lr", "0.1")),
+    ],
+)
+def test_parameters_of_a_trial_reach_a_program_that_stands_in_cmd(
+    image: Image, argv: tuple[str, ...]
+) -> None:
+    """SPEC §3: trial hyperparameters as `--name value`; they replace an image's arguments, never its program."""
+    spec = vertex(custom_job(container(args=["--lr", "0.1"])))
+    assert plan(dataclasses.replace(spec, trial="1"), image).argv == argv
+
+
+def test_an_image_without_a_program_says_what_to_set() -> None:
+    """SPEC §2.1: the user's mistake, with what to do."""
+    with pytest.raises(PackageFailed, match=r"neither ENTRYPOINT nor CMD.*set the command"):
+        plan(vertex(custom_job(container())), NOTHING)
+
+
+def test_packages_are_installed_by_the_images_python_before_the_module_starts() -> None:
+    """SPEC §3: packages installed first, in order, then `python3 -m MODULE`."""
+    uris = ["gs://bucket/one.tar.gz", "gs://bucket/two.whl"]
+    argv = plan(vertex(custom_job(package(packageUris=uris, args=["--x", "1"])))).argv
+    assert argv[:2] == ("python3", "-c")
+    compile(argv[2], "executor", "exec")
+    assert argv[3:] == (*uris, "--", "python3", "-m", "trainer.task", "--x", "1")

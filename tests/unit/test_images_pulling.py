@@ -1,0 +1,153 @@
+"""When an image is fetched from its registry, and what counts where that fails (SPEC §4)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from trainshed.runtimes.images.pulling import ALWAYS, MISSING, NEVER, Pulling
+from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
+from trainshed.runtimes.port import BuildFailed, PackageFailed
+
+MINUTE = 60 * 10**9
+LATEST = "registry.example.org/team/trainer:latest"
+VERSION = "registry.example.org/team/trainer:1"
+HERE = ImageConfig("a" * 64)
+NEWER = replace(HERE, id="b" * 64)
+
+
+@dataclass
+class Shop:
+    """A tool with one image here and one at the registry; None = there is none."""
+
+    here: ImageConfig | None = None
+    there: ImageConfig | None = None
+    failure: ToolFailed = field(default_factory=lambda: ToolFailed("the registry is silent"))
+    pulls: int = 0
+    name: str = "podman"
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def inspect(self, reference: str) -> ImageConfig | None:
+        return self.here
+
+    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
+        self.pulls += 1
+        if self.there is None:
+            raise self.failure
+        self.here = self.there
+
+    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
+        raise AssertionError("nothing is exported here")
+
+    def close(self) -> None: ...
+
+
+class Counter:
+    """Has an operator's policy, and a clock that stands still unless it is moved."""
+
+    def __init__(self, policy: str) -> None:
+        self.now = 0
+        self.said: list[str] = []
+        self.pulling = Pulling(policy, lambda: self.now)
+
+    def get(
+        self, shop: Shop, reference: str, *, can_do_without: bool = False
+    ) -> ImageConfig | None:
+        return self.pulling.get(shop, reference, self.said.append, can_do_without=can_do_without)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reference", "pulls"),
+    [
+        (MISSING, VERSION, 0),
+        (MISSING, LATEST, 1),
+        (MISSING, "trainer", 0),
+        (MISSING, "localhost/trainer:latest", 0),
+        (ALWAYS, VERSION, 1),
+        (ALWAYS, "trainer", 1),
+        (NEVER, LATEST, 0),
+        (ALWAYS, f"{VERSION}@sha256:{'a' * 64}", 0),
+    ],
+)
+def test_an_image_that_is_here_is_asked_about_only_where_it_may_have_moved(
+    policy: str, reference: str, pulls: int
+) -> None:
+    """SPEC §4: what is here starts at once; `latest` of a registry is looked up."""
+    shop = Shop(here=HERE, there=NEWER)
+    assert Counter(policy).get(shop, reference) == (NEWER if pulls else HERE)
+    assert shop.pulls == pulls
+
+
+def test_an_image_that_is_not_here_is_pulled() -> None:
+    """SPEC §4."""
+    counter, shop = Counter(MISSING), Shop(there=NEWER)
+    assert counter.get(shop, VERSION) == NEWER
+    assert counter.said == [f"Pulling {VERSION} with podman."]
+
+
+def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_that_is_told() -> (
+    None
+):
+    """SPEC §4: a machine without a network runs what it has."""
+    counter, shop = Counter(MISSING), Shop(here=HERE)
+    assert counter.get(shop, LATEST) == HERE
+    assert "the registry is silent. What is here is used" in counter.said[-1]
+
+
+def test_a_registry_is_not_asked_for_every_replica() -> None:
+    """SPEC §8: a restart takes milliseconds."""
+    counter, shop = Counter(MISSING), Shop(here=HERE, there=NEWER)
+    counter.get(shop, LATEST)
+    assert not counter.pulling.is_due(LATEST)
+    counter.now += 2 * MINUTE
+    assert counter.pulling.is_due(LATEST)
+
+
+def test_a_silent_registry_is_left_alone_for_longer() -> None:
+    """SPEC §8."""
+    counter, shop = Counter(MISSING), Shop(here=HERE)
+    counter.get(shop, LATEST)
+    counter.now += 2 * MINUTE
+    assert not counter.pulling.is_due(LATEST)
+    counter.now += 10 * MINUTE
+    assert counter.pulling.is_due(LATEST)
+
+
+def test_who_wants_the_registry_always_gets_no_older_image() -> None:
+    """SPEC §4."""
+    with pytest.raises(BuildFailed, match="the registry is silent"):
+        Counter(ALWAYS).get(Shop(here=HERE), VERSION)
+
+
+@pytest.mark.parametrize(("final", "kind"), [(True, PackageFailed), (False, BuildFailed)])
+def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exception]) -> None:
+    """SPEC §2.1: a wrong name is the user's mistake; a registry that cannot be reached the service's trouble, which is
+    tried again."""
+    shop = Shop(failure=ToolFailed("manifest unknown", final=final))
+    with pytest.raises(kind) as failed:
+        Counter(MISSING).get(shop, VERSION)
+    assert f"The image {VERSION} could not be pulled with podman: manifest unknown." in str(
+        failed.value
+    )
+    assert "podman load" in str(failed.value)
+    assert "setting images" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reference", "why"),
+    [(NEVER, VERSION, "image_pull"), (MISSING, "localhost/trainer:1", "of no registry")],
+)
+def test_what_is_never_pulled_must_be_here(policy: str, reference: str, why: str) -> None:
+    """SPEC §4."""
+    shop = Shop(there=NEWER)
+    with pytest.raises(PackageFailed, match=why):
+        Counter(policy).get(shop, reference)
+    assert shop.pulls == 0
+    assert Counter(policy).get(shop, reference, can_do_without=True) is None
+
+
+def test_an_image_that_was_unpacked_before_does_without_its_registry() -> None:
+    """SPEC §4: what is built once is kept."""
+    assert Counter(MISSING).get(Shop(), VERSION, can_do_without=True) is None

@@ -1,0 +1,71 @@
+"""What an image reference says by itself (SPEC §3, §4)."""
+
+import pytest
+
+from trainshed.runtimes.images.references import (
+    fault_of,
+    is_local,
+    is_pinned,
+    names_registry,
+    tag_of,
+)
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("reference", "tag"),
+    [
+        ("trainer", "latest"),
+        ("trainer:2", "2"),
+        ("host:5000/team/trainer", "latest"),
+        ("host:5000/team/trainer:V1.0_x", "V1.0_x"),
+        (f"gcr.io/p/trainer@{DIGEST}", ""),
+        (f"gcr.io/p/trainer:1@{DIGEST}", ""),
+    ],
+)
+def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -> None:
+    """SPEC §4: a digest never changes, a tag may."""
+    assert tag_of(reference) == tag
+    assert is_pinned(reference) == (not tag)
+    assert fault_of(reference) == ""
+
+
+@pytest.mark.parametrize(
+    ("reference", "registry", "local"),
+    [
+        ("trainer", False, False),
+        ("team/trainer", False, False),
+        ("localhost/trainer", False, True),
+        ("localhost:5000/trainer", True, False),
+        ("gcr.io/p/trainer", True, False),
+        ("host:5000/trainer", True, False),
+    ],
+)
+def test_a_registry_is_told_from_a_part_of_the_name(
+    reference: str, registry: bool, local: bool
+) -> None:
+    """SPEC §4: only who names a registry is asked about there before what is here is used."""
+    assert (names_registry(reference), is_local(reference)) == (registry, local)
+
+
+@pytest.mark.parametrize(
+    ("reference", "named"),
+    [
+        ("gcr.io/Project/trainer", "'Project'"),
+        ("gcr.io/p//trainer", "''"),
+        ("trainer:a b", "'a b'"),
+        ("trainer:", "''"),
+        ("trainer@sha256:abc", "sha256"),
+        ("-x", "'-x'"),
+        ("", "''"),
+        ("ho_st.io:x/trainer", "'ho_st.io:x'"),
+    ],
+)
+def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(
+    reference: str, named: str
+) -> None:
+    """SPEC §1.4: an invalid request is refused at once, and says what is wrong."""
+    fault = fault_of(reference)
+    assert repr(reference) in fault
+    assert named in fault

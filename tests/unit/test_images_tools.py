@@ -1,0 +1,163 @@
+"""Which tool gets images, and what is said where none works (SPEC §4). The tools are scripts that play podman or docker."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes.images.commands import Commands, essence
+from trainshed.runtimes.images.tool import ToolFailed
+from trainshed.runtimes.images.tools import Tools
+
+STORE = {"graphRoot": "/var/lib/images", "graphDriverName": "overlay"}
+WORKS = json.dumps({"store": STORE, "host": {"idMappings": {}}})
+NO_DAEMON = "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is it running?"
+
+
+def program(directory: Path, name: str, script: str) -> None:
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def tools(directory: Path, wanted: str = "auto") -> Tools:
+    directory.mkdir(exist_ok=True)
+    found = Tools(wanted, {"PATH": str(directory)}, time.monotonic_ns)
+    found.search()
+    return found
+
+
+def test_podman_is_taken_if_it_works(tmp_path: Path) -> None:
+    """SPEC §4: with podman or docker, custom images run."""
+    program(tmp_path, "podman", f"echo '{WORKS}'")
+    found = tools(tmp_path)
+    tool = found.tool()
+    assert tool is not None
+    assert tool.name == "podman"
+    assert found.missing() == ""
+
+
+def test_docker_without_a_daemon_is_no_tool_and_that_is_what_is_said(tmp_path: Path) -> None:
+    """SPEC §4: refused at create with the reason."""
+    program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
+    found = tools(tmp_path)
+    assert found.tool() is None
+    assert "docker is there and says: Cannot connect to the Docker daemon" in found.missing()
+    assert "install podman" in found.missing()
+
+
+def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
+    """SPEC §4."""
+    program(
+        tmp_path,
+        "docker",
+        f"if [ \"$1\" = --version ]; then echo podman version 4; else echo '{WORKS}'; fi",
+    )
+    tool = tools(tmp_path, "docker").tool()
+    assert tool is not None
+    assert tool.name == "podman"
+
+
+def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: Path) -> None:
+    """SPEC §4."""
+    program(tmp_path, "podman", "echo 'Error: no user namespaces' >&2; exit 125")
+    program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
+    said = tools(tmp_path).missing()
+    assert "podman is there and says: no user namespaces." in said
+    assert "docker is there and says: Cannot connect" in said
+
+
+@pytest.mark.parametrize("script", ["echo '{}'", "echo not json", "echo '[]'"])
+def test_a_tool_that_answers_something_else_is_none(tmp_path: Path, script: str) -> None:
+    """SPEC §4."""
+    program(tmp_path, "podman", script)
+    assert "its answer is not understood" in tools(tmp_path).missing()
+
+
+def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
+    """SPEC §4."""
+    said = tools(tmp_path).missing()
+    assert "podman or docker" in said
+    assert "neither was found on the service's PATH" in said
+    assert "Install podman" in said
+
+
+def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
+    """SPEC §4."""
+    program(tmp_path, "podman", f"echo '{WORKS}'")
+    assert "docker (container_tool)" in tools(tmp_path, "docker").missing()
+    none = tools(tmp_path, "none")
+    assert none.tool() is None
+    assert "container_tool" in none.missing()
+
+
+def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
+    """SPEC §4: whoever installs what is missing need not start the service anew."""
+    now = [1]
+    found = Tools("auto", {"PATH": str(tmp_path)}, lambda: now[0])
+    assert found.search() is None
+    program(tmp_path, "podman", f"echo '{WORKS}'")
+    assert not found.is_stale()
+    now[0] += 60 * 10**9
+    assert found.is_stale()
+    assert found.search() is not None
+    assert not found.is_stale()
+
+
+def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    """SPEC §8: whatever waits says why."""
+    program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
+    commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
+    with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
+        commands.ask("info")
+
+
+def test_a_tool_whose_output_nobody_takes_any_more_is_killed(tmp_path: Path) -> None:
+    """SPEC §8: a disk that is full ends the unpacking at once."""
+
+    def take(chunk: bytes) -> None:
+        raise ValueError("full")
+
+    program(tmp_path, "podman", "yes")
+    commands = Commands(str(tmp_path / "podman"), os.environ)
+    with pytest.raises(ValueError, match="full"):
+        commands.pour("export", take=take)
+
+
+def test_nothing_runs_after_the_end_of_the_service(tmp_path: Path) -> None:
+    """SPEC §8."""
+    program(tmp_path, "podman", "sleep 60")
+    commands = Commands(str(tmp_path / "podman"), os.environ)
+    commands.close()
+    with pytest.raises(ToolFailed, match="being stopped"):
+        commands.ask("info")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Error: initializing source: manifest unknown", "initializing source: manifest unknown"),
+        ('time="x" level=warning msg="not shared"\nError: no such host', "no such host"),
+        ('time="x" level=error msg="no subuid ranges \\"found\\""', 'no subuid ranges "found"'),
+        ("Error response from daemon: pull access denied.", "pull access denied"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_told_in_the_words_that_matter(said: str, words: str) -> None:
+    """SPEC §8: typed errors beside the public messages."""
+    assert essence(said) == words
+
+
+@pytest.mark.parametrize(
+    ("said", "final"), [("manifest unknown", True), ("connection refused", False)]
+)
+def test_an_answer_is_told_from_no_answer(tmp_path: Path, said: str, final: bool) -> None:
+    """SPEC §2.1: what the service could not reach is tried again."""
+    program(tmp_path, "podman", f"echo 'Error: {said}' >&2; exit 125")
+    commands = Commands(str(tmp_path / "podman"), os.environ)
+    with pytest.raises(ToolFailed) as failed:
+        commands.follow("pull", "x", tell=lambda line: None)
+    assert failed.value.final == final

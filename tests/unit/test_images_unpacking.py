@@ -1,0 +1,136 @@
+"""Root file systems are unpacked whole, and nothing of them ends up elsewhere (SPEC §3, isolation)."""
+
+import contextlib
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes.images import unpacking
+from trainshed.runtimes.images.unpacking import NoRoom, UnpackingFailed
+
+Members = list[tuple[tarfile.TarInfo, bytes]]
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644
+) -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.linkname, found.mode = kind, link, mode
+    return found
+
+
+def archive(members: Members) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as made:
+        for info, content in members:
+            info.size = len(content)
+            made.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def unpacked(root: Path, data: bytes) -> list[int]:
+    root.mkdir()
+    told: list[int] = []
+
+    def pour(take: Callable[[bytes], None]) -> None:
+        for start in range(0, len(data), 4096):
+            take(data[start : start + 4096])
+
+    unpacking.unpack(root, pour, told.append)
+    return told
+
+
+def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
+    """SPEC §3: a container sees its image."""
+    data = archive(
+        [
+            (member("bin", tarfile.DIRTYPE, mode=0o555), b""),
+            (member("bin/sh", mode=0o755), b"shell"),
+            (member("bin/again", tarfile.LNKTYPE, link="bin/sh"), b""),
+            (member("sh", tarfile.SYMTYPE, link="/bin/sh"), b""),
+            (member("tmp", tarfile.DIRTYPE, mode=0o1777), b""),
+            (member("usr/share/dev/x"), b"no device"),
+        ]
+    )
+    root = tmp_path / "root"
+    told = unpacked(root, data)
+    assert told[-1] == len(data)
+    assert (root / "bin/sh").stat().st_mode & 0o7777 == 0o755
+    assert (root / "bin/again").samefile(root / "bin/sh")
+    assert str((root / "sh").readlink()) == "/bin/sh"
+    assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
+    assert (root / "bin").stat().st_mode & 0o7777 == 0o555
+    assert (root / "usr/share/dev/x").read_bytes() == b"no device"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(member("../outside"), b"x")],
+        [(member("/outside"), b"x")],
+        [(member("way", tarfile.SYMTYPE, link=".."), b""), (member("way/outside"), b"x")],
+        [(member("way", tarfile.SYMTYPE, link="../outside"), b""), (member("way"), b"x")],
+        [(member("way", tarfile.LNKTYPE, link="../victim"), b""), (member("way"), b"x")],
+    ],
+    ids=["up", "absolute", "directory link", "file link", "hard link"],
+)
+def test_no_member_leads_out_of_the_image(tmp_path: Path, members: Members) -> None:
+    """SPEC §3: an image reaches the service's own files as little as its program does."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    with contextlib.suppress(UnpackingFailed):
+        unpacked(tmp_path / "root", archive(members))
+    assert victim.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "victim"]
+
+
+def test_devices_of_an_image_are_left_out(tmp_path: Path) -> None:
+    """SPEC §3: a replica has its assigned devices only."""
+    null = member("null", tarfile.CHRTYPE)
+    null.devmajor, null.devminor = 1, 3
+    data = archive(
+        [(null, b""), (member("dev/null", tarfile.REGTYPE), b"x"), (member("etc/x"), b"y")]
+    )
+    root = tmp_path / "root"
+    unpacked(root, data)
+    unpacking.survey(root, ())
+    assert not (root / "null").exists()
+    assert not (root / "dev/null").exists()
+    assert (root / "etc/x").read_bytes() == b"y"
+
+
+def test_what_reads_buckets_past_every_setting_is_found(tmp_path: Path) -> None:
+    """SPEC §3: gs:// works from inside with tf.io.gfile."""
+    for name in ("usr/lib/python3/dist-packages/tensorflow", "srv/tensorboard", "srv/numpy"):
+        (tmp_path / name).mkdir(parents=True)
+    assert unpacking.survey(tmp_path, ("tensorflow", "numpy")) == {"tensorflow"}
+
+
+@pytest.mark.parametrize(
+    "data", [b"no archive at all", archive([(member("x"), b"x" * 9000)])[:4096]]
+)
+def test_half_an_image_is_none(tmp_path: Path, data: bytes) -> None:
+    """SPEC §4: what is built is whole or not there."""
+    with pytest.raises(UnpackingFailed, match="tar"):
+        unpacked(tmp_path / "root", data)
+
+
+def test_what_the_source_of_the_stream_raises_is_raised(tmp_path: Path) -> None:
+    """SPEC §4."""
+    (tmp_path / "root").mkdir()
+
+    def pour(take: Callable[[bytes], None]) -> None:
+        take(archive([(member("x"), b"x")])[:512])
+        raise ValueError("the tool broke")
+
+    with pytest.raises(ValueError, match="the tool broke"):
+        unpacking.unpack(tmp_path / "root", pour, lambda done: None)
+
+
+def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
+    """SPEC §8: typed errors."""
+    with pytest.raises(NoRoom, match=r"it takes 1,000,000.0 GB unpacked, and .* are free"):
+        unpacking.check_room(tmp_path, 10**15)

@@ -1,0 +1,186 @@
+"""Clearing the cache: what is not used goes, what a program lives in stays (SPEC §4)."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica import leases
+from trainshed.runtimes.clearing import Clearing, Piece
+from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.trees import remove_tree
+
+DAY = 86400 * 10**9
+NOW = 2_000_000_000 * 10**9
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "cache"
+    yield root
+    remove_tree(root)
+
+
+def _put(cache: Path, shelf: str, key: str, *, days: int, base: str = "") -> Path:
+    def fill(draft: Path) -> None:
+        site = draft / "lib" / "python3.11" / "site-packages"
+        site.mkdir(parents=True)
+        (site / "module.py").write_text("x" * 5000)
+        if base:
+            lies_on = cache / "environments" / base / "lib" / "python3.11" / "site-packages"
+            (site / "_trainshed_base.pth").write_text(f"{lies_on}\n")
+
+    path = Shelf(cache / shelf).put(key, fill)
+    _age(path / ".built", days)
+    return path
+
+
+def _age(path: Path, days: int) -> None:
+    at = NOW - days * DAY
+    os.utime(path, ns=(at, at))
+
+
+def _pieces(cache: Path, older_than: int = 30) -> list[Piece]:
+    installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
+    return list(Clearing(cache, installer, now=NOW, older_than=older_than * DAY).pieces())
+
+
+def _going(pieces: list[Piece]) -> list[str]:
+    return [piece.name for piece in pieces if not piece.why]
+
+
+def test_only_what_was_not_used_for_so_long_goes(cache: Path) -> None:
+    old = _put(cache, "environments", "old", days=40)
+    new = _put(cache, "environments", "new", days=20)
+    (piece,) = _pieces(cache)
+    assert (piece.kind, piece.name, piece.why) == ("environment", "old", "")
+    assert piece.bytes >= 5000
+    assert piece.remove()
+    assert not old.exists()
+    assert Shelf(cache / "environments").has("new")
+    assert not Shelf(cache / "environments").has("old")
+    assert new.exists()
+
+
+def test_what_was_used_a_moment_ago_stays_whatever_is_asked(cache: Path) -> None:
+    """It may be about to be started."""
+    path = _put(cache, "environments", "fresh", days=0)
+    assert _pieces(cache, older_than=0) == []
+    _age(path / ".built", 1)
+    assert _going(_pieces(cache, older_than=0)) == ["fresh"]
+
+
+def test_a_use_is_remembered(cache: Path) -> None:
+    _put(cache, "environments", "used", days=40)
+    shelf = Shelf(cache / "environments")
+    shelf.used("used")
+    assert abs(time.time_ns() - shelf.last_used("used")) < 60 * 10**9
+
+
+def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
+    path = _put(cache, "layers", "held", days=40)
+    code = (
+        "import sys; from trainshed.replica import leases; held = leases.hold([sys.argv[1]]);"
+        "print(len(held), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shim:
+        assert shim.stdout is not None
+        assert shim.stdout.readline() == b"1\n"
+        (piece,) = _pieces(cache)
+        assert piece.why == "a program lives in it"
+        assert not piece.remove()
+        # However it ends.
+        shim.kill()
+        shim.wait()
+    (piece,) = _pieces(cache)
+    assert piece.why == ""
+    assert piece.remove()
+    assert not path.exists()
+
+
+def test_places_that_are_nothing_finished_are_held_by_nobody(tmp_path: Path) -> None:
+    assert leases.hold([str(tmp_path), "/nonexistent"]) == []
+
+
+def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> None:
+    _put(cache, "environments", "under", days=40)
+    _put(cache, "environments", "alone", days=40)
+    _put(cache, "layers", "stays", days=1, base="under")
+    _put(cache, "layers", "goes", days=40, base="alone")
+    pieces = _pieces(cache)
+    assert _going(pieces) == ["goes", "alone"]  # A layer before what it lies on.
+    (kept,) = [piece for piece in pieces if piece.why]
+    assert (kept.name, kept.why) == ("under", "a layer that stays lies on it")
+
+
+def test_what_came_into_use_meanwhile_stays(cache: Path) -> None:
+    path = _put(cache, "environments", "again", days=40)
+    (piece,) = _pieces(cache)
+    Shelf(cache / "environments").used("again")
+    assert not piece.remove()
+    assert path.exists()
+
+
+def test_leftovers_of_killed_builders_go_and_those_of_living_ones_stay(cache: Path) -> None:
+    drafts = cache / "layers" / ".drafts"
+    for key in ("dead", "alive"):
+        (drafts / f"{key}.0123abcd" / "half").mkdir(parents=True)
+    (cache / "layers" / ".locks").mkdir()
+    lock = os.open(cache / "layers" / ".locks" / "alive", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    pieces = {piece.name: piece for piece in _pieces(cache)}
+    assert pieces["alive"].why == "it is being built"
+    assert not pieces["alive"].remove()
+    assert pieces["dead"].kind == "half-built layer"
+    assert pieces["dead"].remove()
+    assert [path.name for path in drafts.iterdir()] == ["alive.0123abcd"]
+    os.close(lock)
+
+
+def test_packages_go_by_their_last_use(cache: Path) -> None:
+    for digest, days in (("aa", 40), ("bb", 2)):
+        package = cache / "packages" / digest / "trainer-0.1.tar.gz"
+        package.parent.mkdir(parents=True)
+        package.write_bytes(b"x")
+        _age(package, days)
+    half = cache / "packages" / ".0123456789abcdef"
+    half.write_bytes(b"x")
+    _age(half, 40)
+    pieces = _pieces(cache)
+    assert [piece.kind for piece in pieces] == ["package", "half-fetched package"]
+    assert all(piece.remove() for piece in pieces)
+    assert [path.name for path in (cache / "packages").iterdir()] == ["bb"]
+
+
+def test_downloads_are_cleared_by_uv_itself(cache: Path, tmp_path: Path) -> None:
+    archive = cache / "uv" / "archive-v0" / "abc"
+    (archive / "old_thing-1.0.dist-info").mkdir(parents=True)
+    _age(archive, 40)
+    other = cache / "uv" / "archive-v0" / "def" / "new_thing-1.0.dist-info"
+    other.mkdir(parents=True)
+    _age(other.parent, 2)
+    fake = tmp_path / "uv"
+    fake.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nrm -r {archive}\n')
+    fake.chmod(0o755)
+    installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"}, str(fake))
+    (piece,) = Clearing(cache, installer, now=NOW, older_than=30 * DAY).pieces()
+    assert (piece.kind, piece.name) == ("download", "old-thing")
+    assert piece.remove()
+    assert (tmp_path / "asked").read_text() == "cache clean old-thing\n"
+
+
+def test_a_download_cache_that_an_operator_named_is_his_own(cache: Path, tmp_path: Path) -> None:
+    archive = cache / "uv" / "archive-v0" / "abc"
+    (archive / "old_thing-1.0.dist-info").mkdir(parents=True)
+    _age(archive, 40)
+    shared = {"PATH": "/usr/bin:/bin", "UV_CACHE_DIR": str(tmp_path / "shared")}
+    installer = Installer(cache / "uv", shared)
+    assert list(Clearing(cache, installer, now=NOW, older_than=30 * DAY).pieces()) == []

@@ -1,0 +1,124 @@
+"""Builds under way: once for however many callers, each of whom hears (SPEC §4)."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trainshed.runtimes.flights import Flights
+from trainshed.runtimes.port import Progress
+from trainshed.runtimes.stopping import Stop
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def workers() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+class Build:
+    """A build that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.go = threading.Event()
+        self.stop: Stop | None = None
+
+    def __call__(self, tell: Progress, stop: Stop) -> str:
+        self.count += 1
+        self.stop = stop
+        tell("begun")
+        assert self.go.wait(10)
+        tell("done")
+        return "built"
+
+
+class Ear:
+    """Hears from any thread; `heard` on the loop can wait for a line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+
+    def __call__(self, line: str) -> None:
+        self._loop.call_soon_threadsafe(self._take, line)
+
+    def _take(self, line: str) -> None:
+        self.lines.append(line)
+        self._news.set()
+
+    async def heard(self, line: str) -> None:
+        async with asyncio.timeout(10):
+            while line not in self.lines:
+                await self._news.wait()
+                self._news.clear()
+
+
+async def test_it_is_built_once_and_who_comes_later_hears_from_then_on(
+    workers: ThreadPoolExecutor,
+) -> None:
+    flights, build = Flights[str](workers), Build()
+    early, late = Ear(), Ear()
+    first = asyncio.create_task(flights.fly("key", build, early))
+    await early.heard("begun")
+    second = asyncio.create_task(flights.fly("key", build, late))
+    await late.heard("It is being built already; the last that was said: begun")
+    build.go.set()
+    assert await asyncio.gather(first, second) == ["built", "built"]
+    assert build.count == 1
+    assert early.lines == ["begun", "done"]
+    assert late.lines[1:] == ["done"]
+
+
+async def test_a_caller_that_goes_stops_nothing_that_another_waits_for(
+    workers: ThreadPoolExecutor,
+) -> None:
+    flights, build = Flights[str](workers, abandons=True), Build()
+    ear = Ear()
+    going = asyncio.create_task(flights.fly("key", build, ear))
+    await ear.heard("begun")
+    staying = asyncio.create_task(flights.fly("key", build, None))
+    await asyncio.sleep(0)
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert build.stop is not None
+    assert not build.stop.asked
+    build.go.set()
+    assert await staying == "built"
+    # Who has gone hears no more.
+    assert ear.lines == ["begun"]
+
+
+async def test_what_nobody_waits_for_is_stopped_where_that_is_wanted(
+    workers: ThreadPoolExecutor,
+) -> None:
+    for abandons in (True, False):
+        flights, build = Flights[str](workers, abandons=abandons), Build()
+        ear = Ear()
+        task = asyncio.create_task(flights.fly("key", build, ear))
+        await ear.heard("begun")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert build.stop is not None
+        assert build.stop.asked is abandons
+        build.go.set()
+
+
+async def test_a_failure_is_told_to_all_and_the_next_one_builds_again(
+    workers: ThreadPoolExecutor,
+) -> None:
+    flights = Flights[str](workers)
+
+    def fail(tell: Progress, stop: Stop) -> str:
+        raise ValueError("no disk")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no disk"):
+            await flights.fly("key", fail, None)

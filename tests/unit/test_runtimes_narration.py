@@ -1,0 +1,59 @@
+"""What is heard of an installer (SPEC §8: it says at every moment why a job waits)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes import installer as module
+from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.narration import BEAT, Narration
+
+
+def test_a_list_of_packages_is_one_line() -> None:
+    said: list[str] = []
+    narration = Narration(said.append)
+    for line in ("Installed 2 packages in 1ms", " + numpy==2.0", " + scipy==1.0", "Done"):
+        narration.hear(line)
+    narration.end()
+    assert said == ["Installed 2 packages in 1ms", "+ numpy 2.0, + scipy 1.0", "Done"]
+
+
+def test_in_a_long_silence_it_says_what_it_waits_for() -> None:
+    said: list[str] = []
+    narration = Narration(said.append)
+    for line in ("Downloading torch (180MiB)", "Downloading numpy (16MiB)", " Downloaded numpy"):
+        narration.hear(line)
+    narration.silence()
+    narration.silence()
+    assert said[-2:] == [
+        f"Still downloading torch (180MiB): {BEAT:.0f} s.",
+        f"Still downloading torch (180MiB): {2 * BEAT:.0f} s.",
+    ]
+    narration.hear(" Downloaded torch")
+    narration.silence()
+    assert said[-1] == f"Still working since 'Downloaded torch': {BEAT:.0f} s."
+
+
+def test_a_silent_installer_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT", 0.05)
+    fake = tmp_path / "uv"
+    # It stays silent until it was heard that it lives.
+    fake.write_text(
+        f"#!/bin/sh\necho 'Downloading torch (180MiB)'\n"
+        f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done\necho done\n"
+    )
+    fake.chmod(0o755)
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if line.startswith("Still downloading torch (180MiB)"):
+            (tmp_path / "heard").touch()
+
+    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    installer = Installer(tmp_path / "cache", known, str(fake), limit_seconds=30)
+    installer.install(Path(sys.executable), tmp_path / "site", [], hear)
+    assert said[-1] == "done"
