@@ -8,6 +8,7 @@ from trainshed.api.registry import handlers
 from trainshed.api.resourcemanager import projects
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
+from trainshed.core.names import project_number
 from trainshed.wire import pool
 from trainshed.wire.routes import rpcs
 
@@ -41,3 +42,48 @@ def test_a_method_without_a_row_is_denied_with_its_name() -> None:
 
 def test_every_role_is_defined() -> None:
     assert set(ROLES) == set(Role)
+
+
+def test_every_role_may_ask_what_it_may_do() -> None:
+    for held_by_role in ROLES.values():
+        assert {"aiplatform.permissions.test", "ml.permissions.test"} <= held_by_role
+
+
+@pytest.mark.parametrize(
+    "permission",
+    [
+        *(
+            f"{api}.{collection}.{verb}"
+            for api, collection in (
+                ("aiplatform", "customJobs"),
+                ("aiplatform", "hyperparameterTuningJobs"),
+                ("aiplatform", "trainingPipelines"),
+                ("ml", "jobs"),
+            )
+            for verb in ("create", "cancel", "delete")
+        ),
+        "aiplatform.models.delete",
+        "aiplatform.persistentResources.create",
+        "trainshed.jobs.cancel",
+        "trainshed.jobs.drill",
+        "trainshed.nodes.drain",
+        "trainshed.quotas.set",
+    ],
+)
+def test_a_program_starts_and_stops_nothing(permission: str) -> None:
+    """SPEC §3: default credentials of a job."""
+    assert permission not in ROLES[Role.JOB]
+
+
+def test_who_works_in_one_project_is_denied_what_lies_elsewhere() -> None:
+    program = Principal("trainer@p1.example", Role.JOB, "p1")
+    method = "google.cloud.aiplatform.v1.JobService.GetCustomJob"
+    number = str(project_number("p1"))
+    authorize(program, method)
+    authorize(program, method, ["p1", number])
+    with pytest.raises(PermissionDenied, match=r"project p1 only, and the request names p2, p3:"):
+        authorize(program, method, ["p1", "p2", "p3", "p2"])
+    with pytest.raises(PermissionDenied, match=r"names no project:"):
+        authorize(program, method, [])
+    authorize(OWNER, method, ["p2"])
+    authorize(program, "trainshed.v1.Service.GetStatus", [])

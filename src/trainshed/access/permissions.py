@@ -1,14 +1,16 @@
 """The one permission table: which permission each API method asks for, and which role holds it.
 
 Every transport asks here, by the full name of the method. A method without a row cannot be called
-(tests/unit/test_access_permissions.py proves that every handler has one).
+(tests/unit/test_access_permissions.py proves that every handler has one). Some principals work in one project only;
+what a request names must then lie there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from trainshed.access.principals import Principal, Role
 from trainshed.core.errors import PermissionDenied
+from trainshed.core.names import project_number
 
 _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
 _PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
@@ -115,6 +117,9 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.DrillPlans.Get": "trainshed.drillPlans.get",
     "trainshed.v1.DrillPlans.Put": "trainshed.drillPlans.put",
     "trainshed.v1.DrillPlans.Delete": "trainshed.drillPlans.delete",
+    "trainshed.v1.Secrets.List": "trainshed.secrets.list",
+    "trainshed.v1.Secrets.Set": "trainshed.secrets.set",
+    "trainshed.v1.Secrets.Delete": "trainshed.secrets.delete",
     "trainshed.v1.Jobs.List": "trainshed.jobs.list",
     "trainshed.v1.Jobs.Explain": "trainshed.jobs.explain",
     "trainshed.v1.Jobs.Describe": "trainshed.jobs.get",
@@ -123,23 +128,70 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Drill": "trainshed.jobs.drill",
     "trainshed.v1.Jobs.ListDrills": "trainshed.jobs.get",
     "trainshed.v1.Jobs.ResumeReport": "trainshed.jobs.readLogs",
+    "trainshed.v1.Jobs.Usage": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Logs": "trainshed.jobs.readLogs",
     "trainshed.v1.Jobs.Watch": "trainshed.jobs.get",
+    "trainshed.v1.Jobs.Shell": "trainshed.jobs.shell",
+    "trainshed.v1.Jobs.ListAutopsies": "trainshed.jobs.shell",
+    "trainshed.v1.Jobs.DeleteAutopsy": "trainshed.jobs.shell",
+    "trainshed.v1.Jobs.AutopsyFiles": "trainshed.jobs.shell",
 }
 
-ROLES: Final[Mapping[Role, frozenset[str]]] = {Role.OWNER: frozenset(PERMISSIONS.values())}
+_READ_BY_JOBS: Final = frozenset(
+    permission
+    for permission in PERMISSIONS.values()
+    if permission.startswith(("aiplatform.", "ml.", "logging.", "resourcemanager."))
+    and permission.rpartition(".")[2] in ("get", "list", "getConfig", "test")
+)
+ROLES: Final[Mapping[Role, frozenset[str]]] = {
+    Role.OWNER: frozenset(PERMISSIONS.values()),
+    # What a program does on the hosted services with the default account of its job, but for what would start, stop
+    # or remove jobs: a program that goes wrong must not take others with it.
+    Role.JOB: _READ_BY_JOBS
+    | {
+        "aiplatform.models.upload",
+        "aiplatform.models.update",
+        *(f"{api}.studies.{verb}" for api in ("aiplatform", "ml") for verb in ("create", "delete")),
+        *(
+            f"{api}.trials.{verb}"
+            for api in ("aiplatform", "ml")
+            for verb in ("create", "update", "delete")
+        ),
+        "trainshed.service.get",
+        "trainshed.jobs.list",
+        "trainshed.jobs.get",
+        "trainshed.jobs.readLogs",
+    },
+}
+_OF_NO_PROJECT: Final = frozenset({"trainshed.v1.Service.GetStatus"})
+"""Methods that tell nothing of a project, and name none."""
 
 
 def held(principal: Principal) -> frozenset[str]:
-    """Every permission that the principal has."""
+    """Every permission that the principal has, in the projects that it may work in."""
     return ROLES[principal.role]
 
 
-def authorize(principal: Principal, method: str) -> None:
-    """Let `principal` call `method` (full name) or raise PermissionDenied, saying what is missing."""
+def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
+    """Let `principal` call `method` (full name) or raise PermissionDenied, saying what is missing.
+
+    `projects`: all that the request names, by id or number; None: it is not read yet, and who may work in one project
+    only has to be asked for once more when it is.
+    """
     permission = PERMISSIONS.get(method)
     if permission is None or permission not in held(principal):
         raise PermissionDenied(
             f"{principal.email} may not call {method}: the role {principal.role} lacks the permission "
             f"{permission or '(none is defined)'}; ask an owner of this service for a role that has it"
+        )
+    if projects is None or not principal.project or method in _OF_NO_PROJECT:
+        return
+    named = dict.fromkeys(projects)
+    own = (principal.project, str(project_number(principal.project)))
+    foreign = [project for project in named if project not in own]
+    if foreign or not named:
+        what = f"names {', '.join(foreign)}" if foreign else "names no project"
+        raise PermissionDenied(
+            f"{principal.email} has the permission {permission} in the project {principal.project} only, and the request "
+            f"{what}: name what lies in {principal.project}, or use the token of somebody who may work elsewhere"
         )

@@ -1,7 +1,8 @@
-"""Opaque access tokens: issued once, stored as SHA-256 only, checked by one hash per request.
+"""Recognises who sends a token, and issues those of people: opaque, stored as SHA-256 only, checked by one hash.
 
-Owns the token file. A token is 256 random bits, so a plain hash is enough: there is nothing to guess,
-and a slow password hash would cost more than the request (STACK section 7).
+Owns the token file; tokens of programs are made and read by `job_tokens`. A person's token is 256 random bits, so a
+plain hash is enough: there is nothing to guess, and a slow password hash would cost more than the request (STACK
+section 7).
 """
 
 import contextlib
@@ -10,15 +11,16 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.access.principals import Principal, Role
 from trainshed.core.errors import Unauthenticated
 
 _FORMAT: Final = 1
-_HOW = (
+_HOW: Final = (
     "send `Authorization: Bearer TOKEN` with a token that this service issued; gcloud takes it from "
     "CLOUDSDK_AUTH_ACCESS_TOKEN"
 )
@@ -32,20 +34,29 @@ class TokenAuthority:
     """Issues tokens and recognises them. Reads are thread-safe; `issue` and `revoke` block on a disk sync."""
 
     def __init__(
-        self, path: Path, principals: dict[bytes, tuple[Principal, int]], now: Callable[[], int]
+        self,
+        path: Path,
+        principals: dict[bytes, tuple[Principal, int]],
+        now: Callable[[], int],
+        jobs: JobTokens | None = None,
     ) -> None:
         self._path = path
         self._principals = principals
         self._now = now
+        self._jobs = jobs
+        self._is_over: Callable[[JobClaims], bool] = lambda _: False
 
     @classmethod
-    def open(cls, path: Path, now: Callable[[], int]) -> "TokenAuthority":
+    def open(
+        cls, path: Path, now: Callable[[], int], jobs: JobTokens | None = None
+    ) -> "TokenAuthority":
         """Read the token file; a file that is not there means that no token is issued yet.
 
-        `now` gives nanoseconds since the epoch. Raises TokenFileUnreadable.
+        `now` gives nanoseconds since the epoch; with `jobs` tokens of programs are recognised, too. Raises
+        TokenFileUnreadable.
         """
         if not path.exists():
-            return cls(path, {}, now)
+            return cls(path, {}, now, jobs)
         path.chmod(0o600)
         try:
             stored: dict[str, Any] = json.loads(path.read_bytes())
@@ -53,7 +64,7 @@ class TokenAuthority:
                 raise ValueError(f"format {stored['format']}")
             principals = {
                 bytes.fromhex(row["sha256"]): (
-                    Principal(row["email"], Role(row["role"])),
+                    Principal(row["email"], Role(row["role"]), row.get("project", "")),
                     int(row["created"]),
                 )
                 for row in stored["tokens"]
@@ -63,7 +74,12 @@ class TokenAuthority:
                 f"{path} does not hold the tokens of this service ({error}): restore it from a backup, "
                 "or move it away and issue new tokens"
             ) from error
-        return cls(path, principals, now)
+        return cls(path, principals, now, jobs)
+
+    def refuse(self, is_over: Callable[[JobClaims], bool]) -> None:
+        """From now on refuse tokens of programs that are over. `is_over` is asked with every one: it must answer at
+        once. Nobody has to: such a token ends by itself within the hour."""
+        self._is_over = is_over
 
     def issue(self, principal: Principal) -> str:
         """A new token for `principal`; it is shown here once and cannot be read again."""
@@ -82,6 +98,10 @@ class TokenAuthority:
             self._principals = kept
         return gone
 
+    def digests(self) -> Mapping[bytes, Principal]:
+        """The principal of every token, by the token's SHA-256."""
+        return {digest: principal for digest, (principal, _) in self._principals.items()}
+
     def authenticate(self, header: str | None) -> Principal:
         """The principal of an `Authorization` header. Raises Unauthenticated, saying what to send."""
         if not header:
@@ -89,10 +109,27 @@ class TokenAuthority:
         scheme, _, token = header.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthenticated(f"Credentials of the kind {scheme!r} are not served: {_HOW}.")
-        row = self._principals.get(_digest(token.strip()))
+        token = token.strip()
+        if self._jobs is not None and is_job_token(token):
+            return self._program(self._jobs, token)
+        row = self._principals.get(_digest(token))
         if row is None:
             raise Unauthenticated(f"The access token is not known here: {_HOW}.")
         return row[0]
+
+    def _program(self, jobs: JobTokens, token: str) -> Principal:
+        claims = jobs.read(token)
+        if claims is None:
+            raise Unauthenticated(
+                "The access token of a job is not one of this service, or has expired: ask the metadata endpoint of the "
+                "replica for a new one, as Google's client libraries do by themselves."
+            )
+        if self._is_over(claims):
+            raise Unauthenticated(
+                f"The access token is that of {claims.replica} in attempt {claims.attempt} of the job {claims.job_uid}, "
+                "which is over: use a token of your own."
+            )
+        return Principal(claims.email, Role.JOB, claims.project)
 
     def _write(self, principals: dict[bytes, tuple[Principal, int]]) -> None:
         rows = [
@@ -100,6 +137,7 @@ class TokenAuthority:
                 "sha256": digest.hex(),
                 "email": principal.email,
                 "role": principal.role.value,
+                "project": principal.project,
                 "created": created,
             }
             for digest, (principal, created) in principals.items()

@@ -17,6 +17,7 @@ from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.works import Work
 from trainshed.store.models import Models
 from trainshed.store.operations import Operation
+from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
 
 NOBODY: Final = JobUid(0)
@@ -132,6 +133,11 @@ class Intake(Protocol):
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
         """Append a drill intent; several may wait. Raises NotFound, FailedPrecondition (already over)."""
+        ...
+
+    async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
+        """Add to the story of a work in any state what somebody did to it that changes nothing of it; nothing if it was
+        deleted."""
         ...
 
     async def replace_labels(
@@ -264,6 +270,9 @@ class Store(Protocol):
 
     @property
     def models(self) -> Models: ...
+
+    @property
+    def secrets(self) -> Secrets: ...
 
     def close(self) -> None:
         """Finish what is queued and let go of the data directory. Blocks; twice is fine."""

@@ -21,6 +21,15 @@ from tests.contract.store.store_samples import (
     operation,
     quota_key,
 )
+from tests.contract.store.study_samples import (
+    make_pipeline,
+    make_resource,
+    make_trial,
+    make_tuning,
+    make_version,
+    measured,
+    suggesting,
+)
 from trainshed.core.capacity import UNLIMITED
 from trainshed.core.errors import AlreadyExists
 from trainshed.core.lifecycle.events import (
@@ -32,6 +41,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import AttemptState, JobState, OperationState, ReplicaState
 from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.study.trials import StudyUid
 from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import Commit, Intent, JobQuery, NodeDrain, Store
 from trainshed.store.registry import open_store
@@ -61,6 +71,12 @@ def opened(directory: Path, schema: int) -> Iterator[Store]:
 def upgraded(tmp_path: Path) -> Iterator[Store]:
     """The store that release 0.1.0 (schema 1) left behind."""
     yield from opened(tmp_path, 1)
+
+
+@pytest.fixture
+def upgraded_from_3(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 3 left behind."""
+    yield from opened(tmp_path, 3)
 
 
 @pytest.fixture
@@ -222,3 +238,34 @@ async def test_life_goes_on_after_the_upgrade_from_2(upgraded_from_2: Store) -> 
     assert await upgraded_from_2.ledger.commit(epoch, commit) == live.generation + 1
     await upgraded_from_2.intake.delete_job(asked.name, operation(78))
     assert len(await upgraded_from_2.reader.jobs(JobQuery("p", None, None))) == 6
+
+
+async def test_all_of_schema_3_is_there(upgraded_from_3: Store) -> None:
+    store = upgraded_from_3
+    live = {each.job.name.job_id: each.job for each in await store.ledger.load_live()}
+    assert list(live) == ["queued", "asked", "running", "search", "job11", "pipe20", "job21"]
+    running = job_of(live["running"])
+    assert (running.name, running.state) == (JobName(Api.ML, "p", "", "running"), JobState.RUNNING)
+    over = job_of((await store.reader.find("over"))[0])
+    assert over.state is JobState.SUCCEEDED
+    assert live["search"] == make_tuning(10, "search")
+    assert live["pipe20"] == make_pipeline(20)
+    assert [work.uid for work in await store.reader.children(JobUid(10))] == [11]
+    assert (await store.studies.history((StudyUid(10), StudyUid(30)))) == (
+        make_trial(10, 1),
+        make_trial(30, 1),
+    )
+    assert await store.studies.measurements(StudyUid(30)) == {1: (measured(1, 0.25),)}
+    assert await store.studies.running_operations() == (suggesting(5, 30),)
+    model = make_version("m", 1, "default", "champion")
+    assert await store.models.versions(model.name) == (make_version("m", 2, "new"), model)
+    resource = make_resource("r")
+    assert await store.models.persistent_resource(resource.name) == resource
+    assert await store.reader.drained_nodes() == (NodeDrain("n2", T0, "new disk"),)
+    assert await store.reader.drill_plans("p") == (drill_plan(),)
+
+
+async def test_a_secret_can_be_stored_after_the_upgrade_from_3(upgraded_from_3: Store) -> None:
+    assert not await upgraded_from_3.secrets.has_any()
+    stored = await upgraded_from_3.secrets.add("p", "db", T0, lambda version: b"sealed")
+    assert await upgraded_from_3.secrets.versions("p") == (stored,)

@@ -1,6 +1,7 @@
 """Reads the logs of jobs: pages by time over all replicas and attempts, following, the last lines.
 
-Layout (the replicas' shims write it): `<root>/<job uid>/<attempt>/<replica>/<segment files>`.
+Layout (the replicas' shims write it): `<root>/<job uid>/<attempt>/<replica>/<segment files>`. What the service says while
+it prepares an attempt lies beside them (`service_log`), as if `SERVICE` were one of the replicas.
 """
 
 import asyncio
@@ -14,10 +15,11 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import TypeVar
 
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey
 from trainshed.store.logs.segments import Entry, ReplicaLog
 from trainshed.store.logs.severity import Stream, read_line
+from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 T = TypeVar("T")
 
@@ -88,8 +90,12 @@ class LogReader:
         page = await self.page(uid, replicas=replicas, limit=n, descending=True)
         return page.lines[::-1]
 
+    async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
+        """What the replicas of an attempt have used, as far as it was looked at."""
+        return await asyncio.to_thread(read_usage, self._root / str(uid) / str(attempt))
+
     async def remove(self, uid: JobUid) -> None:
-        """Delete the job's log; no log is fine. Raises OSError; the call may then be repeated."""
+        """Delete the job's log, and what lies beside it; no log is fine. Raises OSError; the call may then be repeated."""
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(shutil.rmtree, self._root / str(uid))
 
@@ -208,6 +214,8 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _replica(name: str) -> ReplicaId | None:
+    if name == SERVICE_TASK:
+        return SERVICE
     try:
         return ReplicaId.parse(name)
     except ValueError:

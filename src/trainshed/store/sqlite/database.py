@@ -14,6 +14,7 @@ from trainshed.store.sqlite.ledger import SqliteLedger
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
+from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import SqliteStudies
 from trainshed.store.sqlite.writer import Writer
@@ -38,6 +39,7 @@ class SqliteStore:
         self.reader = SqliteReader(snapshots)
         self.studies = SqliteStudies(writer, snapshots)
         self.models = SqliteModels(writer, snapshots)
+        self.secrets = SqliteSecrets(writer, snapshots)
 
     def close(self) -> None:
         if not self._open:

@@ -18,6 +18,7 @@ from trainshed.store.sqlite.ledger import SqliteLedger
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
+from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.snapshots import unreadable
 from trainshed.store.sqlite.studies import SqliteStudies
 from trainshed.store.sqlite.writer import public
@@ -47,6 +48,7 @@ class InlineStore:
         self.reader = SqliteReader(self)
         self.studies = SqliteStudies(self, self)
         self.models = SqliteModels(self, self)
+        self.secrets = SqliteSecrets(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """`sqlite.execution.Writing`."""

@@ -26,7 +26,7 @@ from trainshed.store.port import NewWork, NodeDrain
 from trainshed.store.sqlite.execution import Writing
 from trainshed.store.sqlite.operations import insert_operation
 from trainshed.store.sqlite.rows import Parameters, etag, name_parameters, quota_parameters
-from trainshed.store.sqlite.works import storing
+from trainshed.store.sqlite.works import append_timeline, storing
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "intake.sql")
@@ -71,6 +71,14 @@ class SqliteIntake:
             return uid
 
         return await self._writer.run("order_drill", work)
+
+    async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            # Somebody may have deleted it meanwhile, and its story with it.
+            if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
+                append_timeline(connection, uid, entries)
+
+        await self._writer.run("tell", work)
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int

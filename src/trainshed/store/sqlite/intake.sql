@@ -5,6 +5,9 @@ WHERE job_names.api = :api AND job_names.project_id = :project_id
   AND job_names.location = :location AND job_names.job_id = :job_id
   AND :kind IN ('', works.kind);
 
+-- name: is_there
+SELECT 1 FROM jobs WHERE uid = :uid;
+
 -- name: append_cancel
 INSERT INTO intents (job_uid, kind, intent)
 SELECT :uid, 'cancel', :intent

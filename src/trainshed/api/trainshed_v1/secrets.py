@@ -1,0 +1,111 @@
+"""Secrets of a project: set, list, delete. No method gives a value back (SPEC §8).
+
+A secret: `{name, created, lastUsed, versions: [{version, created, lastUsed}]}`, newest version first; its own moments are
+the newest version's `created` and the last use of any. `lastUsed` "" = no program was given it yet. Without `project`
+the service's own is meant.
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from trainshed.access.sealing import KeyUnusable, SecretId
+from trainshed.api.parents import ProjectName
+from trainshed.api.timestamps import text_micros
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.fields import Fields
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailable
+from trainshed.core.secrets import name_fault, value_fault
+from trainshed.store.secrets import SecretVersion
+
+
+async def list_(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/secrets[?project=P]`: `{project, secrets: [secret]}`, by name."""
+    fields = Fields({"project": call.parameter("project") or None})
+    project = _project(call, fields)
+    fields.refuse()
+    found = await call.services.secrets.versions(project)
+    grouped = groupby(found, key=lambda version: version.name)
+    return {"project": project, "secrets": [_view(name, each) for name, each in grouped]}
+
+
+async def set_(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/secrets {name, value, project}`: `{project, name, version, created}` of the new version, which
+    programs are given from now on where a job names no other one. Raises FailedPrecondition (the key is missing)."""
+    services, fields = call.services, call.fields()
+    project = _project(call, fields)
+    name = fields.text("name", required=True)
+    if name and (fault := name_fault(name)):
+        fields.fault("name", fault)
+    value = fields.text("value", required=True)
+    if value and (fault := value_fault(value)):
+        fields.fault("value", fault)
+    fields.refuse()
+    sealer = services.sealer
+    try:
+        if not sealer.has_key and await services.secrets.has_any():
+            raise FailedPrecondition(sealer.missing())
+        stored = await services.secrets.add(
+            project,
+            name,
+            services.now(),
+            lambda version: sealer.seal(value, SecretId(project, name, version)),
+        )
+    except KeyUnusable as failure:
+        raise FailedPrecondition(str(failure)) from None
+    except OSError as failure:
+        raise Unavailable(
+            f"The key of the secrets cannot be kept ({failure.strerror}); nothing was stored. Make room, and send the "
+            "request again."
+        ) from None
+    return {
+        "project": project,
+        "name": name,
+        "version": stored.version,
+        "created": text_micros(stored.created),
+    }
+
+
+async def delete(call: JsonCall) -> dict[str, Any]:
+    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: `{}`. Without a version all of it. Raises NotFound.
+    Programs that run keep what they were given; jobs that name it cannot start any more."""
+    fields = Fields({"project": call.parameter("project") or None})
+    project = _project(call, fields)
+    version = call.number("version")
+    if call.parameter("version") and not version:
+        fields.fault(
+            "version", "Versions are numbered from 1 on; leave it out to delete all of them."
+        )
+    fields.refuse()
+    await call.services.secrets.delete(project, call.target, version)
+    return {}
+
+
+def _view(name: str, versions: Iterable[SecretVersion]) -> dict[str, Any]:
+    found = tuple(versions)
+    return {
+        "name": name,
+        "created": text_micros(found[0].created),
+        "lastUsed": text_micros(max(each.used for each in found)),
+        "versions": [
+            {
+                "version": each.version,
+                "created": text_micros(each.created),
+                "lastUsed": text_micros(each.used),
+            }
+            for each in found
+        ],
+    }
+
+
+def _project(call: JsonCall, fields: Fields) -> str:
+    """The project's id; what is wrong with it is noted."""
+    project = fields.text("project") or call.services.settings.project
+    if not project:
+        fields.fault("project", "Whose secrets? Give the project's id.")
+        return ""
+    try:
+        return ProjectName.parse(f"projects/{project}", field="project").project_id
+    except InvalidRequest:
+        fields.fault("project", f"{project!r} is not a project id.")
+        return ""

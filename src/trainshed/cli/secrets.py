@@ -1,0 +1,178 @@
+"""`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`. Shows no value, ever."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from trainshed.cli.colours import faint
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.moments import local_moment, parse_moment
+from trainshed.cli.tables import Column, joined, table
+
+_SECRETS = "/trainshed/v1/secrets"
+
+_project = click.option("--project", metavar="PROJECT", help="Whose; else the service's own.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Store secrets, which jobs name in the values of their env; alone: the list.
+
+    A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its description
+    and its log never show it.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_)
+
+
+@command.command("list")
+@_project
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or JSON for programs.",
+)
+@takes_endpoint
+def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
+    """List the secrets of a project with their versions: names and moments, never values."""
+    answer = endpoint.client().get(_SECRETS, project=_whose(endpoint, project))
+    found: list[dict[str, Any]] = answer["secrets"]
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not found:
+        click.echo(
+            f"The project {answer['project']} has no secret. Store one: trainshed secrets set NAME",
+            err=True,
+        )
+        return
+    for line in secret_table(found):
+        click.echo(line)
+
+
+@command.command("set", short_help="Store a new version of the secret NAME.")
+@click.argument("name")
+@click.argument("rest", nargs=-1, metavar="")
+@click.option(
+    "--from-file",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The value is what FILE holds.",
+)
+@click.option(
+    "--from-env", "variable", metavar="VAR", help="The value is that of the variable VAR."
+)
+@_project
+@takes_endpoint
+def set_(
+    endpoint: Endpoint,
+    *,
+    name: str,
+    rest: tuple[str, ...],
+    file: Path | None,
+    variable: str | None,
+    project: str | None,
+) -> None:
+    """Store a new version of the secret NAME; programs that start from now on get it.
+
+    The value is read from what comes in, or asked for where that is a terminal. It is text of at most 64 KiB; the line end
+    behind a single line is not part of it.
+    """
+    if rest:
+        raise click.UsageError(
+            "The value is not given on the command line, where everybody on this machine can read it and the shell keeps"
+            " it. Type it when asked, or use --from-file or --from-env. If this was a real one, it is no secret any more."
+        )
+    if file is not None and variable is not None:
+        raise click.UsageError("Give --from-file or --from-env, not both.")
+    asked = {
+        "name": name,
+        "value": _without_line_end(_value(name, file, variable)),
+        "project": _whose(endpoint, project),
+    }
+    stored = endpoint.client().post(_SECRETS, asked)
+    click.echo(
+        f"{name}  version {stored['version']} is stored for {stored['project']}. A job gets it by a variable with the"
+        f" value $(secret:{name})"
+    )
+
+
+@command.command(short_help="Delete the secret NAME, or one version of it.")
+@click.argument("name")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="This one only.")
+@_project
+@takes_endpoint
+def delete(endpoint: Endpoint, *, name: str, version: int | None, project: str | None) -> None:
+    """Delete the secret NAME with all its versions, or one of them.
+
+    Programs that run keep what they were given. Jobs that name it fail when they start.
+    """
+    path = f"{_SECRETS}/{quote(name, safe='')}"
+    endpoint.client().delete(path, project=_whose(endpoint, project), version=version)
+    which = f"version {version} of {name}" if version else name
+    click.echo(f"{which}  is deleted")
+
+
+def secret_table(secrets: list[dict[str, Any]]) -> list[str]:
+    """The lines of a list of secrets, one per version."""
+    columns = (
+        Column("SECRET"),
+        Column("VERSION", right=True),
+        Column("CREATED"),
+        Column("LAST USED"),
+    )
+    rows = [
+        (
+            "" if number else secret["name"],
+            str(each["version"]),
+            local_moment(parse_moment(each["created"])),
+            local_moment(parse_moment(each["lastUsed"])),
+        )
+        for secret in secrets
+        for number, each in enumerate(secret["versions"])
+    ]
+    header, *cells = table(columns, rows)
+    return [faint(joined(header)), *map(joined, cells)]
+
+
+def _value(name: str, file: Path | None, variable: str | None) -> str:
+    if variable is not None:
+        try:
+            return os.environ[variable]
+        except KeyError:
+            raise click.ClickException(f"The variable {variable} is not set.") from None
+    if file is None and sys.stdin.isatty():
+        return click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True)
+    try:
+        content = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    except OSError as failure:
+        raise click.ClickException(
+            f"{file or 'stdin'} cannot be read: {failure.strerror}"
+        ) from None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise click.ClickException(
+            f"{file or 'What comes in'} is no text: a variable can hold text only. Store it as base64, and have the"
+            " program decode it."
+        ) from None
+
+
+def _without_line_end(value: str) -> str:
+    """`echo` and editors end a line that was not meant to have an end; several lines are a file, and kept as they are."""
+    line = value.removesuffix("\n").removesuffix("\r")
+    return value if "\n" in line else line
+
+
+def _whose(endpoint: Endpoint, project: str | None) -> str:
+    return project or endpoint.project or answering(endpoint).project

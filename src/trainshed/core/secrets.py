@@ -1,0 +1,179 @@
+"""Secrets as jobs name them: `$(secret:NAME)` within the value of a variable, and what stands in its place until a
+program is started.
+
+A launch plan holds marks, never values: what reads, prints or stores it sees which secret is meant and no more. Only
+`marked` makes them, of a job's own text. Pure.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+MAX_NAME = 255
+MAX_VALUE_BYTES = 64 << 10
+LEAST_VALUE_CHARS = 4
+"""Anything shorter could not be kept out of a log without taking half of the log with it."""
+
+PATTERN = r"\$\(secret:([^()]*)\)"
+"""A reference as a job writes it; group 1 is what `SecretRef.parse` reads."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
+_VERSION = re.compile(r"[1-9][0-9]{0,8}")
+_REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
+# Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has them.
+_BEGIN, _END = "\ufdd0", "\ufdd1"
+_MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
+_NO_MARK = str.maketrans({_BEGIN: "\ufffd", _END: "\ufffd"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SecretRef:
+    """A secret of the job's project; `version` 0 = the newest there is."""
+
+    name: str
+    version: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    @staticmethod
+    def parse(text: str) -> "SecretRef":
+        """`NAME` or `NAME@VERSION`. Raises ValueError for anything else."""
+        name, at, version = text.partition("@")
+        if fault := name_fault(name):
+            raise ValueError(fault)
+        if not at:
+            return SecretRef(name)
+        if not _VERSION.fullmatch(version):
+            raise ValueError(
+                f"{version!r} is not a version of a secret; it is a whole number from 1 on, and without @{version} "
+                "the newest one is meant."
+            )
+        return SecretRef(name, int(version))
+
+
+def name_fault(name: str) -> str:
+    """What is wrong with the name of a secret, "" = nothing."""
+    if _NAME.fullmatch(name):
+        return ""
+    return (
+        f"{name!r} is not the name of a secret; it has at most {MAX_NAME} letters (a-z, A-Z), digits, underscores and "
+        "dashes, and begins with a letter."
+    )
+
+
+def value_fault(value: str) -> str:
+    """What is wrong with the value of a secret, "" = nothing. Never says what it is."""
+    if "\0" in value:
+        return "It holds a zero byte; no program can be given one. Store binary data as base64."
+    if len(value.strip()) < LEAST_VALUE_CHARS:
+        return (
+            f"It has fewer than {LEAST_VALUE_CHARS} characters besides blanks; so short a text could not be kept out of "
+            "logs."
+        )
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "It is no text: it holds half of a surrogate pair. Store binary data as base64."
+    if size > MAX_VALUE_BYTES:
+        return (
+            f"It has {size} bytes; at most {MAX_VALUE_BYTES} are allowed. Put what is longer into a file of a bucket, "
+            "encrypted, and its key here."
+        )
+    return ""
+
+
+def references(text: str) -> Iterator[SecretRef]:
+    """The secrets that a variable's value names, in their order. What is no reference, though it looks like one, is
+    passed over: `text_fault` tells of it."""
+    for match in _REFERENCE.finditer(text):
+        if match[1] is not None:
+            try:
+                yield SecretRef.parse(match[1])
+            except ValueError:
+                continue
+
+
+def text_fault(text: str) -> str:
+    """What is wrong with the references in a variable's value, "" = nothing."""
+    for match in _REFERENCE.finditer(text):
+        if match[0] == "$$(":
+            continue
+        if match[1] is None:
+            return (
+                "It has a $(secret: without its end; write $(secret:NAME) or $(secret:NAME@VERSION), and $$(secret: for "
+                "those characters themselves."
+            )
+        try:
+            SecretRef.parse(match[1])
+        except ValueError as wrong:
+            return f"{match[0]} names no secret: {wrong} Write $$( for a $( that is meant as it is."
+    return ""
+
+
+def argument_fault(text: str) -> str:
+    """What is wrong with an argument that names a secret, "" = nothing. A command line can be read by everybody on
+    the machine, so nobody puts a secret there by mistake: it is done by way of a variable."""
+    if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
+        return (
+            "A secret cannot be named in an argument. Name it in the value of a variable in env, and have the program "
+            "read that; or write $(VARIABLE) here. $$(secret: stands for those characters themselves."
+        )
+    return ""
+
+
+def marks_fault(text: str) -> str:
+    """What is wrong with a text that could pass for one with marks in it, "" = nothing."""
+    if _BEGIN in text or _END in text:
+        return (
+            "It holds U+FDD0 or U+FDD1, which are no characters and stand for something else here."
+        )
+    return ""
+
+
+def marked(reference: str, otherwise: str) -> str:
+    """The mark for what stands between `$(secret:` and `)`; `otherwise` if that names no secret."""
+    try:
+        return f"{_BEGIN}{SecretRef.parse(reference)}{_END}"
+    except ValueError:
+        return otherwise
+
+
+def unmarked(text: str) -> str:
+    """The text, which is no value of a job's variable, without anything that could pass for a mark."""
+    return text.translate(_NO_MARK) if _BEGIN in text or _END in text else text
+
+
+def markers_in(text: str) -> tuple[SecretRef, ...]:
+    """The secrets whose marks a text of a launch plan holds."""
+    if _BEGIN not in text:
+        return ()
+    return tuple(SecretRef.parse(found) for found in _MARK.findall(text))
+
+
+def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
+    """Every secret that a launch plan needs."""
+    texts = (*argv, *(value for _, value in environ))
+    return frozenset(ref for text in texts if _BEGIN in text for ref in markers_in(text))
+
+
+def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
+    """The text with the values in place of their marks. Raises KeyError for a secret that is not among them."""
+    if _BEGIN not in text:
+        return text
+    return _MARK.sub(lambda match: values[SecretRef.parse(match[1])], text)
+
+
+def resolved(
+    argv: tuple[str, ...],
+    environ: tuple[tuple[str, str], ...],
+    values: Mapping[SecretRef, str],
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """What a launch plan says, with the values in it, and the texts that are to be kept out of the program's log.
+    Raises KeyError for a secret that is not among `values`."""
+    masked = tuple(dict.fromkeys(values[ref] for ref in sorted(named_in(argv, environ))))
+    return (
+        tuple(reveal(item, values) for item in argv),
+        tuple((name, reveal(value, values)) for name, value in environ),
+        masked,
+    )

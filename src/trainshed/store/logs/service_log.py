@@ -1,0 +1,34 @@
+"""Writes what the service itself says of a job while no replica can: how its environments are built.
+
+Layout and format are those of the replicas' logs (`trainshed.replica.segments`), as if `SERVICE` were one of them. Lines
+outlive the service's own death; they are not synced, because what a build tells is told again by the next one, and a sync
+beside a build waits for all that it writes.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainshed.core.names import SERVICE_TASK, JobUid
+from trainshed.replica.segments import Segments
+
+
+class ServiceLog:
+    """Writes below `root`. `written` is called on the event loop when there is something new to be read of a job."""
+
+    def __init__(self, root: Path, written: Callable[[JobUid], None]) -> None:
+        self._root = root
+        self._written = written
+
+    async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
+        """Write lines of an attempt, each without its newline; they can be read when it returns. One caller at a time for
+        each attempt. Raises OSError."""
+        await asyncio.to_thread(self._append, uid, attempt, lines)
+        self._written(uid)
+
+    def _append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
+        segments = Segments(str(self._root / str(uid) / str(attempt) / SERVICE_TASK))
+        try:
+            segments.write("o", list(lines))
+        finally:
+            segments.close()

@@ -1,0 +1,219 @@
+"""Reads what replicas used, from what their shims wrote down beside their logs (SPEC §3).
+
+Layout (`trainshed.replica.usage` writes it): `<root>/<job uid>/<attempt>/<replica>/usage.jsonl`. Times are ns since the
+epoch, processor time is seconds, memory bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from trainshed.core.names import ReplicaId
+
+_FILE = "usage.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLook:
+    """One GPU by then: seconds for which it was at work since the start, memory in use, in all, and at most. None: it
+    does not tell."""
+
+    busy: float | None
+    used: int | None
+    total: int | None
+    peak: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a replica used by then. `cpu` and a GPU's `busy` count from the start of the incarnation."""
+
+    at: int
+    cpu: float
+    memory: int
+    peak: int
+    processes: int
+    gpus: tuple[GpuLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Between two looks: processors at work on average, of each GPU the part of the time that it was at work (None: it
+    does not tell); memory as at the end of it."""
+
+    at: int
+    cpus: float
+    memory: int
+    gpus: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One incarnation. `limit`: of memory, 0 = none; `cpus`: processors that its machine has, 0 = not known; `gpus`: uuids
+    of its own; `over`: the last look is the last one."""
+
+    incarnation: int
+    started: int
+    limit: int = 0
+    cpus: int = 0
+    gpus: tuple[str, ...] = ()
+    looks: tuple[Look, ...] = ()
+    over: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been looked at."""
+        return max(0, self.looks[-1].at - self.started) / 1e9 if self.looks else 0.0
+
+    @property
+    def cpu(self) -> float:
+        return self.looks[-1].cpu if self.looks else 0.0
+
+    @property
+    def peak(self) -> int:
+        return max((look.peak for look in self.looks), default=0)
+
+    @property
+    def mean_cpus(self) -> float:
+        """Processors at work on average."""
+        return self.cpu / self.seconds if self.seconds else 0.0
+
+    def points(self) -> tuple[Point, ...]:
+        """What the looks say of the time between them, oldest first."""
+        begin = Look(self.started, 0.0, 0, 0, 0, tuple(GpuLook(0.0, 0, 0, 0) for _ in self.gpus))
+        return tuple(
+            point
+            for earlier, later in pairwise((begin, *self.looks))
+            if (point := _point(earlier, later)) is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaUsage:
+    """All incarnations of a replica in one attempt, in their order."""
+
+    replica: ReplicaId
+    lives: tuple[Life, ...]
+
+    @property
+    def peak(self) -> int:
+        return max(life.peak for life in self.lives)
+
+    @property
+    def seconds(self) -> float:
+        return sum(life.seconds for life in self.lives)
+
+    @property
+    def cpu(self) -> float:
+        return sum(life.cpu for life in self.lives)
+
+    @property
+    def mean_cpus(self) -> float:
+        return self.cpu / self.seconds if self.seconds else 0.0
+
+    @property
+    def most_cpus(self) -> float:
+        """The most processors that were at work between two looks."""
+        return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A line: a start, or a look."""
+
+    started: int = 0
+    incarnation: int = 0
+    limit: int = 0
+    cpus: int = 0
+    at: int = 0
+    cpu: float = 0.0
+    memory: int = 0
+    peak: int = 0
+    processes: int = 0
+    gpus: list[str | list[float | None]] = msgspec.field(
+        default_factory=list[str | list[float | None]]
+    )
+    last: bool = False
+
+
+_NOT_TOLD = GpuLook(None, None, None, None)
+_decoder = msgspec.json.Decoder(_Entry)
+
+
+def read_usage(attempt: Path) -> tuple[ReplicaUsage, ...]:
+    """Of every replica below an attempt's directory of logs that was looked at; in their order. Blocks for as long as a
+    few small files take. () if there is none."""
+    found: list[ReplicaUsage] = []
+    try:
+        names = [entry.name for entry in attempt.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    for name in names:
+        try:
+            replica = ReplicaId.parse(name)
+            data = (attempt / name / _FILE).read_bytes()
+        except (ValueError, FileNotFoundError):
+            continue
+        if lives := _lives(data):
+            found.append(ReplicaUsage(replica, lives))
+    return tuple(sorted(found, key=lambda usage: usage.replica))
+
+
+def _lives(data: bytes) -> tuple[Life, ...]:
+    starts: list[tuple[_Entry, list[Look], bool]] = []
+    for entry in _entries(data):
+        if entry.started:
+            starts.append((entry, [], False))
+        elif starts:
+            start, looks, _ = starts[-1]
+            looks.append(_look(entry))
+            starts[-1] = (start, looks, entry.last)
+    return tuple(
+        Life(
+            start.incarnation,
+            start.started,
+            start.limit,
+            start.cpus,
+            tuple(uuid for uuid in start.gpus if isinstance(uuid, str)),
+            tuple(looks),
+            over,
+        )
+        for start, looks, over in starts
+    )
+
+
+def _entries(data: bytes) -> Iterator[_Entry]:
+    end = data.rfind(b"\n") + 1
+    for line in data[:end].split(b"\n")[:-1]:
+        try:
+            yield _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # What a crash may have left.
+
+
+def _look(entry: _Entry) -> Look:
+    gpus = tuple(_gpu(cell) for cell in entry.gpus if isinstance(cell, list) and len(cell) == 4)
+    return Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus)
+
+
+def _gpu(cell: list[float | None]) -> GpuLook:
+    busy, *memory = cell
+    used, total, peak = (None if value is None else int(value) for value in memory)
+    return GpuLook(busy, used, total, peak)
+
+
+def _point(earlier: Look, later: Look) -> Point | None:
+    seconds = (later.at - earlier.at) / 1e9
+    if seconds <= 0:
+        return None  # A clock that was set back.
+    before = earlier.gpus or (_NOT_TOLD,) * len(later.gpus)
+    gpus = tuple(
+        None
+        if now.busy is None or then.busy is None
+        else min(1.0, max(0.0, now.busy - then.busy) / seconds)
+        for then, now in zip(before, later.gpus, strict=False)
+    )
+    cpus = max(0.0, later.cpu - earlier.cpu) / seconds
+    return Point(later.at, cpus, later.memory, gpus)

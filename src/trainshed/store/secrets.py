@@ -1,0 +1,60 @@
+"""The store's door for secrets: numbered versions of sealed values. Contract suite: tests/contract/store.
+
+Knows no value and no key: what it is given is sealed already (`access.sealing`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.secrets import SecretRef
+
+
+@dataclass(frozen=True, slots=True)
+class SecretVersion:
+    """What may be told of one version. `created`, `used`: ns; `used` 0 = no program was given it yet."""
+
+    name: str
+    version: int
+    created: int
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed value, and which version it is."""
+
+    version: int
+    content: bytes
+
+
+class Secrets(Protocol):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
+
+    async def add(
+        self, project_id: str, name: str, created: int, seal: Callable[[int], bytes]
+    ) -> SecretVersion:
+        """Store the next version of a secret, the first one of a new secret. `seal` is called with its number and
+        returns what is stored; it runs in the writer's thread, and what it raises is raised here. Numbers of deleted
+        versions are not used again."""
+        ...
+
+    async def versions(self, project_id: str) -> tuple[SecretVersion, ...]:
+        """All of a project, by name, newest version first."""
+        ...
+
+    async def find(self, project_id: str, refs: Iterable[SecretRef]) -> Mapping[SecretRef, Sealed]:
+        """Those of `refs` that are there. Cheap: a point lookup each."""
+        ...
+
+    async def has_any(self) -> bool:
+        """Whether there is a secret in any project."""
+        ...
+
+    async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: int) -> None:
+        """Programs were given these (name, version) at `at` (ns); those that are gone are passed over."""
+        ...
+
+    async def delete(self, project_id: str, name: str, version: int = 0) -> None:
+        """One version, 0 = all. Raises NotFound."""
+        ...

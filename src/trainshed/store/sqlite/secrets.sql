@@ -1,0 +1,37 @@
+-- name: next_number
+INSERT INTO secret_numbers (project_id, name, last) VALUES (:project_id, :name, 1)
+ON CONFLICT (project_id, name) DO UPDATE SET last = last + 1
+RETURNING last;
+
+-- name: insert_version
+INSERT INTO secrets (project_id, name, version, created, used, sealed)
+VALUES (:project_id, :name, :version, :created, 0, :sealed);
+
+-- name: versions
+SELECT name, version, created, used FROM secrets
+WHERE project_id = :project_id
+ORDER BY name, version DESC;
+
+-- name: newest
+SELECT version, sealed FROM secrets
+WHERE project_id = :project_id AND name = :name
+ORDER BY version DESC LIMIT 1;
+
+-- name: numbered
+SELECT version, sealed FROM secrets
+WHERE project_id = :project_id AND name = :name AND version = :version;
+
+-- name: any
+SELECT EXISTS (SELECT 1 FROM secrets);
+
+-- name: note_use
+UPDATE secrets SET used = max(used, :at)
+WHERE project_id = :project_id AND name = :name AND version = :version;
+
+-- name: delete_secret
+DELETE FROM secrets
+WHERE project_id = :project_id AND name = :name;
+
+-- name: delete_version
+DELETE FROM secrets
+WHERE project_id = :project_id AND name = :name AND version = :version;

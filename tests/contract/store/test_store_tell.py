@@ -1,0 +1,30 @@
+"""What requests add to a work's story without changing it."""
+
+import pytest
+
+from tests.contract.store.store_samples import entry, live_job, make_job, operation, step
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid
+from trainshed.store.port import Store
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
+    """Without touching the job: its generation and etag stay, so that nobody's commit gets stale."""
+    job = make_job(7, "j")
+    await store.intake.create_job(job, [entry("created")])
+    before = await store.reader.job(job.name)
+    await store.intake.tell(job.uid, [entry("shell"), entry("shell")])
+    assert await store.reader.job(job.name) == before
+    live = await store.ledger.load(job.uid)
+    assert live is not None
+    assert live.generation == 1
+    epoch = await store.ledger.acquire("me")
+    await store.ledger.commit(epoch, step(live_job(live), JobState.SUCCEEDED, "over"))
+    await store.intake.tell(job.uid, [entry("shell")])
+    kinds = [each.kind for each in await store.reader.timeline(job.uid)]
+    assert kinds == ["created", "shell", "shell", "over", "shell"]
+    await store.intake.delete_job(job.name, operation(1))
+    await store.intake.tell(job.uid, [entry("shell")])
+    assert await store.reader.timeline(JobUid(7)) == ()

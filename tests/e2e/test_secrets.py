@@ -1,0 +1,279 @@
+"""Secrets reach the program and nothing else: canaries are put into jobs that do all they can to show them, and are then
+looked for in every file and every answer of the service (DESIGN, "What never happens" 9; SPEC §8)."""
+
+import base64
+import hashlib
+import json
+import secrets
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    Service,
+    command,
+    container_job,
+    environment,
+    running,
+    submit,
+)
+
+SHOW = """
+import base64, hashlib, json, os, sys, urllib.parse
+value = os.environ["CANARY"]
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+print("digest", digest(value), digest(os.environ["KEY"]), digest(sys.argv[-1]))
+print(value)
+print(os.environ["MIXED"], sys.argv)
+print(json.dumps({"severity": "ERROR", "message": "the secret is " + value, "key": os.environ["KEY"]}))
+print(json.dumps(dict(os.environ), ensure_ascii=False), repr(os.environ))
+print(os.environ["KEY"])
+for end in (value[:9], value[9:], "\\n"):
+    sys.stdout.write(end)
+    sys.stdout.flush()
+for room in range(0, 100, 7):
+    print("x" * (65536 - room) + value + "y" * 70000)
+for text in (value, "user:" + value, "me:" + value + "@"):
+    print(base64.b64encode(text.encode()).decode(), urllib.parse.quote(text, safe=""))
+for percent in range(3):
+    sys.stderr.write("\\r%d %s" % (percent, value))
+sys.stderr.write("\\n")
+print(os.environ["ESCAPED"])
+"""
+FAIL = SHOW + "\nraise RuntimeError('no access with ' + value)\n"
+BREAK_OFF = (
+    SHOW
+    + "\nsys.stdout.write('half: ' + value[:-3])\nsys.stdout.flush()\nos.kill(os.getpid(), 9)\n"
+)
+
+
+@dataclass
+class Canary:
+    """A secret's value around a random text that is nowhere else."""
+
+    before: str
+    after: str
+    core: str = field(default_factory=lambda: secrets.token_hex(20))
+
+    @property
+    def value(self) -> str:
+        return self.before + self.core + self.after
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.value.encode()).hexdigest()
+
+    def shown_in(self, content: bytes) -> bool:
+        """Whether a good part of it is there, as it is or in base64 at any offset."""
+        forms = [self.core[:24], self.core[-24:]]
+        for offset in range(3):
+            encoded = base64.b64encode(b"\0" * offset + self.core[:24].encode()).decode()
+            forms.append(encoded[4:-4])
+        return any(form.encode() in content for form in forms)
+
+
+PHRASE = Canary('c4n\'t "be" sh\\own/ü+', " end")
+KEY = Canary(
+    "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n", "\n-----END PRIVATE KEY-----\n"
+)
+CANARIES = (PHRASE, KEY)
+
+
+def cli(data: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments, "--data", str(data)),
+        env=environment(data),
+        input=given,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that knows two secrets, set as a user sets them."""
+    with running(tmp_path_factory.mktemp("guarded")) as started:
+        for name, canary in (("phrase", PHRASE), ("key", KEY)):
+            done = cli(
+                started.data, "secrets", "set", name, "--project", PROJECT, given=canary.value
+            )
+            assert "version 1" in done.stdout
+        yield started
+
+
+def env() -> list[dict[str, str]]:
+    values = {
+        "CANARY": "$(secret:phrase)",
+        "KEY": "$(secret:key@1)",
+        "MIXED": "https://me:$(secret:phrase)@host/$(CANARY)",
+        "ESCAPED": "$$(secret:phrase)",
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def showing(script: str, *, pools: tuple[int, ...] = (1,)) -> dict[str, Any]:
+    """A job whose replicas show what they were given in every way they know."""
+    job = container_job(script, pools=pools)
+    for pool in job["jobSpec"]["workerPoolSpecs"]:
+        pool["containerSpec"] |= {"env": env(), "args": ["--all", "$(CANARY)"]}
+    return job
+
+
+def had_it(lines: list[str]) -> bool:
+    """Whether a program says that it was given the very values."""
+    wanted = f"digest {PHRASE.digest()} {KEY.digest()} {PHRASE.digest()}"
+    return wanted in lines
+
+
+def shown(service: Service, path: str, body: Any = None) -> bytes:
+    """An answer as it is, also if it is a refusal."""
+    request = urllib.request.Request(
+        service.rest + path,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={
+            "Authorization": f"Bearer {service.token}",
+            "Content-Type": "application/json",
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.read()
+    except urllib.error.HTTPError as failure:
+        return failure.read()
+
+
+def answers(service: Service, job_id: str) -> dict[str, bytes]:
+    """All that the service tells of a job, by what was asked."""
+    ours, name = f"/trainshed/v1/jobs/{job_id}", f"{CUSTOM_JOBS}/{job_id}"
+    filtered = f'resource.labels.job_id="{job_id}"'
+    found = {path: shown(service, path) for path in (name, ours, CUSTOM_JOBS)}
+    for part in ("timeline", "logs", "watch", "drills", "resumeReport"):
+        found[part] = shown(service, f"{ours}/{part}")
+    for order in ("timestamp asc", "timestamp desc"):
+        asked = {
+            "resourceNames": [f"projects/{PROJECT}"],
+            "filter": filtered,
+            "orderBy": order,
+            "pageSize": 1000,
+        }
+        found[order] = shown(service, "/v2/entries:list", asked)
+    for arguments in (("jobs", "describe", job_id), ("jobs", "logs", job_id), ("secrets", "list")):
+        done = cli(service.data, *arguments)
+        found[" ".join(arguments)] = (done.stdout + done.stderr).encode()
+    return found
+
+
+def assert_nowhere(service: Service, *job_ids: str) -> None:
+    """Neither in an answer nor in a file, the log of the service and the database among them."""
+    told = {
+        "jobs": shown(service, "/trainshed/v1/jobs"),
+        "secrets": shown(service, f"/trainshed/v1/secrets?project={PROJECT}"),
+    }
+    told["ml"] = shown(service, f"/v1/projects/{PROJECT}/jobs")
+    for job_id in job_ids:
+        told |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
+    files = {str(path): path for path in service.data.rglob("*") if path.is_file()}
+    assert any(name.endswith("trainshed.db") for name in files)
+    assert any(name.endswith("service.log") for name in files)
+    for canary in CANARIES:
+        assert canary.shown_in(canary.value.encode()), "the test finds what it looks for"
+        assert [what for what, answer in told.items() if canary.shown_in(answer)] == []
+        assert [name for name, path in files.items() if canary.shown_in(path.read_bytes())] == []
+
+
+def test_a_job_that_shows_its_secrets_shows_nothing(guarded: Service) -> None:
+    job_id = submit(guarded, showing(SHOW, pools=(1, 2)))
+    assert guarded.finish(job_id)["state"] == "SUCCEEDED"
+    for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
+        lines = guarded.lines(job_id, replica)
+        assert had_it(lines), "\n".join(line[:200] for line in lines)
+        assert "***" in lines and "$(secret:phrase)" in lines
+    assert_nowhere(guarded, job_id)
+
+
+def test_a_failure_with_a_secret_in_its_message_tells_everything_but_that(
+    guarded: Service,
+) -> None:
+    """SPEC §2.1: the public message ends with the last lines of the log."""
+    job_id = submit(guarded, showing(FAIL))
+    assert guarded.finish(job_id)["state"] == "FAILED"
+    told = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]["message"]
+    assert "RuntimeError: no access with ***" in told
+    assert had_it(guarded.lines(job_id))
+    assert_nowhere(guarded, job_id)
+
+
+def test_a_program_that_dies_while_it_writes_a_secret(guarded: Service) -> None:
+    job = showing(BREAK_OFF)
+    job["jobSpec"]["scheduling"] = {"disableRetries": True}
+    job_id = submit(guarded, job)
+    guarded.finish(job_id)
+    assert "half: ***" in guarded.lines(job_id)
+    assert_nowhere(guarded, job_id)
+
+
+def test_a_package_gets_its_secrets_as_well(guarded: Service) -> None:
+    job = package_job(upload(guarded, "secrets/pkg-1.0.tar.gz", source_package(SHOW)))
+    spec = job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
+    spec |= {"env": env(), "args": ["$(CANARY)"]}
+    job_id = submit(guarded, job)
+    assert guarded.finish(job_id)["state"] == "SUCCEEDED"
+    assert had_it(guarded.lines(job_id))
+    assert_nowhere(guarded, job_id)
+
+
+def test_a_refused_request_does_not_repeat_the_value(guarded: Service) -> None:
+    for body in (
+        {"name": "1a", "value": PHRASE.value},
+        {"name": "ok", "vaule": PHRASE.value},
+        {"name": "ok", "value": PHRASE.value + "\0"},
+        {"name": "ok", "value": {"text": KEY.value}},
+    ):
+        answer = shown(guarded, "/trainshed/v1/secrets", body)
+        assert b"INVALID_ARGUMENT" in answer
+        assert not any(canary.shown_in(answer) for canary in CANARIES)
+    assert_nowhere(guarded)
+
+
+def test_a_secret_that_is_deleted_before_the_start_fails_the_job_by_its_name(
+    guarded: Service,
+) -> None:
+    cli(guarded.data, "secrets", "set", "brief", "--project", PROJECT, given="not for long")
+    node = guarded.call("GET", "/trainshed/v1/nodes")["nodes"][0]["name"]
+    guarded.call("POST", f"/trainshed/v1/nodes/{node}:drain", {})
+    job = container_job("print('never')")
+    program = job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    program["env"] = [{"name": "X", "value": "$(secret:brief)"}]
+    job_id = submit(guarded, job)
+    cli(guarded.data, "secrets", "delete", "brief", "--project", PROJECT)
+    guarded.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
+    assert guarded.finish(job_id)["state"] == "FAILED"
+    error = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]
+    assert "has no secret brief any more" in error["message"]
+    assert error["code"] == 3, "it is the job's failure, and is not tried again"
+    assert "never" not in guarded.lines(job_id)
+
+
+def test_who_names_no_such_secret_is_refused_at_once(guarded: Service) -> None:
+    job = container_job("print('never')")
+    program = job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    program["env"] = [{"name": "X", "value": "$(secret:nobody)"}]
+    error = guarded.call("POST", CUSTOM_JOBS, job, expect=400)["error"]
+    (violation,) = error["details"][0]["fieldViolations"]
+    assert violation["field"] == "job_spec.worker_pool_specs[0].container_spec.env[0].value"
+    assert "it has: key, phrase" in violation["description"]
+    place = {"api": "vertex", "project": PROJECT, "location": REGION, "job": job}
+    refused = guarded.call("POST", "/trainshed/v1/jobs:explain", place, expect=400)["error"]
+    assert refused["details"][0]["fieldViolations"] == [violation]

@@ -1,0 +1,187 @@
+"""Tokens of programs: what they say, for how long, and that nobody else can make one (SPEC §3, Storage)."""
+
+import base64
+import json
+import multiprocessing
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.access.job_tokens import (
+    KEY_FILE,
+    LIFETIME,
+    JobClaims,
+    JobKeyUnreadable,
+    JobTokens,
+)
+from trainshed.access.principals import Principal, Role
+from trainshed.access.tokens import TokenAuthority
+from trainshed.core.errors import Unauthenticated
+
+SECOND = 10**9
+START = 1_760_000_000 * SECOND
+CLAIMS = JobClaims(17, 2, "workerpool1-0", "p1", "trainer@p1.iam.gserviceaccount.com")
+KEY = bytes(range(32))
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_token_says_for_whom_it_speaks_until_it_expires(clock: Clock) -> None:
+    """SPEC §3: short-lived, scoped to the job's project."""
+    tokens = JobTokens(KEY, clock)
+    token, seconds = tokens.mint(CLAIMS)
+    assert seconds == LIFETIME == 3600
+    assert tokens.read(token) == CLAIMS
+    clock.now += LIFETIME * SECOND - 1
+    assert tokens.read(token) == CLAIMS
+    clock.now += 1
+    assert tokens.read(token) is None
+
+
+def test_another_process_with_the_key_reads_it_and_one_without_does_not(clock: Clock) -> None:
+    """The bucket process mints, the API process verifies."""
+    token, _ = JobTokens(KEY, clock).mint(CLAIMS)
+    assert JobTokens(KEY, clock).read(token) == CLAIMS
+    assert JobTokens(bytes(32), clock).read(token) is None
+
+
+def parts(token: str) -> tuple[str, list[Any], str]:
+    version, payload, signature = token.split(".")
+    return version, json.loads(base64.urlsafe_b64decode(payload + "==")), signature
+
+
+def changed(token: str, place: int, value: object) -> str:
+    version, fields, signature = parts(token)
+    fields[place] = value
+    payload = base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode())
+    return f"{version}.{payload.decode().rstrip('=')}.{signature}"
+
+
+def test_a_token_that_was_changed_is_none(clock: Clock) -> None:
+    tokens = JobTokens(KEY, clock)
+    token, _ = tokens.mint(CLAIMS)
+    fields = parts(token)[1]
+    assert changed(token, 0, fields[0]) == token
+    for place, value in enumerate((18, 3, "workerpool0-0", "p2", "other@x", fields[5] + 1)):
+        assert tokens.read(changed(token, place, value)) is None
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "tsj1",
+        "tsj1.",
+        "tsj1..",
+        "tsj1.W10.",
+        "tsj1.W10.é",
+        "tsj2.W10.x",
+        ".",
+        "opaque",
+        "a.b.c",
+    ],
+)
+def test_what_is_no_token_is_none(clock: Clock, token: str) -> None:
+    assert JobTokens(KEY, clock).read(token) is None
+
+
+def test_a_signature_cut_short_or_absent_is_none(clock: Clock) -> None:
+    tokens = JobTokens(KEY, clock)
+    token, _ = tokens.mint(CLAIMS)
+    head, _, signature = token.rpartition(".")
+    for wrong in ("", signature[:-1], signature + "A", signature.swapcase()):
+        assert tokens.read(f"{head}.{wrong}") is None
+
+
+def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token(
+    clock: Clock,
+) -> None:
+    """STACK §7: clients read it as a JWT."""
+    tokens = JobTokens(KEY, clock)
+    token = tokens.identity_token(CLAIMS, "https://there")
+    header, payload, _ = token.split(".")
+    assert json.loads(base64.urlsafe_b64decode(header + "==")) == {"alg": "HS256", "typ": "JWT"}
+    said = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    assert (said["aud"], said["email"]) == ("https://there", CLAIMS.email)
+    assert said["exp"] - said["iat"] == 3600
+    assert said["iat"] == START // SECOND
+    assert tokens.read(token) is None
+
+
+def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "data" / KEY_FILE
+    token, _ = JobTokens.open(path, clock).mint(CLAIMS)
+    assert JobTokens.open(path, clock).read(token) == CLAIMS
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(bytes.fromhex(path.read_text())) == 32
+    assert [each.name for each in path.parent.iterdir()] == [KEY_FILE]
+
+
+def _mint(path: Path) -> str:
+    return JobTokens.open(path, Clock()).mint(CLAIMS)[0]
+
+
+def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / KEY_FILE
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        tokens = pool.map(_mint, [path] * 6, chunksize=1)
+    assert len(set(tokens)) == 1
+    assert JobTokens.open(path, clock).read(tokens[0]) == CLAIMS
+
+
+@pytest.mark.parametrize("content", ["", "00", "no hexadecimal digits", "00" * 33])
+def test_a_file_that_is_no_key_is_named(tmp_path: Path, clock: Clock, content: str) -> None:
+    path = tmp_path / KEY_FILE
+    path.write_text(content)
+    with pytest.raises(JobKeyUnreadable, match=KEY_FILE):
+        JobTokens.open(path, clock)
+
+
+def test_the_service_recognises_a_program_by_its_token(tmp_path: Path, clock: Clock) -> None:
+    jobs = JobTokens(KEY, clock)
+    authority = TokenAuthority.open(tmp_path / "tokens.json", clock, jobs)
+    token, _ = jobs.mint(CLAIMS)
+    assert authority.authenticate(f"Bearer {token}") == Principal(CLAIMS.email, Role.JOB, "p1")
+    clock.now += LIFETIME * SECOND
+    with pytest.raises(Unauthenticated, match="metadata endpoint"):
+        authority.authenticate(f"Bearer {token}")
+
+
+def test_the_token_of_a_program_that_is_over_is_refused(tmp_path: Path, clock: Clock) -> None:
+    jobs = JobTokens(KEY, clock)
+    authority = TokenAuthority.open(tmp_path / "tokens.json", clock, jobs)
+    authority.refuse(lambda claims: claims.attempt < 2)
+    now, _ = jobs.mint(CLAIMS)
+    before, _ = jobs.mint(replace(CLAIMS, attempt=1))
+    assert authority.authenticate(f"Bearer {now}").role is Role.JOB
+    with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which is over"):
+        authority.authenticate(f"Bearer {before}")
+
+
+def test_a_service_without_the_key_knows_no_program(tmp_path: Path, clock: Clock) -> None:
+    token, _ = JobTokens(KEY, clock).mint(CLAIMS)
+    with pytest.raises(Unauthenticated, match="not known"):
+        TokenAuthority.open(tmp_path / "tokens.json", clock).authenticate(f"Bearer {token}")
+
+
+def test_the_project_of_a_principal_is_kept_with_its_token(tmp_path: Path, clock: Clock) -> None:
+    bound = Principal("robot@example.com", Role.JOB, "p1")
+    token = TokenAuthority.open(tmp_path / "tokens.json", clock).issue(bound)
+    again = TokenAuthority.open(tmp_path / "tokens.json", clock)
+    assert again.authenticate(f"Bearer {token}") == bound

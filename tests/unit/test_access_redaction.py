@@ -1,0 +1,49 @@
+"""What of an environment may be kept when a failed replica is (issue: secrets redacted when it is captured)."""
+
+import pytest
+
+from trainshed.access.redaction import REDACTED, redacted
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PASSWORD",
+        "DB_PASSWORD",
+        "DBPASSWORD",
+        "MYSQL_PASSWORD_FILE",
+        "GITHUB_TOKEN",
+        "wandb_api_key",
+        "APIKEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "CLIENT_SECRET",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "DB_PWD",
+        "NPM_CONFIG__AUTH",
+        "KEY_PASSPHRASE",
+    ],
+)
+def test_names_of_credentials(name: str) -> None:
+    assert redacted({name: "x"}) == {name: REDACTED}
+
+
+@pytest.mark.parametrize(
+    "name", ["PWD", "OLDPWD", "PATH", "AUTHOR", "TOKENIZERS_PARALLELISM", "KEYBOARD", "MONKEY"]
+)
+def test_names_of_other_things(name: str) -> None:
+    assert redacted({name: "x"}) == {name: "x"}
+
+
+def test_variables_that_came_from_secrets_and_values_that_tell() -> None:
+    pem = "-----BEGIN RSA PRIVATE KEY-----\nx"
+    given = {
+        "A": "1",
+        "B": "2",
+        "DSN": "postgres://me:pw@host/db",
+        "PEM": pem,
+        "U": "http://h:80/p",
+    }
+    found = redacted(given, {"B"})
+    assert [name for name, value in found.items() if value == REDACTED] == ["B", "DSN", "PEM"]
+    assert found["A"] == "1" and found["U"] == "http://h:80/p"

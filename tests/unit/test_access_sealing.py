@@ -1,0 +1,89 @@
+"""Secrets are sealed before they are stored (DESIGN, "What never happens" 9)."""
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from trainshed.access.sealing import VARIABLE, KeyUnusable, Sealer, SecretId, Unsealable
+
+ID = SecretId("p", "db", 1)
+GIVEN = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "secrets.key"
+
+
+def test_a_value_comes_back_and_shows_nothing(file: Path) -> None:
+    sealer = Sealer(file, {})
+    assert not sealer.has_key and not file.exists()
+    sealed = sealer.seal("hünter2 " * 8, ID)
+    assert b"nter2" not in sealed
+    assert sealer.seal("hünter2 " * 8, ID) != sealed, "the same value twice is not seen to be"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert Sealer(file, {}).open(sealed, ID) == "hünter2 " * 8
+
+
+@pytest.mark.parametrize(
+    "other", [SecretId("q", "db", 1), SecretId("p", "db2", 1), SecretId("p", "db", 2)]
+)
+def test_a_sealed_value_is_of_no_use_elsewhere(file: Path, other: SecretId) -> None:
+    """Whoever can write the database cannot give one job another one's secret."""
+    sealer = Sealer(file, {})
+    with pytest.raises(Unsealable, match="was changed or is damaged"):
+        sealer.open(sealer.seal("hunter2", ID), other)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"\x01" + bytes(40)])
+def test_what_is_damaged_is_told(file: Path, damage: bytes) -> None:
+    sealer = Sealer(file, {})
+    sealer.seal("hunter2", ID)
+    with pytest.raises(Unsealable, match="db@1 of the project p"):
+        sealer.open(damage, ID)
+
+
+def test_the_environment_may_give_the_key(file: Path) -> None:
+    sealer = Sealer(file, {VARIABLE: f" {GIVEN}\n"})
+    assert Sealer(file, {VARIABLE: GIVEN}).open(sealer.seal("hunter2", ID), ID) == "hunter2"
+    assert not file.exists()
+
+
+def test_another_key_is_told_from_damage(file: Path) -> None:
+    sealed = Sealer(file, {}).seal("hunter2", ID)
+    with pytest.raises(Unsealable, match="sealed with the key") as told:
+        Sealer(file, {VARIABLE: GIVEN}).open(sealed, ID)
+    assert VARIABLE in str(told.value) and GIVEN not in str(told.value)
+
+
+def test_a_missing_key_may_be_put_back(file: Path) -> None:
+    sealer = Sealer(file, {})
+    sealed = sealer.seal("hunter2", ID)
+    kept = file.read_bytes()
+    file.unlink()
+    fresh = Sealer(file, {})
+    assert not fresh.has_key and str(file) in fresh.missing()
+    with pytest.raises(Unsealable, match="the key that it was sealed with is missing"):
+        fresh.open(sealed, ID)
+    file.write_bytes(kept)
+    assert fresh.has_key
+    assert fresh.open(sealed, ID) == "hunter2"
+
+
+@pytest.mark.parametrize("text", ["", "short", base64.b64encode(bytes(31)).decode(), "*" * 44])
+def test_what_is_no_key_is_refused_at_once_and_not_repeated(file: Path, text: str) -> None:
+    for make in (lambda: Sealer(file, {VARIABLE: text}), lambda: Sealer(file, {})):
+        file.write_text(text)
+        with pytest.raises(KeyUnusable, match="openssl rand -base64 32") as refused:
+            make()
+        assert not text or text not in str(refused.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_key_that_cannot_be_read_is_told(file: Path) -> None:
+    file.write_text(GIVEN)
+    file.chmod(0)
+    with pytest.raises(KeyUnusable, match="cannot be read"):
+        Sealer(file, {})
