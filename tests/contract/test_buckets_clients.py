@@ -5,7 +5,6 @@ The clients are unmodified; only the address is theirs to choose (CLIENTS §2).
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import http.client
 import json
@@ -16,72 +15,19 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from google.api_core.exceptions import NotFound, PreconditionFailed
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
-from starlette.types import Scope
 
+from tests.contract.buckets_service import MIB, PROCESS, Service, client_at, plain, serving
+from trainshed.buckets.callers import ANYBODY, Caller, Kind, encode_caller
 from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.errors import Forbidden
 from trainshed.buckets.gateway import BucketsGateway, handles
-from trainshed.buckets.routes import Target
-from trainshed.buckets.sockets import listen_tcp
-
-MIB = 1 << 20
-
-
-class Service:
-    """A bucket process of the test's own, and a gateway to it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.root = directory / "store"
-        # Longer than a unix socket's address may be.
-        self.uds = directory / ("n" * 80) / ("m" * 80) / "buckets.sock"
-        self.uds.parent.mkdir(parents=True)
-        self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start, or start again at the same address; returns when it listens."""
-        read_end, write_end = os.pipe()
-        command = [sys.executable, "-m", "trainshed.buckets.process", "--root", str(self.root)]
-        command += ["--uds", str(self.uds), "--host", "127.0.0.1", "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            [*command, "--ready-fd", str(write_end)], pass_fds=[write_end]
-        )
-        os.close(write_end)
-        with os.fdopen(read_end) as ready:
-            self.port = json.loads(ready.readline())["port"]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(20)
-
-
-@contextmanager
-def serving(app: Any) -> Generator[int, None, None]:
-    """An ASGI application on a loopback port, served from a thread."""
-    listener = listen_tcp("127.0.0.1", 0)
-    server = uvicorn.Server(
-        uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(20)
+from trainshed.buckets.setup import BucketSetup
 
 
 @pytest.fixture
@@ -99,22 +45,13 @@ def port(request: pytest.FixtureRequest, service: Service) -> Iterator[int]:
     if request.param == "direct":
         yield service.port
         return
-    with serving(BucketsGateway(service.uds)) as gateway_port:
+    with serving(service.gateway()) as gateway_port:
         yield gateway_port
 
 
 @pytest.fixture
-def client(port: int) -> Any:
-    return client_at(port)
-
-
-def client_at(port: int) -> Any:
-    """The unmodified client; Any, since the library leaves most of its parameters untyped."""
-    return storage.Client(
-        project="p",
-        credentials=AnonymousCredentials(),
-        client_options={"api_endpoint": f"http://127.0.0.1:{port}"},
-    )
+def client(service: Service, port: int) -> Any:
+    return client_at(service.address(port))
 
 
 def test_the_python_client(client: Any) -> None:
@@ -169,11 +106,11 @@ def test_large_content_goes_through_in_little_memory(client: Any, service: Servi
         assert int(peak.split()[1]) < 100 * 1024
 
 
-def test_one_of_many_creators_wins(client: Any, port: int) -> None:
+def test_one_of_many_creators_wins(client: Any, service: Service, port: int) -> None:
     client.create_bucket("bucket-1")
 
     def create(number: int) -> bool:
-        blob = client_at(port).bucket("bucket-1").blob("one")
+        blob = client_at(service.address(port)).bucket("bucket-1").blob("one")
         try:
             blob.upload_from_string(str(number), if_generation_match=0)
         except PreconditionFailed:
@@ -227,12 +164,12 @@ class KillingReader:
 
 
 def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
-    bucket = client_at(service.port).create_bucket("bucket-1")
+    bucket = client_at(service.address()).create_bucket("bucket-1")
     acknowledged: dict[str, tuple[str, int]] = {}
     enough = threading.Event()
 
     def write(worker: int) -> None:
-        mine = client_at(service.port).bucket("bucket-1")
+        mine = client_at(service.address()).bucket("bucket-1")
         for number in range(1000):
             name = f"w{worker}/{number % 20}"
             content = os.urandom(1 + (worker * 7919 + number * 104729) % 200_000)
@@ -271,9 +208,9 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
     assert not service.uds.exists()
     # A parent that starts the process and then waits; what it inherited it passes on.
     script = "import subprocess as s, sys; s.Popen(sys.argv[1:], close_fds=False); sys.stdin.read()"
-    command = [sys.executable, "-m", "trainshed.buckets.process", "--root", str(tmp_path / "r")]
+    setup = BucketSetup(str(tmp_path / "r"), str(tmp_path / "s"), tokens=service.setup.tokens)
     read_end, write_end = os.pipe()
-    command += ["--uds", str(tmp_path / "s"), "--ready-fd", str(write_end)]
+    command = [*PROCESS, "--setup", setup.encode(), "--ready-fd", str(write_end)]
     parent = subprocess.Popen(
         [sys.executable, "-c", script, *command], stdin=subprocess.PIPE, pass_fds=[write_end]
     )
@@ -283,7 +220,8 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(tmp_path / "s"))
         connection.settimeout(20)
-        connection.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
+        head = b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\nX-Trainshed-Identity: %b\r\n\r\n"
+        connection.sendall(head % encode_caller(ANYBODY))
         assert b"200 OK" in connection.recv(MIB)
         parent.kill()
         parent.wait()
@@ -293,10 +231,11 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
 
 def test_a_store_is_served_by_one_process(service: Service) -> None:
     """A successor waits until its predecessor, busy with a last request, is gone."""
-    bucket = client_at(service.port).create_bucket("bucket-1")
+    bucket = client_at(service.address()).create_bucket("bucket-1")
     busy = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
     busy.putrequest("POST", "/upload/storage/v1/b/bucket-1/o?uploadType=media&name=last")
     busy.putheader("Content-Length", "2")
+    busy.putheader("Authorization", f"Bearer {service.token}")
     busy.endheaders()
     busy.send(b"o")
     assert service.process is not None
@@ -319,44 +258,46 @@ class TestGateway:
         assert not handles("/v1/projects")
 
     def test_without_a_bucket_process_is_a_503(self, tmp_path: Path) -> None:
-        with serving(BucketsGateway(tmp_path / "nothing")) as port:
+        def identify(header: str | None, key: str) -> Caller:
+            return ANYBODY
+
+        with serving(BucketsGateway(tmp_path / "nothing", identify)) as port:
             status, headers, body = plain(port, "GET", "/storage/v1/b")
         assert (status, headers["retry-after"]) == (503, "1")
         assert "restarting" in json.loads(body)["error"]["message"]
 
     def test_goes_on_after_the_bucket_process_restarted(self, service: Service) -> None:
-        with serving(BucketsGateway(service.uds)) as port:
-            assert plain(port, "GET", "/storage/v1/b")[0] == 200
+        told = {"Authorization": f"Bearer {service.token}"}
+        with serving(service.gateway()) as port:
+            assert plain(port, "GET", "/storage/v1/b", headers=told)[0] == 200
             service.stop(signal.SIGKILL)
-            assert plain(port, "GET", "/storage/v1/b")[0] == 503
+            assert plain(port, "GET", "/storage/v1/b", headers=told)[0] == 503
             service.start()
-            assert plain(port, "GET", "/storage/v1/b")[0] == 200
+            assert plain(port, "GET", "/storage/v1/b", headers=told)[0] == 200
 
-    def test_names_who_asks_and_refuses_who_may_not(self, service: Service) -> None:
-        async def admit(scope: Scope, target: Target) -> str:
-            if target.bucket == "closed-1":
-                raise Forbidden("no")
-            headers = dict(scope["headers"])
-            return headers.get(b"authorization", b"").decode()
-
-        with serving(BucketsGateway(service.uds, admit)) as port:
-            told = {"authorization": "me", "x-trainshed-identity": "forged"}
-            assert plain(port, "GET", "/storage/v1/b/closed-1")[0] == 403
-            assert plain(port, "GET", "/storage/v1/b/open-1", headers=told)[0] == 404
+    def test_names_who_asks_and_takes_nobody_s_word_for_it(self, service: Service) -> None:
+        """A header of the client that says who it is counts for nothing."""
+        forged = {"x-trainshed-identity": encode_caller(Caller(Kind.PERSON, "forged")).decode()}
+        known = {**forged, "Authorization": f"Bearer {service.token}"}
+        with serving(service.gateway()) as port:
+            assert plain(port, "GET", "/storage/v1/b/open-1", headers=forged)[0] == 401
+            assert plain(port, "GET", "/storage/v1/b/open-1", headers=known)[0] == 404
         log = (state_directory(service.root) / "access.log").read_text().splitlines()
-        assert [json.loads(line)["identity"] for line in log] == ["me"]
+        seen = [(line["identity"], line["door"]) for line in map(json.loads, log)]
+        assert seen == [("", "gateway"), ("owner@test", "gateway")]
 
     def test_keeps_addresses_capitals_and_chunked_bodies(self, service: Service) -> None:
         """STACK §3: libcurl-based clients look for capitalised Location and Range."""
-        client_at(service.port).create_bucket("bucket-1")
-        with serving(BucketsGateway(service.uds)) as port:
+        client_at(service.address()).create_bucket("bucket-1")
+        known = {"Authorization": f"Bearer {service.token}"}
+        with serving(service.gateway()) as port:
             target = "/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x"
-            told = {"Host": "storage.example:77"}
+            told = {"Host": "storage.example:77", **known}
             _, headers, _ = plain(port, "POST", target, headers=told, lower=False)
             location = headers["Location"]
             assert location.startswith("http://storage.example:77/upload/storage/v1/")
             session = location.removeprefix("http://storage.example:77")
-            part = {"Content-Range": "bytes 0-2/*"}
+            part = {"Content-Range": "bytes 0-2/*", **known}
             status, headers, _ = plain(port, "PUT", session, b"abc", part, lower=False)
             assert (status, headers["Range"]) == (308, "bytes=0-2")
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -364,35 +305,15 @@ class TestGateway:
                 "PUT",
                 session,
                 iter([b"d" * 100_000, b"e"]),
-                {"Content-Range": "bytes 3-100003/100004"},
+                {"Content-Range": "bytes 3-100003/100004", **known},
                 encode_chunked=True,
             )
             assert json.loads(connection.getresponse().read())["size"] == "100004"
-            connection.request("HEAD", "/download/storage/v1/b/bucket-1/o/x?alt=media")
+            head_of = "/download/storage/v1/b/bucket-1/o/x?alt=media"
+            connection.request("HEAD", head_of, headers=known)
             head = connection.getresponse()
             assert (head.read(), head.headers["Content-Length"]) == (b"", "100004")
             connection.close()
-
-
-def plain(
-    port: int,
-    method: str,
-    target: str,
-    body: bytes = b"",
-    headers: dict[str, str] | None = None,
-    *,
-    lower: bool = True,
-) -> tuple[int, dict[str, str], bytes]:
-    """One request over a connection of its own: (status, headers as they came, body)."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        connection.request(method, target, body, headers or {})
-        answer = connection.getresponse()
-        pairs = answer.getheaders()
-        content = answer.read()
-    finally:
-        connection.close()
-    return answer.status, {(k.lower() if lower else k): v for k, v in pairs}, content
 
 
 @pytest.mark.gcloud
@@ -404,7 +325,7 @@ def test_gcloud_storage(service: Service, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "CLOUDSDK_CONFIG": str(tmp_path / "config"),
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": "token",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": service.token,
         "CLOUDSDK_CORE_PROJECT": "p",
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
     }
@@ -426,7 +347,7 @@ def test_gcloud_storage(service: Service, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(os.urandom(12 * MIB))
     (tmp_path / "tree" / "s").mkdir(parents=True)
     (tmp_path / "tree" / "s" / "x").write_text("x")
-    with serving(BucketsGateway(service.uds)) as port:
+    with serving(service.gateway()) as port:
         address = f"http://127.0.0.1:{port}/storage/v1/"
         environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = address
         gcloud("buckets", "create", "gs://bucket-1", "--location=us-central1")

@@ -1,9 +1,9 @@
 """Python packages for jobs, made and uploaded by tests."""
 
 import io
-import os
+import socket
 import tarfile
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from tests.e2e.running import SKLEARN, Service, submit
@@ -44,20 +44,32 @@ def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
     return {"displayName": "package", "jobSpec": {"workerPoolSpecs": [pool]}}
 
 
-def submit_endless_build(service: Service, directory: Path, mark: str) -> str:
-    """Submit a job whose package build never ends; returns its id when the build has begun.
+@dataclass(frozen=True, slots=True)
+class EndlessBuild:
+    """A job whose package build never ends. Builds see nothing of the machine's files, so each says that it has begun
+    over the loopback network."""
 
-    Each begin of the build has a process with the mark open the pipe `directory/begun-MARK`; reading that
-    waits for it.
-    """
-    begun = directory / f"begun-{mark}"
-    os.mkfifo(begun)
+    job_id: str
+    listener: socket.socket
+
+    def begins(self) -> None:
+        """Wait until the next build of it has begun."""
+        connection, _ = self.listener.accept()
+        connection.close()
+
+
+def submit_endless_build(service: Service, mark: str) -> EndlessBuild:
+    """Submit it and wait until its build has begun, which is a process with the mark."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(180)
+    port = listener.getsockname()[1]
     setup = (
         "import subprocess, sys\n"
-        "endless = 'import sys, time; open(sys.argv[2], \"w\").close(); time.sleep(600)'\n"
-        f"subprocess.run([sys.executable, '-c', endless, {mark!r}, {str(begun)!r}])"
+        "endless = 'import socket, time; '\n"
+        f"endless += 'socket.create_connection((\"127.0.0.1\", {port})); time.sleep(600)'\n"
+        f"subprocess.run([sys.executable, '-c', endless, {mark!r}])"
     )
     uri = upload(service, f"{mark}/pkg-1.0.tar.gz", source_package("", setup))
-    job_id = submit(service, package_job(uri))
-    begun.read_text()
-    return job_id
+    build = EndlessBuild(submit(service, package_job(uri)), listener)
+    build.begins()
+    return build

@@ -71,26 +71,26 @@ class Service:
         return list(self.watch(job_id, seconds))[-1]
 
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:
-        """All log messages of a job that is over, oldest first."""
+        """All log messages of the programs of a job that is over, oldest first; with `replica` "service" those of builds."""
         query = f"?replica={replica}" if replica else ""
         request = urllib.request.Request(
             f"{self.rest}/trainshed/v1/jobs/{job_id}/logs{query}",
             headers={"Authorization": f"Bearer {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=60) as response:
-            return [json.loads(line)["message"] for line in response if line.strip()]
+            found = [json.loads(line) for line in response if line.strip()]
+        return [line["message"] for line in found if replica or line["task"] != "service"]
 
     def follow(self, job_id: str, replica: str | None = None) -> Iterator[str]:
-        """Log messages, of one replica or of all, as they come, until the end of the job."""
+        """Log messages of programs, of one replica or of all, as they come, until the end of the job."""
         only = f"&replica={replica}" if replica else ""
         request = urllib.request.Request(
             f"{self.rest}/trainshed/v1/jobs/{job_id}/logs?follow=true{only}",
             headers={"Authorization": f"Bearer {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=180) as response:
-            for line in response:
-                if line.strip():
-                    yield json.loads(line)["message"]
+            found = (json.loads(line) for line in response if line.strip())
+            yield from (line["message"] for line in found if replica or line["task"] != "service")
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
         """Upload an object."""

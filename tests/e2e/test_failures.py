@@ -272,10 +272,10 @@ def test_packages_that_cannot_be_had_fail_the_job_clearly(frail: Service) -> Non
     assert "non-zero status of 6." in errors["abort"]  # SPEC §2.1: package jobs publish 6, not 134
 
 
-def test_cancel_while_the_runtime_is_prepared(frail: Service, tmp_path: Path) -> None:
+def test_cancel_while_the_runtime_is_prepared(frail: Service) -> None:
     """A package whose build would take minutes: the job is over at once, the build is stopped."""
     mark = new_mark()
-    job_id = submit_endless_build(frail, tmp_path, mark)
+    job_id = submit_endless_build(frail, mark).job_id
     building = marked(mark)
     assert building
     frail.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})

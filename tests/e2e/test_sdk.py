@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service
+from trainshed.buckets.keys import address_with_key
 
 BUCKET = "trainshed"
 REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
@@ -18,7 +19,7 @@ REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionser
 @pytest.fixture(scope="module")
 def sdk(service: Service) -> Iterator[Any]:
     """`google.cloud.aiplatform`, pointed at the service."""
-    storage = str(service.extra["storage"])
+    storage = address_with_key(str(service.extra["storage"]), service.token)
     with pytest.MonkeyPatch.context() as patch:
         # Read by google-cloud-storage, which the SDK uploads scripts with.
         patch.setenv("STORAGE_EMULATOR_HOST", storage)

@@ -273,23 +273,24 @@ def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> 
         assert stored == [f"n/{i:05}" for i in range(len(said))]
 
 
-def test_the_service_dies_while_a_package_is_built(data: Path, tmp_path: Path) -> None:
+def test_the_service_dies_while_a_package_is_built(data: Path) -> None:
     """The build dies with the service; the next start builds again and the job runs, once."""
     mark = new_mark()
     service = start(data)
-    job_id = submit_endless_build(service, tmp_path, mark)
+    build = submit_endless_build(service, mark)
+    job_id = build.job_id
     building = marked(mark)
     assert building
     service.kill()
     wait_until_gone(building)
     service = start(data)
-    (tmp_path / f"begun-{mark}").read_text()  # the next build has begun
+    build.begins()
     assert service.call("GET", f"{CUSTOM_JOBS}/{job_id}")["state"] == "JOB_STATE_PENDING"
     building = marked(mark)
     assert service.terminate() == 0
     wait_until_gone(building)
     with running(data) as service:
-        (tmp_path / f"begun-{mark}").read_text()
+        build.begins()
         service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
         assert service.finish(job_id)["state"] == "CANCELLED"
     assert not marked(mark)

@@ -25,7 +25,7 @@ from trainshed.engines.port import (
     SlotRequest,
     SlotStarted,
 )
-from trainshed.runtimes.port import PreparedRuntime
+from trainshed.runtimes.port import PreparedRuntime, Progress
 
 Key = tuple[JobUid, int, ReplicaId]
 
@@ -195,7 +195,10 @@ class ScriptedRuntimes:
         return PreparedRuntime("") if self.warm else None
 
     async def prepare(
-        self, choice: RuntimeChoice, package_uris: tuple[str, ...]
+        self,
+        choice: RuntimeChoice,
+        package_uris: tuple[str, ...],
+        progress: Progress | None = None,
     ) -> PreparedRuntime:
         await self.gate.wait()
         self.prepared += 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.sim.scenario import Scenario
 from trainshed.controller.carrier import Hands
@@ -14,7 +14,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import Engine
 from trainshed.engines.sim.journals import Journals
-from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime
+from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey
 from trainshed.store.logs.severity import Severity, Stream
 from trainshed.store.notices import Notices
@@ -38,7 +38,10 @@ class SimRuntimes:
         return None if special else PreparedRuntime("")
 
     async def prepare(
-        self, choice: RuntimeChoice, package_uris: tuple[str, ...]
+        self,
+        choice: RuntimeChoice,
+        package_uris: tuple[str, ...],
+        progress: Progress | None = None,
     ) -> PreparedRuntime:
         await asyncio.sleep(self._random.uniform(0.1, 90))
         if BROKEN in package_uris and self._random.random() < 0.6:
@@ -52,10 +55,20 @@ class SimRuntimes:
 class SimBuckets:
     """Every job directory can be written; nothing ever is."""
 
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def write_probe(self, uri: str) -> None: ...
 
     def last_written(self, uri: str) -> int:
         return 0
+
+
+class Unheard:
+    """Nobody listens to what builds of simulated runtimes say, for they say nothing."""
+
+    async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
+        raise AssertionError(lines)
 
 
 class SimLogs:
@@ -109,7 +122,7 @@ def controller(
     launching = Launching(stall_after=scenario.stall_after)
 
     def hands(report: Callable[[JobUid, Event], None]) -> Hands:
-        return Hands(engine, runtimes, SimBuckets(), launching, report, GRACE)
+        return Hands(engine, runtimes, SimBuckets(), Unheard(), launching, report, GRACE)
 
     return Controller(
         ledger=ledger,

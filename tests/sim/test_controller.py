@@ -24,6 +24,7 @@ from trainshed.engines.port import LaunchRejected, SlotRequest
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.port import Store
 from trainshed.store.registry import open_store
@@ -35,6 +36,9 @@ class Buckets:
     """Every job directory can be written; `written` says when something last was."""
 
     written = 0
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        return ()
 
     def write_probe(self, uri: str) -> None:
         """Every job directory can be written."""
@@ -72,7 +76,13 @@ class World:
             reader=self.store.reader,
             logs=self.logs,
             hands=lambda report: Hands(
-                self.engine, self.runtimes, self.buckets, Launching(), report, grace=SECOND
+                self.engine,
+                self.runtimes,
+                self.buckets,
+                ServiceLog(self.directory / "logs", self.notices.publish),
+                Launching(),
+                report,
+                grace=SECOND,
             ),
             notices=self.notices,
             now=lambda: self.time,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainshed.core.catalog.images import parse_prebuilt
-from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 
 Request = dict[str, Any]
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6.py310:latest"
@@ -13,6 +13,7 @@ TENSORFLOW = "europe-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"
 REDUCER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 CUSTOM_IMAGE = "gcr.io/p1/mine:v1"
 REFUSED_IMAGE = "gcr.io/p1/refused:v1"
+MAPPED_IMAGE = "python:3.11"
 
 GUIDE: Request = {
     "scaleTier": "CUSTOM",
@@ -26,15 +27,18 @@ GUIDE: Request = {
 
 
 class FakeRuntimes:
-    """Answers every image but one with what its name says; the reduction server is refused."""
+    """Answers every image with what its name says, but refuses one, the reduction server, and misspelled prebuilt ones.
+    One of our own is mapped to a runtime."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         image = parse_prebuilt(image_uri)
         if image is not None:
             return RuntimeChoice(image.framework, image.version, image.python)
-        if image_uri in (REFUSED_IMAGE, REDUCER):
+        if image_uri in (REFUSED_IMAGE, REDUCER) or "/vertex-ai/training/" in image_uri:
             return RuntimeRefusal(f"{image_uri} cannot be had here")
-        return RuntimeChoice("container", "", "")
+        if image_uri == MAPPED_IMAGE:
+            return RuntimeChoice("python", "", "3.11", (f"{image_uri} is mapped",))
+        return RuntimeChoice(CONTAINER, "", "", image=image_uri)
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str

@@ -7,7 +7,10 @@ import pytest
 from tests.unit import test_buckets_http
 from tests.unit.test_buckets_http import Ask
 from trainshed.buckets.access_log import AccessLine, AccessLog, older, read_back
+from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.entrances import Entrance
 from trainshed.buckets.local import LocalStore
+from trainshed.buckets.rules import PLAIN
 from trainshed.core.resume.traffic import Access
 from trainshed.serve.adapters import BucketDoor, BucketHistory
 
@@ -106,12 +109,15 @@ def test_lines_of_an_older_version_have_no_door(tmp_path: Path) -> None:
 def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
     """Programs come by their replica's endpoint, which nothing else does."""
     target = "/upload/storage/v1/b/bucket/o?uploadType=media&name=x"
-    ask("POST", target, b"1", client=None)
-    ask("POST", target, b"2", client=None, **{"x-forwarded-proto": "http"})
-    ask("POST", target, b"3")
-    ask("POST", target, b"4", **{"x-forwarded-proto": "http"})
+    program = Caller(Kind.REPLICA, "sa@p", PLAIN.project)
+    ask("POST", target, b"1", entrance=Entrance.REPLICA, caller=program)
+    ask("POST", target, b"2")
+    ask("POST", target, b"3", entrance=Entrance.PORT)
+    # No header makes a request another's.
+    forged = {"x-forwarded-proto": "http", "x-trainshed-identity": '{"kind":"person"}'}
+    ask("POST", target, b"4", entrance=Entrance.REPLICA, caller=program, **forged)
     lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
-    assert [each.door for each in lines] == ["replica", "gateway", "port", "port"]
+    assert [each.door for each in lines] == ["replica", "gateway", "port", "replica"]
 
 
 def test_the_begin_of_an_upload_is_no_write(ask: Ask, tmp_path: Path) -> None:

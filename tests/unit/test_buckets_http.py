@@ -14,11 +14,14 @@ import pytest
 from starlette.types import Message
 
 from trainshed.buckets.access_log import AccessLine, AccessLog
+from trainshed.buckets.callers import Caller, Kind, encode_caller
 from trainshed.buckets.calls import VerbatimName
 from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.entrances import CALLER, ENTRANCE, Entrance
 from trainshed.buckets.http import BucketsApp
 from trainshed.buckets.objects import ObjectStore
 
+OWNER = Caller(Kind.PERSON, "owner@test")
 UPLOAD = "/upload/storage/v1/b/bucket/o"
 ITEM = "/storage/v1/b/bucket/o/"
 
@@ -55,7 +58,8 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
         body: bytes | list[bytes] | dict[str, Any] = b"",
         *,
         gone: bool = False,
-        client: tuple[str, int] | None = ("127.0.0.1", 1),
+        entrance: Entrance = Entrance.GATEWAY,
+        caller: Caller = OWNER,
         **headers: str,
     ) -> Answer:
         path, _, query = target.partition("?")
@@ -76,6 +80,8 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
             sent.append(message)
 
         named = {"host": "h:1", **{key.replace("_", "-"): text for key, text in headers.items()}}
+        if entrance is Entrance.GATEWAY:
+            named["x-trainshed-identity"] = encode_caller(caller).decode()
         scope = {
             "type": "http",
             "method": method,
@@ -84,8 +90,9 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
             "query_string": query.encode(),
             "headers": [(key.encode(), text.encode()) for key, text in named.items()],
             "scheme": "http",
-            "client": client,
+            "client": ("127.0.0.1", 1),
             "server": ("h", 1),
+            "state": {ENTRANCE: entrance, CALLER: caller},
         }
         asyncio.run(app(scope, receive, send))
         if not sent:
@@ -119,13 +126,17 @@ def test_resources_point_to_where_the_client_asked(ask: Ask) -> None:
 
 
 def test_only_the_gateway_is_believed(ask: Ask, tmp_path: Path) -> None:
-    told = {"x_forwarded_proto": "https", "x_trainshed_identity": "job-1"}
-    through = ask("GET", "/storage/v1/b/bucket", client=None, **told)
-    direct = ask("GET", "/storage/v1/b/bucket", **told)
+    """SPEC §3: what a program says of itself counts for nothing; only the way it came does."""
+    told = {"x_forwarded_proto": "https"}
+    through = ask("GET", "/storage/v1/b/bucket", **told)
+    forged = {**told, "x_trainshed_identity": encode_caller(OWNER).decode()}
+    program = Caller(Kind.REPLICA, "sa@p", "other", "7", 1, "0-0")
+    inside = ask("GET", "/storage/v1/b/bucket", entrance=Entrance.REPLICA, caller=program, **forged)
     assert through.json["selfLink"].startswith("https://")
-    assert direct.json["selfLink"].startswith("http://")
+    assert inside.status == 403
     lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
-    assert [line["identity"] for line in lines] == ["job-1", ""]
+    seen = [(line["identity"], line["door"], line["project"], line["job"]) for line in lines]
+    assert seen == [("owner@test", "gateway", "", ""), ("sa@p", "replica", "other", "7")]
 
 
 def test_what_is_read_and_written_is_logged(ask: Ask, tmp_path: Path) -> None:
@@ -188,15 +199,15 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("POST", "/storage/v1/b/bucket/o/x/restore", 501),
-        ("GET", "/storage/v1/b/bucket/o/x/acl", 501),
-        ("POST", "/storage/v1/b/bucket/notificationConfigs", 501),
-        ("POST", "/storage/v1/b/bucket/o", 501),
-        ("DELETE", "/storage/v1/b", 501),
-        ("GET", "/storage/v1/projects/p/serviceAccount", 501),
-        ("PUT", "/bucket/x", 501),
-        ("POST", "/bucket/x?uploads", 501),
-        ("GET", UPLOAD, 501),
+        ("POST", "/storage/v1/b/bucket/o/x/restore", 400),
+        ("GET", "/storage/v1/b/bucket/o/x/acl", 400),
+        ("POST", "/storage/v1/b/bucket/notificationConfigs", 400),
+        ("POST", "/storage/v1/b/bucket/o", 400),
+        ("DELETE", "/storage/v1/b", 400),
+        ("GET", "/storage/v1/projects/p/serviceAccount", 400),
+        ("PUT", "/bucket/x", 400),
+        ("POST", "/bucket/x?uploads", 400),
+        ("GET", UPLOAD, 400),
         ("POST", UPLOAD + "?uploadType=other&name=x", 400),
         ("POST", UPLOAD + "?uploadType=media", 400),
         ("POST", UPLOAD + "?uploadType=multipart&name=x", 400),
@@ -208,7 +219,7 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
     ],
 )
 def test_what_is_not_served_says_so(ask: Ask, method: str, target: str, status: int) -> None:
-    """STACK §3: an unknown verb is never an empty 200."""
+    """STACK §3: an unknown verb is never an empty 200, and nothing that gcloud tries again for half a minute."""
     answer = ask(method, target)
     assert answer.status == status
     assert answer.json["error"]["code"] == status
@@ -342,11 +353,13 @@ def test_buckets_over_the_api(ask: Ask) -> None:
     assert (made.json["location"], made.json["locationType"]) == ("EU", "multi-region")
     again = ask("POST", "/storage/v1/b?project=p", {"name": "second"})
     assert again.status == 409
-    page = ask("GET", "/storage/v1/b?project=p&maxResults=1").json
+    page = ask("GET", "/storage/v1/b?maxResults=1").json
     token = page["nextPageToken"]
-    rest = ask("GET", f"/storage/v1/b?project=p&maxResults=1&pageToken={token}").json
+    rest = ask("GET", f"/storage/v1/b?maxResults=1&pageToken={token}").json
     assert [item["name"] for item in page["items"] + rest["items"]] == ["bucket", "second"]
     assert "nextPageToken" not in rest
+    of_p = ask("GET", "/storage/v1/b?project=p").json["items"]
+    assert [item["name"] for item in of_p] == ["second"]
     for part in ("storageLayout", "managedFolders", "iam"):
         assert ask("GET", f"/storage/v1/b/second/{part}").status == 200
     policy = {"bindings": [{"role": "r", "members": ["m"]}]}

@@ -27,9 +27,9 @@ from trainshed.buckets.errors import (
     PreconditionFailed,
 )
 from trainshed.buckets.generations import GenerationSource
-from trainshed.buckets.listing import Query, list_objects
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.objects import Draft, ObjectStore
+from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.port import Draft, Query
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.transfers import Source, compose, copy, move
 from trainshed.buckets.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
@@ -70,7 +70,7 @@ def get(store: ObjectStore, name: str) -> bytes:
 
 
 def names(store: ObjectStore, query: Query | None = None) -> list[str]:
-    return [name for name, _ in list_objects(store, BUCKET, query or Query()).objects]
+    return [name for name, _ in store.list(BUCKET, query or Query()).objects]
 
 
 def visible(store: ObjectStore, name: str = "") -> Path:
@@ -348,7 +348,7 @@ def test_listing_is_that_of_a_sorted_list(
     seen_items: list[str] = []
     seen_prefixes: list[str] = []
     while True:
-        page = list_objects(store, BUCKET, query)
+        page = store.list(BUCKET, query)
         assert len(page.objects) + len(page.prefixes) <= page_size + 1
         seen_items += [name for name, _ in page.objects]
         seen_prefixes += page.prefixes
@@ -368,7 +368,7 @@ def test_listing_offsets_and_globs(store: ObjectStore) -> None:
     with pytest.raises(InvalidRequest):
         names(store, Query(page_token="!"))
     with pytest.raises(NotFound):
-        list_objects(store, "no-such-bucket", Query())
+        store.list("no-such-bucket", Query())
 
 
 def test_compose_copy_move(store: ObjectStore) -> None:
@@ -426,14 +426,6 @@ def test_buckets(tmp_path: Path) -> None:
         store.catalog.delete("one")
 
 
-def test_buckets_are_made_on_demand_where_the_operator_says_so(tmp_path: Path) -> None:
-    store = ObjectStore(tmp_path / "store", auto_create=True)
-    store.catalog.ensure(BUCKET)
-    staged = store.stage()
-    store.commit("other", "x", staged, Draft())
-    assert store.catalog.exists("other")
-
-
 def test_generations_never_repeat_when_the_clock_steps_back(tmp_path: Path) -> None:
     times = iter([5_000_000_000, 4_000_000_000, 3_000_000_000])
     first = GenerationSource(tmp_path / "g", lambda: next(times))
@@ -448,7 +440,7 @@ class TestSessions:
 
     @staticmethod
     def writer(sessions: UploadSessions, upload_id: str) -> UploadWriter:
-        writer = sessions.resume(upload_id)
+        writer = sessions.resume(BUCKET, upload_id)
         assert isinstance(writer, UploadWriter)
         return writer
 
@@ -459,7 +451,7 @@ class TestSessions:
         assert again.offset == 3
         again.write(b"lo")
         record = again.commit(Checksums("", "mnG7TA=="))
-        after = UploadSessions(store).resume(upload_id)
+        after = UploadSessions(store).resume(BUCKET, upload_id)
         assert isinstance(after, Committed)
         assert after.record == record == store.read_record(BUCKET, "big")
 
@@ -493,14 +485,14 @@ class TestSessions:
         with pytest.raises(Crash):
             writer.commit(Checksums("", ""))
         monkeypatch.undo()
-        after = UploadSessions(store).resume(upload_id)
+        after = UploadSessions(store).resume(BUCKET, upload_id)
         if point == "announced":
             assert isinstance(after, UploadWriter)
             after.commit(Checksums("", ""))
         else:
             assert isinstance(after, Committed)
         assert get(store, "big") == b"hello"
-        assert isinstance(UploadSessions(store).resume(upload_id), Committed)
+        assert isinstance(UploadSessions(store).resume(BUCKET, upload_id), Committed)
 
     def test_the_newest_request_owns_the_session(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
@@ -520,13 +512,13 @@ class TestSessions:
         with pytest.raises(InvalidRequest):
             self.writer(sessions, bad).commit(Checksums("", ""))
         cancelled = sessions.start(UploadSpec(BUCKET, "x", store.now()))
-        sessions.cancel(cancelled)
+        sessions.cancel(BUCKET, cancelled)
         old = sessions.start(UploadSpec(BUCKET, "x", store.now()))
         os.utime(state_directory(store.root) / "uploads" / old, (0, 0))
         sessions.expire()
         for unknown in (bad, cancelled, old, "../../etc", "0" * 48):
             with pytest.raises(NotFound):
-                sessions.resume(unknown)
+                sessions.resume(BUCKET, unknown)
         put(store, "x")
         with pytest.raises(PreconditionFailed):
             sessions.start(UploadSpec(BUCKET, "x", store.now(), conditions=ABSENT))

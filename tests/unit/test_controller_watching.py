@@ -37,6 +37,9 @@ class Log:
 
 
 class NoBuckets:
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def write_probe(self, uri: str) -> None: ...
 
     def last_written(self, uri: str) -> int:

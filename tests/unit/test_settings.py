@@ -61,6 +61,7 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "max_attempts = 0",
         "stall_after = -1",
         "failure_rules = 1",
+        "images = 1",
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str) -> None:
@@ -106,6 +107,20 @@ def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         load(tmp_path / "c.toml", {})
     assert "c.toml cannot be read: No such file or directory; give" in str(refused.value)
+
+
+def test_an_image_map_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -> None:
+    """SPEC §4: an operator's image map; errors name the table and the key."""
+    config = tmp_path / "c.toml"
+    entry = '[[images]]\npattern = "python:*"\nruntime = "python"\npython = "3.11"\n'
+    config.write_text(entry)
+    (mapped,) = load(config, {}).images
+    assert (mapped.pattern, mapped.family, mapped.python) == ("python:*", "python", "3.11")
+    config.write_text(f'{entry}[[images]]\npattern = "a"\nruntime = "pyton"\n')
+    with pytest.raises(SettingsError) as refused:
+        load(config, {})
+    assert f"{config}: images[1].runtime: there is no runtime 'pyton'" in str(refused.value)
+    assert "Did you mean python?" in str(refused.value)
 
 
 def test_every_wrong_failure_rule_is_named(tmp_path: Path) -> None:
@@ -155,10 +170,11 @@ def test_the_documented_settings_are_the_settings() -> None:
         if option.name in {field.name for field in fields(Settings)}
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
+    tables = ("failure_rules", "buckets", "images")
     assert documented == [
         (
             field.name,
-            f"TRAINSHED_{field.name.upper()}" if field.name != "failure_rules" else "",
+            f"TRAINSHED_{field.name.upper()}" if field.name not in tables else "",
             options.get(field.name, ""),
             places.get(field.name)
             or str(getattr(Settings(), field.name))

@@ -1,7 +1,7 @@
 """The ASGI application: which surface a request belongs to. Decides nothing else.
 
-`/v1`, `/v1beta1`, `/v2` and `/ui` are the public APIs; `/trainshed` is ours; discovery documents and health need
-no token; other surfaces (buckets, console) are mounted by their first path segment and decide about
+`/v1`, `/v1beta1`, `/v2` and `/ui` are the public APIs; `/trainshed` is ours; `/shell` has tickets of its own;
+discovery documents and health need no token; other surfaces (buckets, console) are mounted by their first path segment and decide about
 credentials themselves.
 """
 
@@ -28,6 +28,7 @@ from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.resourcemanager import projects
 from trainshed.api.rest import RestTransport
 from trainshed.api.services import Services
+from trainshed.api.shell.door import ShellDoor
 from trainshed.api.trainshed_v1.transport import TrainshedTransport
 from trainshed.wire.json import encode_text
 from trainshed.wire.pool import discovery_document
@@ -51,6 +52,7 @@ class ApiApplication:
     ) -> None:
         self._services = services
         self._authenticate = authenticate
+        self._shell = ShellDoor(services)
         rest = RestTransport(handlers(), CHECKS, services, authenticate)
         self._surfaces: dict[str, Application] = {
             **(mounts or {}),
@@ -59,6 +61,7 @@ class ApiApplication:
             "v2": rest,
             "ui": rest,
             "trainshed": TrainshedTransport(services, authenticate),
+            "shell": self._shell,
             "$discovery": self._discovery,
             "discovery": self._discovery,
             "healthz": self._health,
@@ -71,8 +74,7 @@ class ApiApplication:
             return
         path: str = scope["path"]
         if scope["type"] != "http":
-            # A websocket: closing it before it is accepted answers 403.
-            await send({"type": "websocket.close", "code": 1000})
+            await self._shell(scope, receive, send)
             return
         if path.startswith("/v1/projects/") and scope["method"] == "GET":
             match = _PROJECT.fullmatch(raw_path(scope))

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
 from trainshed.api.errors import NotServed
+from trainshed.api.scope import projects_of
 from trainshed.api.services import Services
 
 
@@ -36,7 +37,10 @@ Handlers = Mapping[str, Handler]
 
 
 def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
-    """The handler of `method` (full name), which `principal` may call. Raises NotServed, PermissionDenied."""
+    """The handler of `method` (full name), which `principal` may call. Raises NotServed, PermissionDenied.
+
+    For who may work in one project only, one that looks at what the request names before anything else.
+    """
     handler = handlers.get(method)
     if handler is None:
         service = method.rpartition(".")[0]
@@ -48,4 +52,11 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
             f"{method} is not served here yet; of {service.rpartition('.')[2]} there is {what}."
         )
     authorize(principal, method)
-    return handler
+    if not principal.project:
+        return handler
+
+    async def within(call: Call, request: Any) -> Message:
+        authorize(principal, method, projects_of(request))
+        return await handler(call, request)
+
+    return within

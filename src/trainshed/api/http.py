@@ -17,6 +17,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY: Final = 10 * 1024 * 1024
 """Bytes of the largest request; the public services draw the line at the same size."""
 
+NDJSON: Final = b"application/x-ndjson"
+TAR: Final = b"application/x-tar"
 _JSON: Final = b"application/json; charset=UTF-8"
 _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
 """With a realm: httplib2, below Google's API client library, cannot read a challenge without parameters."""
@@ -102,14 +104,18 @@ async def send_error(send: Send, error: Exception, api: str, what: str) -> None:
     await send_refusal(send, refused)
 
 
-async def send_lines(
-    receive: Receive, send: Send, lines: AsyncGenerator[bytes], closing: asyncio.Event
+async def send_stream(
+    receive: Receive,
+    send: Send,
+    lines: AsyncGenerator[bytes],
+    closing: asyncio.Event,
+    kind: bytes = NDJSON,
 ) -> None:
-    """Stream `lines` as NDJSON until they end, the caller goes away, or the server shuts down."""
+    """Stream `lines`, or other parts of a whole, until they end, the caller goes away, or the server shuts down."""
     start = {
         "type": "http.response.start",
         "status": 200,
-        "headers": [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")],
+        "headers": [(b"content-type", kind), (b"cache-control", b"no-store")],
     }
     await send(start)
 

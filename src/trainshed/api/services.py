@@ -1,29 +1,41 @@
 """What the handlers work with: doors, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainshed.access.sealing import Sealer
+from trainshed.api.shell.tickets import Links, Tickets
 from trainshed.api.versions import BetaOperations
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.trials import StudyUid
+from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.models import Models
 from trainshed.store.notices import Notices
 from trainshed.store.port import Intake, Reader
+from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
 
 
 class BucketProbe(Protocol):
-    """The one question validation asks of the buckets."""
+    """What validation asks of the buckets. Cheap: small files at most."""
 
     def bucket_location(self, name: str) -> str | None:
-        """Where a bucket is (`US`, `us-central1`); None if there is none of this name. Cheap: a small file."""
+        """Where a bucket is (`US`, `us-central1`); None if there is none of this name."""
+        ...
+
+    def is_closed(self, name: str, project: str) -> bool:
+        """Whether no program of a project may read what is in a bucket that is there."""
+        ...
+
+    def is_remote(self, name: str) -> bool:
+        """Whether a bucket lies elsewhere, so that programs do not see it as /gcs/NAME."""
         ...
 
 
@@ -66,6 +78,60 @@ class AccessHistory(Protocol):
         ...
 
 
+class Terminal(Protocol):
+    """A shell in a replica, as `engines.port.Terminal` says."""
+
+    @property
+    def status(self) -> int | None: ...
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end_input(self) -> None: ...
+
+    def resize(self, rows: int, columns: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Shells(Protocol):
+    """Where shells are opened, and what failed replicas left. `allowed`: whether the operator wants shells at all. `idle`:
+    seconds without a byte after which one is hung up, 0 = never. Methods that raise, raise FailedPrecondition (the message says why not) or Unavailable."""
+
+    tickets: Tickets
+    links: Links
+    allowed: bool
+    idle: float
+
+    async def open(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        wish: TerminalWish,
+    ) -> Terminal: ...
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        """Never blocks."""
+        ...
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+    ) -> Terminal: ...
+
+    def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        """A tar archive."""
+        ...
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        """Whether there was one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
     """What the answers say of this installation. `version` is the service's own; `service_account` stands for
@@ -87,14 +153,16 @@ class Services:
     `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
     tells the controller that a job has something to do, `suggest` that an operation of a study waits (its end is a notice
     of `JobUid(study)`); `closing` is set when the server shuts
-    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known;
-    `beta` is what all transports know of the operations of `v1beta1`.
+    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are opened;
+    `promises` says what the engine can keep apart and limit here; `beta` is what all transports know of the operations of `v1beta1`.
     """
 
     intake: Intake
     reader: Reader
     studies: Studies
     models: Models
+    secrets: Secrets
+    sealer: Sealer
     logs: LogReader
     notices: Notices
     runtimes: RuntimeCatalog
@@ -107,4 +175,6 @@ class Services:
     settings: ApiSettings = ApiSettings()
     history: AccessHistory | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    shells: Shells | None = None
+    promises: Callable[[], Mapping[str, object]] = dict[str, object]
     beta: BetaOperations = field(default_factory=BetaOperations)

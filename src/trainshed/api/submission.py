@@ -17,7 +17,12 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
-from trainshed.core.specs.warnings import bucket_elsewhere, without_gpus
+from trainshed.core.specs.warnings import (
+    bucket_elsewhere,
+    named_directories,
+    not_mounted,
+    without_gpus,
+)
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork
@@ -36,12 +41,15 @@ def checked(
     uses: Iterable[BucketUse],
     buckets: BucketProbe,
     further: tuple[Violation, ...] = (),
+    *,
+    project: str,
 ) -> T:
-    """The parsed job, if its spec is valid, every bucket it names exists, and nothing `further` is wrong with it.
+    """The parsed job, if its spec is valid, every bucket it names exists and is open to its `project`, and nothing
+    `further` is wrong with it.
 
     Raises InvalidRequest with the violations of all kinds at once.
     """
-    missing = (*_missing_buckets(uses, buckets), *further)
+    missing = (*_missing_buckets(uses, buckets, project), *further)
     try:
         parsed = parse()
     except InvalidRequest as invalid:
@@ -142,7 +150,11 @@ def _check_stall_label(work: Work) -> None:
 
 def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
     """The spec with the warnings that only this installation can give."""
-    found = (*_elsewhere(spec, services.buckets), *_without_gpus(services, spec))
+    found = (
+        *_elsewhere(spec, services.buckets),
+        *_not_mounted(spec, services.buckets),
+        *_without_gpus(services, spec),
+    )
     return replace(spec, warnings=(*spec.warnings, *found)) if found else spec
 
 
@@ -207,18 +219,37 @@ def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
             yield warning
 
 
-def _missing_buckets(uses: Iterable[BucketUse], buckets: BucketProbe) -> Iterator[Violation]:
-    """A violation for every well-formed URI whose bucket is not there; the spec reports the others."""
-    known: dict[str, bool] = {}
+def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
+    """Warnings for the buckets that a program is told to find as a directory and will not."""
+    for name in dict.fromkeys(named_directories(spec.pools)):
+        if buckets.is_remote(name):
+            yield not_mounted(name)
+
+
+def _missing_buckets(
+    uses: Iterable[BucketUse], buckets: BucketProbe, project: str
+) -> Iterator[Violation]:
+    """A violation for every well-formed URI whose bucket is not there for the project; the spec reports the others."""
+    known: dict[str, str] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
             continue
         bucket = uri[5:].partition("/")[0]
         if bucket not in known:
-            known[bucket] = buckets.bucket_location(bucket) is not None
-        if not known[bucket]:
+            known[bucket] = _why_missing(bucket, buckets, project)
+        if known[bucket]:
             yield Violation(
-                field,
-                f"The bucket {bucket!r} of {uri!r} does not exist; create it first, for example with "
-                f"`gcloud storage buckets create gs://{bucket}`.",
+                field, f"The bucket {bucket!r} of {uri!r} does not exist{known[bucket]}"
             )
+
+
+def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
+    """How the sentence goes on that says so; "" if the bucket is there."""
+    if buckets.bucket_location(bucket) is None:
+        return f"; create it first, for example with `gcloud storage buckets create gs://{bucket}`."
+    if buckets.is_closed(bucket, project):
+        return (
+            f" for the project {project!r}: it belongs to another one. Name a bucket of {project!r} or a shared one, "
+            "or grant the job's service account a role in the bucket's IAM policy."
+        )
+    return ""

@@ -4,7 +4,7 @@ Fields: ``time`` (ns since the epoch, start), ``duration`` (ns), ``method``, ``o
 write, delete, metadata), ``bucket``, ``object``, ``bytes`` (content moved), ``status`` (0 if the
 client went away before an answer), ``identity`` ('' if unknown), ``door``: ``replica`` (a job's program, by
 its replica's own endpoint), ``gateway`` (the service's own port), ``port`` (the buckets' port), '' in lines of
-older versions.
+older versions; ``project`` and ``job`` (its uid) of a job's program.
 
 Lines stand in the order in which requests ended, which is how they are found again without reading all of them.
 """
@@ -39,6 +39,8 @@ class AccessLine:
     status: int
     identity: str
     door: str = ""
+    project: str = ""
+    job: str = ""
 
     @property
     def end(self) -> int:

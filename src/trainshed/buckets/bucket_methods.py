@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from typing import Any, cast
 
 from starlette.responses import Response
 
+from trainshed.buckets.admission import admit_project, allowed
+from trainshed.buckets.callers import Kind
 from trainshed.buckets.calls import Call, json_answer
-from trainshed.buckets.catalog import DEFAULT_LOCATION, BucketRecord
+from trainshed.buckets.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
 from trainshed.buckets.views import bucket_view, layout_view, policy_view
 
 _MAX_RESULTS = 1000
+_PROJECT = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
 
 
 async def collection(call: Call) -> Response:
@@ -47,7 +51,7 @@ async def bucket(call: Call) -> Response:
 
 
 async def part(call: Call) -> Response:
-    """``b/B/…``: IAM policy, storage layout, managed folders; everything else is a 501."""
+    """``b/B/…``: IAM policy, storage layout, managed folders; everything else is not supported."""
     catalog = call.store.catalog
     match call.request.method, call.target.action:
         case "GET", "storageLayout":
@@ -64,8 +68,9 @@ async def part(call: Call) -> Response:
             )
         case "GET", "iam/testPermissions":
             await call.run(catalog.get, call.target.bucket)
-            asked = call.request.query_params.getlist("permissions")
-            return json_answer({"kind": "storage#testIamPermissionsResponse", "permissions": asked})
+            return json_answer(
+                {"kind": "storage#testIamPermissionsResponse", "permissions": _held(call)}
+            )
         case method, action:
             raise NotSupported(
                 f"{method} {action} of a bucket is not supported by this service. "
@@ -74,12 +79,15 @@ async def part(call: Call) -> Response:
 
 
 async def _insert(call: Call) -> Response:
+    admit_project(call.caller, "storage.buckets.create", call.project)
     resource = await call.json()
     name = resource.get("name")
     if not isinstance(name, str):
         raise InvalidRequest("Required: a bucket resource with a 'name'.")
     location = str(resource.get("location") or DEFAULT_LOCATION)
-    record = await call.run(call.store.catalog.create, name, location, resource)
+    record = await call.run(
+        call.store.catalog.create, name, location, resource, _valid_project(call.project)
+    )
     return json_answer(bucket_view(call.base, record))
 
 
@@ -90,7 +98,14 @@ async def _list(call: Call) -> Response:
         after = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(f"Invalid page token '{token}'. List again without it.") from error
-    names = await call.run(call.store.catalog.names, call.query.get("prefix", ""))
+    admit_project(call.caller, "storage.buckets.list", call.project)
+    everything = call.caller.kind is not Kind.REPLICA and not call.query.get("project")
+    names = await call.run(
+        _names,
+        call.store.catalog,
+        None if everything else call.project,
+        call.query.get("prefix", ""),
+    )
     names = [name for name in names if name > after]
     records: list[BucketRecord] = await asyncio.gather(
         *(call.run(call.store.catalog.get, name) for name in names[:limit])
@@ -102,6 +117,30 @@ async def _list(call: Call) -> Response:
         last = names[limit - 1].encode()
         answer["nextPageToken"] = base64.urlsafe_b64encode(last).decode()
     return json_answer(answer)
+
+
+def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str]:
+    """Buckets of a project and those that are shared, by name; of all projects if it is None."""
+    names = catalog.names(prefix)
+    if project is None:
+        return names
+    held = ((name, catalog.holding(name)) for name in names)
+    return [name for name, one in held if one and (one.shared or one.project == project)]
+
+
+def _held(call: Call) -> list[str]:
+    """Those of the permissions asked about that the caller has."""
+    asked = call.request.query_params.getlist("permissions")
+    holding = call.store.catalog.holding(call.target.bucket)
+    return [one for one in asked if holding is not None and allowed(call.caller, one, holding)]
+
+
+def _valid_project(project: str) -> str:
+    if not _PROJECT.fullmatch(project):
+        raise InvalidRequest(
+            f"Invalid project: {project!r}. Give a project id: letters, digits, '-', '.' and ':'."
+        )
+    return project
 
 
 def _bindings(policy: dict[str, Any]) -> list[dict[str, Any]]:

@@ -16,15 +16,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trainshed.buckets.callers import NOBODY
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.digests import BLOCK
+from trainshed.buckets.entrances import Entrance
 from trainshed.buckets.errors import BucketsError, InvalidRequest
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.port import Buckets
 from trainshed.buckets.routes import Target
 from trainshed.buckets.uploads import UploadSessions
 from trainshed.buckets.views import error_view
+from trainshed.core.names import project_number
 
 IDENTITY_HEADER = "x-trainshed-identity"
+"""What the gateway says of the caller; no client can set it."""
 _MAX_JSON = 10 << 20
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,10 +53,14 @@ class Call:
         self,
         request: Request,
         target: Target,
-        store: ObjectStore,
+        store: Buckets,
         sessions: UploadSessions,
         pool: Executor,
+        *,
+        entrance: Entrance = Entrance.PORT,
+        prefix: str = "",
     ) -> None:
+        """`prefix`: what the client's address has before the paths of the API."""
         self.request = request
         self.target = target
         self.store = store
@@ -62,24 +70,26 @@ class Call:
         self.moved = 0
         self.object = target.object
         self.operation = "metadata"
-        # Only our gateway speaks over the socket without an address, so only it is believed.
-        self.trusted = request.client is None
+        self.entrance = entrance
+        self.caller = NOBODY
+        """Known before a handler sees the call."""
         scheme = request.url.scheme
-        if self.trusted:
+        if entrance is Entrance.GATEWAY:
             scheme = request.headers.get("x-forwarded-proto", scheme)
-        self.base = f"{scheme}://{request.headers.get('host', 'localhost')}"
+        self.base = f"{scheme}://{request.headers.get('host', 'localhost')}{prefix}"
 
     @property
-    def identity(self) -> str:
-        """Who asks, as the gateway found out; '' if nobody said or the door is not the gateway."""
-        return self.request.headers.get(IDENTITY_HEADER, "") if self.trusted else ""
+    def path(self) -> str:
+        """The request's path, without what stands before the API's."""
+        return self.request.scope["path"]
 
     @property
-    def door(self) -> str:
-        """Which way the request came, for the access log: see `access_log`."""
-        if not self.trusted:
-            return "port"
-        return "gateway" if "x-forwarded-proto" in self.request.headers else "replica"
+    def project(self) -> str:
+        """The project that a request about all buckets names; the caller's or the service's own if it names none."""
+        asked = self.query.get("project", "")
+        own = self.caller.project or self.store.catalog.rules.project
+        # What google-cloud-storage sends that was told no project, and the form of numbers.
+        return own if asked in {"", "_", "<none>", str(project_number(own))} else asked
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do blocking work in a worker thread."""
@@ -156,7 +166,10 @@ def error_answer(error: BucketsError) -> Response:
     """The public form of an error; a 304 has no body."""
     if error.status == 304:
         return Response(status_code=304)
-    return json_answer(error_view(error), error.status)
+    answer = json_answer(error_view(error), error.status)
+    if error.status == 401:
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="trainshed"'
+    return answer
 
 
 def with_header(response: Response, name: str, value: str) -> Response:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from trainshed.buckets.admission import Holding
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.errors import (
     Conflict,
@@ -26,6 +27,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.paths import validate_bucket_name
 from trainshed.buckets.records import sync_directory, write_durably
+from trainshed.buckets.rules import PLAIN, BucketRules
 from trainshed.buckets.tree import DIRECTORY_MODE
 from trainshed.buckets.walk import Walk
 
@@ -52,7 +54,8 @@ _FIXED = frozenset(
 class BucketRecord:
     """A bucket's properties; ``settings`` are the editable ones under their public names.
 
-    Times in ns since the epoch. ``policy`` is the IAM policy's bindings as they were last set.
+    Times in ns since the epoch. ``policy`` is the IAM policy's bindings as they were last set; ``project`` made it,
+    '' in records of older versions.
     """
 
     name: str
@@ -62,6 +65,7 @@ class BucketRecord:
     metageneration: int = 1
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    project: str = ""
 
 
 def state_directory(root: Path) -> Path:
@@ -73,16 +77,21 @@ def state_directory(root: Path) -> Path:
 class BucketCatalog:
     """Creates, finds, changes and removes buckets. Blocking; safe to use from several threads."""
 
-    def __init__(self, root: Path, now: Callable[[], int], *, auto_create: bool = False) -> None:
+    def __init__(self, root: Path, now: Callable[[], int], rules: BucketRules = PLAIN) -> None:
         self._root = root
         self._now = now
-        self._auto_create = auto_create
+        self.rules = rules
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
         self._lock = threading.Lock()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
         self._trash.mkdir(parents=True, exist_ok=True)
+        self._holdings: dict[str, tuple[tuple[int, int], Holding]] = {}
+        for table in rules.tables:
+            if table.is_remote and not self._record(table.name).exists():
+                record = BucketRecord(table.name, DEFAULT_LOCATION, now(), now())
+                write_durably(self._record(table.name), msgspec.json.encode(record))
 
     def directory(self, bucket: str) -> Path:
         """The visible tree of a bucket, which ``/gcs/BUCKET`` is a bind mount of."""
@@ -91,27 +100,45 @@ class BucketCatalog:
     def exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
         path = self.directory(bucket)
-        return path.is_dir() and not path.is_symlink()
+        return self.rules.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
 
     def names(self, prefix: str = "") -> list[str]:
         """All buckets whose name begins with ``prefix``, sorted."""
-        found: list[str] = []
+        found = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
-            if path.name.startswith(prefix):
-                try:
-                    if self.exists(path.name):
-                        found.append(path.name)
-                except InvalidRequest:
-                    continue  # something foreign that lies in the root is no bucket
-        return sorted(found)
+            try:
+                if self.exists(path.name):
+                    found.add(path.name)
+            except InvalidRequest:
+                continue  # something foreign that lies in the root is no bucket
+        return sorted(name for name in found if name.startswith(prefix))
 
-    def open(self, bucket: str, *, writing: bool = False) -> int:
-        """A descriptor of the bucket's directory, which the caller closes; raises ``NotFound``.
+    def holding(self, bucket: str) -> Holding | None:
+        """Whose the bucket is, and who may do what with it; None if there is none of this name. Cheap: a look at two
+        files, which are read only when they have changed."""
+        try:
+            if not self.exists(bucket):
+                return None
+        except InvalidRequest:
+            return None
+        try:
+            status = self._record(bucket).stat()
+            version = (status.st_ino, status.st_mtime_ns)
+        except FileNotFoundError:
+            version = (0, 0)
+        known = self._holdings.get(bucket)
+        if known is None or known[0] != version:
+            known = self._holdings[bucket] = (version, self._hold(self.get(bucket)))
+        return known[1]
 
-        ``writing`` creates the bucket first where the operator allows that (``auto_create``).
-        """
-        if writing and self._auto_create and not self.exists(bucket):
-            self.ensure(bucket)
+    def _hold(self, record: BucketRecord) -> Holding:
+        rules, table = self.rules, self.rules.table(record.name)
+        told = table.project if table is not None else ""
+        shared = record.name in rules.shared or (table is not None and table.shared)
+        return Holding(record.name, told or record.project or rules.project, shared, record.policy)
+
+    def open(self, bucket: str) -> int:
+        """A descriptor of the bucket's directory, which the caller closes; raises ``NotFound``."""
         try:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(self.directory(bucket), flags)
@@ -123,40 +150,47 @@ class BucketCatalog:
         if not self.exists(bucket):
             raise no_such_bucket(bucket)
         try:
-            encoded = (self._records / f"{bucket}.json").read_bytes()
+            encoded = self._record(bucket).read_bytes()
         except FileNotFoundError:
             created = self.directory(bucket).stat().st_mtime_ns
             return BucketRecord(bucket, DEFAULT_LOCATION, created, created)
-        return msgspec.json.decode(encoded, type=BucketRecord)
+        record = msgspec.json.decode(encoded, type=BucketRecord)
+        table = self.rules.table(bucket)
+        if table is not None and table.is_remote and table.region:
+            return replace(record, location=table.region.upper())
+        return record
 
     def create(
         self,
         bucket: str,
         location: str = DEFAULT_LOCATION,
         settings: Mapping[str, Any] | None = None,
+        project: str = "",
     ) -> BucketRecord:
-        """Make a bucket, durably; raises ``Conflict`` if it is there, ``InvalidRequest``."""
+        """Make a bucket of a project ('' = the service's own), durably; raises ``Conflict`` if it is there,
+        ``InvalidRequest``."""
         path = self.directory(bucket)
         now = self._now()
         kept = {key: value for key, value in (settings or {}).items() if key not in _FIXED}
         require_object(kept.get("labels"), "labels")
-        record = BucketRecord(bucket, (location or DEFAULT_LOCATION).upper(), now, now, 1, kept)
+        where = (location or DEFAULT_LOCATION).upper()
+        owner = project or self.rules.project
+        record = BucketRecord(bucket, where, now, now, 1, kept, project=owner)
         with self._lock:
-            if path.exists():
-                raise Conflict(
-                    "Your previous request to create the named bucket succeeded and you already "
-                    f"own it. (bucket: {bucket})"
-                )
-            write_durably(self._records / f"{bucket}.json", msgspec.json.encode(record))
+            if path.exists() or self.rules.is_remote(bucket):
+                raise _taken(bucket, owner, self.holding(bucket))
+            write_durably(self._record(bucket), msgspec.json.encode(record))
             path.mkdir()
             path.chmod(DIRECTORY_MODE)
             sync_directory(self._root)
         return record
 
-    def ensure(self, bucket: str, location: str = DEFAULT_LOCATION) -> BucketRecord:
+    def ensure(
+        self, bucket: str, location: str = DEFAULT_LOCATION, project: str = ""
+    ) -> BucketRecord:
         """The bucket, made if it was not there; repeating it changes nothing."""
         try:
-            return self.create(bucket, location)
+            return self.create(bucket, location, project=project)
         except Conflict:
             return self.get(bucket)
 
@@ -179,13 +213,18 @@ class BucketCatalog:
             return self._save(replace(record, settings=settings))
 
     def set_policy(self, bucket: str, bindings: list[dict[str, Any]]) -> BucketRecord:
-        """Keep the bindings of the bucket's IAM policy; enforcing them is ``access``'s business."""
+        """Keep the bindings of the bucket's IAM policy; ``admission`` goes by them."""
         with self._lock:
             return self._save(replace(self.get(bucket), policy=bindings))
 
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an empty bucket; raises ``NotFound``, ``Conflict`` if it holds objects."""
         path = self.directory(bucket)
+        if self.rules.is_remote(bucket):
+            raise InvalidRequest(
+                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. Take its [[buckets]] "
+                "table out of it; what is in the bucket stays."
+            )
         with self._lock:
             conditions.check(0, self.get(bucket).metageneration)
             self._require_empty(path)
@@ -200,14 +239,17 @@ class BucketCatalog:
             except Conflict:
                 trash.rename(path)
                 raise
-            (self._records / f"{bucket}.json").unlink(missing_ok=True)
+            self._record(bucket).unlink(missing_ok=True)
             sync_directory(self._root)
             shutil.rmtree(trash, ignore_errors=True)
 
     def _save(self, record: BucketRecord) -> BucketRecord:
         changed = replace(record, metageneration=record.metageneration + 1, updated_ns=self._now())
-        write_durably(self._records / f"{record.name}.json", msgspec.json.encode(changed))
+        write_durably(self._record(record.name), msgspec.json.encode(changed))
         return changed
+
+    def _record(self, bucket: str) -> Path:
+        return self._records / f"{bucket}.json"
 
     @staticmethod
     def _require_empty(path: Path) -> None:
@@ -217,6 +259,18 @@ class BucketCatalog:
                 raise Conflict("The bucket you tried to delete is not empty.")
         finally:
             os.close(fd)
+
+
+def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:
+    if holding is not None and holding.project != project:
+        return Conflict(
+            "The requested bucket name is not available. Bucket names are shared by all projects. "
+            f"Select a different name and try again. (bucket: {bucket})"
+        )
+    return Conflict(
+        "Your previous request to create the named bucket succeeded and you already "
+        f"own it. (bucket: {bucket})"
+    )
 
 
 def _merge(old: Any, changes: Any) -> dict[str, Any] | None:

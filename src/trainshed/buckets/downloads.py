@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from collections.abc import AsyncIterator
@@ -12,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from trainshed.buckets.calls import Call, header_text
 from trainshed.buckets.digests import BLOCK
-from trainshed.buckets.errors import NotModified, RangeNotSatisfiable, Unavailable
-from trainshed.buckets.objects import OpenObject
+from trainshed.buckets.errors import NotModified, RangeNotSatisfiable
+from trainshed.buckets.port import Opened
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.views import etag_of, hash_header
 
@@ -27,7 +26,7 @@ async def download(call: Call) -> Response:
     """The content of the call's object, streamed; raises ``NotFound``, ``RangeNotSatisfiable``."""
     call.operation = "read"
     opened = await call.run(
-        call.store.open,
+        call.store.at(call.target.bucket).open,
         call.target.bucket,
         call.target.object,
         call.generation(),
@@ -41,7 +40,7 @@ async def download(call: Call) -> Response:
         raise
 
 
-def _answer(call: Call, opened: OpenObject) -> Response:
+def _answer(call: Call, opened: Opened) -> Response:
     record = opened.record
     headers = _headers(record)
     if call.request.headers.get("if-none-match") == headers["ETag"]:
@@ -70,7 +69,7 @@ class ContentResponse(Response):
     def __init__(
         self,
         call: Call,
-        opened: OpenObject,
+        opened: Opened,
         content: AsyncIterator[bytes],
         status: int,
         headers: dict[str, str],
@@ -156,17 +155,14 @@ def _range(header: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-async def _content(call: Call, opened: OpenObject, start: int, end: int) -> AsyncIterator[bytes]:
-    while start < end:
-        block = await call.run(os.pread, opened.fd, min(BLOCK, end - start), start)
-        if not block:
-            raise Unavailable("The object was cut while it was read. Read it again.")
-        start += len(block)
+async def _content(call: Call, opened: Opened, start: int, end: int) -> AsyncIterator[bytes]:
+    blocks = opened.blocks(start, end)
+    while block := await call.run(next, blocks, b""):
         call.moved += len(block)
         yield block
 
 
-async def _unpacked(call: Call, opened: OpenObject) -> AsyncIterator[bytes]:
+async def _unpacked(call: Call, opened: Opened) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     async for block in _content(call, opened, 0, opened.record.size):
         # Bounded steps: a small file can unpack to gigabytes.

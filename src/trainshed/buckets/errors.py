@@ -30,6 +30,14 @@ class InvalidRequest(BucketsError):
     reason = "invalid"
 
 
+class Unauthenticated(BucketsError):
+    """The request does not say who calls, or by a token that nobody knows."""
+
+    status = 401
+    reason = "required"
+    location = ("header", "Authorization")
+
+
 class Forbidden(BucketsError):
     """The caller, or the operating system for us, may not do this."""
 
@@ -85,10 +93,13 @@ class UploadCancelled(BucketsError):
 
 
 class NotSupported(BucketsError):
-    """A method of the public API that this service does not offer: never an empty success."""
+    """A method of the public API that this service does not offer: never an empty success.
 
-    status = 501
-    reason = "notImplemented"
+    Not a 501, which clients take for a passing fault: gcloud tries again for half a minute.
+    """
+
+    status = 400
+    reason = "notSupported"
 
 
 class Unavailable(BucketsError):

@@ -1,8 +1,8 @@
 """The API process's door to the bucket process: forwards storage requests over its unix socket.
 
-Streams both ways with back-pressure and buffers nothing. Who asks is decided here (the ``Admit``
+Streams both ways with back-pressure and buffers nothing. Who asks is found out here (by the ``Identify``
 that the composition root hands in) and told to the bucket process in a header that no client can
-set. While the bucket process restarts, requests get a 503 that clients retry.
+set; what he may do is decided there. While the bucket process restarts, requests get a 503 that clients retry.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,14 @@ import httptools
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from trainshed.buckets.callers import Caller, encode_caller
 from trainshed.buckets.calls import IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.errors import BucketsError, Unavailable
-from trainshed.buckets.routes import Target, parse_target
+from trainshed.buckets.keys import split_key
 from trainshed.buckets.sockets import reachable
 from trainshed.buckets.views import error_view
 
-PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/")
+PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _READ = 1 << 18
 _MAX_IDLE = 64
 _IDLE_NS = 30_000_000_000
@@ -34,9 +35,9 @@ _HOP_BY_HOP = {
 }
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
-Admit = Callable[[Scope, Target], Awaitable[str]]
-"""Who asks, given the request and what it names: an identity ('' for anonymous), or a raised
-``BucketsError`` (401, 403) that is answered as it is."""
+Identify = Callable[[str | None, str], Caller]
+"""Who asks, given the ``Authorization`` header and the key in the address (``Doorkeeper.caller``); a raised
+``BucketsError`` is answered as it is."""
 
 
 def handles(path: str) -> bool:
@@ -89,12 +90,12 @@ class BucketsGateway:
     def __init__(
         self,
         uds: Path,
-        admit: Admit | None = None,
+        identify: Identify,
         *,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._uds = uds
-        self._admit = admit
+        self._identify = identify
         self._now = now
         self._idle: deque[_Connection] = deque()
 
@@ -103,11 +104,11 @@ class BucketsGateway:
         if scope["type"] != "http":
             return
         try:
-            identity = ""
-            if self._admit is not None:
-                raw_path = scope.get("raw_path") or scope["path"].encode()
-                identity = await self._admit(scope, parse_target(raw_path))
-            await self._forward(scope, receive, send, _head_of(scope, identity))
+            raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+            sent: bytes | None = dict(scope["headers"]).get(b"authorization")
+            header = sent.decode("latin-1") if sent is not None else None
+            caller = self._identify(header, split_key(raw_path)[0])
+            await self._forward(scope, receive, send, _head_of(scope, caller))
         except BucketsError as error:
             await _answer_error(send, error)
 
@@ -240,7 +241,7 @@ class _Head:
     has_body: bool
 
 
-def _head_of(scope: Scope, identity: str) -> _Head:
+def _head_of(scope: Scope, caller: Caller) -> _Head:
     target: bytes = scope.get("raw_path") or scope["path"].encode()
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
@@ -254,8 +255,7 @@ def _head_of(scope: Scope, identity: str) -> _Head:
     if chunked:
         lines.append(b"transfer-encoding: chunked")
     lines.append(b"x-forwarded-proto: %b" % scope.get("scheme", "http").encode())
-    if identity:
-        lines.append(b"%b: %b" % (IDENTITY_HEADER.encode(), identity.encode()))
+    lines.append(b"%b: %b" % (IDENTITY_HEADER.encode(), encode_caller(caller)))
     return _Head(b"\r\n".join([*lines, b"", b""]), chunked, chunked or has_body)
 
 
@@ -265,6 +265,8 @@ async def _answer_error(send: Send, error: BucketsError) -> None:
         (b"content-type", b"application/json; charset=UTF-8"),
         (b"content-length", str(len(body)).encode()),
     ]
+    if error.status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="trainshed"'))
     if error.status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

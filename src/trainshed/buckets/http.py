@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from urllib.parse import unquote
 
@@ -16,9 +17,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from trainshed.buckets import bucket_methods, object_methods
 from trainshed.buckets.access_log import AccessLine, AccessLog
+from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.batch import InnerRequest, answer_batch
-from trainshed.buckets.calls import Call, error_answer
+from trainshed.buckets.callers import ANYBODY, NOBODY, Caller, Kind, decode_caller
+from trainshed.buckets.calls import IDENTITY_HEADER, Call, error_answer
+from trainshed.buckets.doorkeeper import Doorkeeper
 from trainshed.buckets.downloads import download
+from trainshed.buckets.entrances import CALLER, Entrance, entrance_of
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
@@ -28,7 +33,9 @@ from trainshed.buckets.errors import (
     RangeNotSatisfiable,
     Unavailable,
 )
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.keys import split_key
+from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.port import Buckets
 from trainshed.buckets.routes import Door, parse_target
 from trainshed.buckets.upload_methods import upload
 from trainshed.buckets.uploads import UploadSessions
@@ -44,13 +51,20 @@ class BucketsApp:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: Buckets,
         access_log: AccessLog | None = None,
+        doorkeeper: Doorkeeper | None = None,
         pool: Executor | None = None,
+        *,
+        metadata: Metadata | None = None,
     ) -> None:
+        """`doorkeeper`: asked about who comes by the TCP port; without one everybody may come. `metadata`: what programs
+        are told of themselves."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
+        self._doorkeeper = doorkeeper
+        self._metadata = metadata
         self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +75,7 @@ class BucketsApp:
         if scope["type"] != "http":
             return
         started = self._store.now()
-        call = self._call(scope, receive)
+        call, key = self._call(scope, receive)
         status = 0
 
         async def counted(message: Message) -> None:
@@ -71,20 +85,61 @@ class BucketsApp:
             await send(message)
 
         try:
-            response = await self._answer(call)
+            response = await self._answer(call, lambda: self._caller(call, key))
             await response(scope, receive, counted)
         except ClientDisconnect:
-            _log.debug("client went away: %s %s", call.request.method, call.request.url.path)
+            _log.debug("client went away: %s %s", call.request.method, call.path)
         finally:
             self._note(call, started, status)
 
-    def _call(self, scope: Scope, receive: Receive) -> Call:
-        request = Request(scope, receive)
-        target = parse_target(scope.get("raw_path") or scope["path"].encode())
-        return Call(request, target, self._store, self._sessions, self._pool)
+    def _call(self, scope: Scope, receive: Receive) -> tuple[Call, str]:
+        """The call, and the key that its address has in it."""
+        asked: bytes = scope.get("raw_path") or scope["path"].encode()
+        key, path = split_key(asked)
+        prefix = asked[: len(asked) - len(path)].decode() if key else ""
+        plain: Scope = {**scope, "raw_path": path, "path": unquote(path.decode("latin-1"))}
+        entrance = entrance_of(scope.get("state", {}))
+        call = Call(
+            Request(plain, receive),
+            parse_target(path),
+            self._store,
+            self._sessions,
+            self._pool,
+            entrance=entrance,
+            prefix=prefix,
+        )
+        return call, key
 
-    async def _answer(self, call: Call) -> Response:
+    def _caller(self, call: Call, key: str) -> Caller:
+        """Who calls, as far as the way in is believed. Raises Unauthenticated."""
+        headers = call.request.headers
+        match call.entrance:
+            case Entrance.REPLICA:
+                return call.request.scope["state"][CALLER]
+            case Entrance.GATEWAY:
+                said = headers.get(IDENTITY_HEADER)
+                return decode_caller(said.encode("latin-1")) if said else NOBODY
+            case Entrance.PORT:
+                if self._doorkeeper is None:
+                    return ANYBODY
+                return self._doorkeeper.caller(headers.get("authorization"), key)
+
+    def _told(self, call: Call) -> Response | None:
+        """The answer to a program that asks for metadata; None: it asks for something else."""
+        if self._metadata is None or call.entrance is not Entrance.REPLICA:
+            return None
+        query, headers = call.request.url.query, call.request.headers
+        answer = self._metadata.answer(call.path, query, headers, call.caller, call.request.method)
+        if answer is None:
+            return None
+        return Response(answer.body, answer.status, dict(answer.headers))
+
+    async def _answer(self, call: Call, who: Callable[[], Caller]) -> Response:
         try:
+            call.caller = who()
+            if (told := self._told(call)) is not None:
+                return told
+            self._admit(call)
             return await self._dispatch(call)
         except RangeNotSatisfiable as error:
             response = error_answer(error)
@@ -97,15 +152,22 @@ class BucketsApp:
         except PermissionError as error:
             return error_answer(Forbidden(f"The bucket's files refuse this: {error.strerror}."))
         except OSError as error:
-            _log.exception("file error: %s %s", call.request.method, call.request.url.path)
+            _log.exception("file error: %s %s", call.request.method, call.path)
             if error.errno in _FULL:
                 text = f"The storage is out of room: {error.strerror}. Free some and try again."
                 return error_answer(Unavailable(text))
             return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
         except Exception:
-            _log.exception("request failed: %s %s", call.request.method, call.request.url.path)
+            _log.exception("request failed: %s %s", call.request.method, call.path)
             text = "Internal error, see the bucket service's log. Try again."
             return error_answer(BucketsError(text))
+
+    def _admit(self, call: Call) -> None:
+        """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden."""
+        holding = self._store.catalog.holding
+        for bucket, permission in wanted(call.request.method, call.target):
+            if call.caller.kind in (Kind.REPLICA, Kind.NOBODY):
+                admit(call.caller, permission, holding(bucket))
 
     async def _dispatch(self, call: Call) -> Response:
         target = call.target
@@ -125,7 +187,7 @@ class BucketsApp:
             case Door.BATCH:
                 return await self._batch(call)
             case Door.UNKNOWN:
-                raise NotFound(f"Not Found: {call.request.url.path} is no address of this API.")
+                raise NotFound(f"Not Found: {call.path} is no address of this API.")
 
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
@@ -133,12 +195,13 @@ class BucketsApp:
 
         async def answer(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)
+            caller = call.caller
             started = self._store.now()
             allowed = inner_call.target.door is Door.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
                 response = error_answer(InvalidRequest("Content does not go through a batch."))
             else:
-                response = await self._answer(inner_call)
+                response = await self._answer(inner_call, lambda: caller)
             self._note(inner_call, started, response.status_code)
             return response
 
@@ -160,7 +223,7 @@ class BucketsApp:
         async def receive() -> Message:
             return {"type": "http.request", "body": inner.body, "more_body": False}
 
-        return self._call(scope, receive)
+        return self._call(scope, receive)[0]
 
     def _note(self, call: Call, started: int, status: int) -> None:
         if self._access_log is not None:
@@ -174,8 +237,10 @@ class BucketsApp:
                     object=call.object,
                     bytes=call.moved,
                     status=status,
-                    identity=call.identity,
-                    door=call.door,
+                    identity=call.caller.email,
+                    door=call.entrance,
+                    project=call.caller.project,
+                    job=call.caller.job_uid,
                 )
             )
 
@@ -200,7 +265,7 @@ async def _metadata(call: Call) -> Response:
 def _require_read(call: Call) -> None:
     if call.request.method not in {"GET", "HEAD"}:
         raise NotSupported(
-            f"{call.request.method} at {call.request.url.path} is not supported: the XML API is "
+            f"{call.request.method} at {call.path} is not supported: the XML API is "
             "served for reading only. Use the JSON API."
         )
 

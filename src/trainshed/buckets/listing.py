@@ -8,80 +8,60 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from trainshed.buckets.errors import InvalidRequest, NotFound
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.port import MAX_RESULTS, Page, Query
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.walk import Walk
 
-MAX_RESULTS = 1000
 _HASH_LIMIT = 4 << 20
 """A listing computes missing checksums only of files up to this size (bytes)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What to list; the fields are those of the public method of the same names."""
+def list_objects(base: int, query: Query, read: Callable[[str, int], ObjectRecord]) -> Page:
+    """One page of the objects in an open directory; raises ``InvalidRequest`` (token, glob).
 
-    prefix: str = ""
-    delimiter: str = ""
-    page_token: str = ""
-    max_results: int = MAX_RESULTS
-    start_offset: str = ""
-    end_offset: str = ""
-    include_trailing_delimiter: bool = False
-    match_glob: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page: (name, record) of objects, common prefixes, and the token of the next page."""
-
-    objects: list[tuple[str, ObjectRecord]]
-    prefixes: list[str]
-    next_page_token: str
-
-
-def list_objects(store: ObjectStore, bucket: str, query: Query) -> Page:
-    """One page of a bucket's objects; raises ``NotFound``, ``InvalidRequest`` (token, glob)."""
+    ``read``: the record of an object by its name, with checksums up to so many bytes; raises ``NotFound``.
+    """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
     if "\0" in query.prefix:
         return Page(objects, prefixes, "")
-    floor = _decode_token(query.page_token) if query.page_token else query.start_offset.encode()
-    glob = _glob(query.match_glob) if query.match_glob else None
-    base = store.catalog.open(bucket)
-    try:
-        walk = Walk(base, query.prefix, floor)
-        for entry in walk:
-            if query.end_offset and entry.name.encode() >= query.end_offset.encode():
-                break
-            if glob is not None and not glob.fullmatch(entry.name):
-                continue
-            if len(objects) + len(prefixes) >= limit:
-                return Page(objects, prefixes, _encode_token(entry.name.encode()))
-            common = _common_prefix(entry.name, query)
-            if common is None or (query.include_trailing_delimiter and common == entry.name):
-                try:
-                    record = store.read_record(bucket, entry.name, hash_limit=_HASH_LIMIT)
-                except NotFound:
-                    continue  # removed since the directory was read
-                objects.append((entry.name, record))
-            if common is not None:
-                if not prefixes or prefixes[-1] != common:
-                    prefixes.append(common)
-                # An object named like the prefix itself comes first; all others are skipped.
-                walk.floor = _after(common)
-    finally:
-        os.close(base)
+    floor = floor_of(query)
+    glob = compile_glob(query.match_glob) if query.match_glob else None
+    walk = Walk(base, query.prefix, floor)
+    for entry in walk:
+        if query.end_offset and entry.name.encode() >= query.end_offset.encode():
+            break
+        if glob is not None and not glob.fullmatch(entry.name):
+            continue
+        if len(objects) + len(prefixes) >= limit:
+            return Page(objects, prefixes, encode_token(entry.name.encode()))
+        common = common_prefix(entry.name, query)
+        if common is None or (query.include_trailing_delimiter and common == entry.name):
+            try:
+                record = read(entry.name, _HASH_LIMIT)
+            except NotFound:
+                continue  # removed since the directory was read
+            objects.append((entry.name, record))
+        if common is not None:
+            if not prefixes or prefixes[-1] != common:
+                prefixes.append(common)
+            # An object named like the prefix itself comes first; all others are skipped.
+            walk.floor = _after(common)
     return Page(objects, prefixes, "")
 
 
-def _common_prefix(name: str, query: Query) -> str | None:
+def floor_of(query: Query) -> bytes:
+    """The least name that the page may hold; raises ``InvalidRequest`` for a foreign token."""
+    return _decode_token(query.page_token) if query.page_token else query.start_offset.encode()
+
+
+def common_prefix(name: str, query: Query) -> str | None:
+    """What a name is summed up to by the query's delimiter; None if it stands for itself."""
     if not query.delimiter:
         return None
     at = name.find(query.delimiter, len(query.prefix))
@@ -94,7 +74,8 @@ def _after(prefix: str) -> bytes:
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
-def _encode_token(floor: bytes) -> str:
+def encode_token(floor: bytes) -> str:
+    """The token of a page that begins there."""
     return base64.urlsafe_b64encode(floor).decode()
 
 
@@ -111,7 +92,7 @@ def _decode_token(token: str) -> bytes:
 _GLOB_TOKENS = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
+def compile_glob(pattern: str) -> re.Pattern[str]:
     """The public glob language: ``*`` and ``?`` stop at '/', ``**`` does not, sets, ``{a,b}``."""
     parts: list[str] = []
     for token in _GLOB_TOKENS.findall(pattern):
@@ -128,7 +109,7 @@ def _glob(pattern: str) -> re.Pattern[str]:
                 escaped = body.replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
                 parts.append(f"[{'^' if negated else ''}{escaped}]")
             case "{", size if size > 1:
-                choices = (_glob(choice).pattern for choice in token[1:-1].split(","))
+                choices = (compile_glob(choice).pattern for choice in token[1:-1].split(","))
                 parts.append(f"(?:{'|'.join(choices)})")
             case _:
                 parts.append(re.escape(token))

@@ -7,18 +7,22 @@ job's ``jobDir`` probes through it (SPEC: "bucket exists, and a write probe").
 
 from __future__ import annotations
 
-import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from trainshed.buckets.admission import readable, shown
 from trainshed.buckets.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, Forbidden, NotFound
 from trainshed.buckets.layout import MARK, place_of
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.objects import OpenObject
 from trainshed.buckets.paths import validate_object_name
+from trainshed.buckets.port import Draft
+from trainshed.buckets.rules import PLAIN, BucketRules
+from trainshed.buckets.stores import open_buckets
 from trainshed.buckets.tree import is_absent, open_directory
 from trainshed.buckets.walk import Walk
 
@@ -26,8 +30,14 @@ from trainshed.buckets.walk import Walk
 class LocalStore:
     """Blocking; safe to use from several threads and beside the bucket process."""
 
-    def __init__(self, root: Path, *, now: Callable[[], int] = time.time_ns) -> None:
-        self._store = ObjectStore(root, now=now)
+    def __init__(
+        self,
+        root: Path,
+        *,
+        now: Callable[[], int] = time.time_ns,
+        rules: BucketRules = PLAIN,
+    ) -> None:
+        self._store = open_buckets(root, now=now, rules=rules)
 
     def bucket_exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
@@ -37,32 +47,64 @@ class LocalStore:
         """The bucket's properties, its location among them; raises ``NotFound``."""
         return self._store.catalog.get(bucket)
 
-    def ensure_bucket(self, bucket: str, location: str = "US") -> BucketRecord:
-        """The bucket, made if it was not there."""
-        return self._store.catalog.ensure(bucket, location)
+    def ensure_bucket(self, bucket: str, location: str = "US", project: str = "") -> BucketRecord:
+        """The bucket, made if it was not there, as one of a project ("" = the service's own)."""
+        return self._store.catalog.ensure(bucket, location, project)
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """(name, directory) of every bucket that programs of a project are shown as ``/gcs/NAME``, sorted: those that
+        all of them may read and write, and that lie on this disk."""
+        catalog = self._store.catalog
+        held = ((name, catalog.holding(name)) for name in catalog.names())
+        return tuple(
+            (name, str(self.directory(name)))
+            for name, holding in held
+            if holding is not None and not catalog.rules.is_remote(name) and shown(project, holding)
+        )
+
+    def is_closed(self, bucket: str, project: str) -> bool:
+        """Whether programs of a project may read nothing in a bucket that is there, whichever service account they
+        run as."""
+        holding = self._store.catalog.holding(bucket)
+        return holding is not None and not readable(project, holding)
+
+    def is_remote(self, bucket: str) -> bool:
+        """Whether the bucket's objects lie elsewhere, so that it is no directory."""
+        return self._store.catalog.rules.is_remote(bucket)
 
     def directory(self, bucket: str) -> Path:
         """The bucket's visible tree: what ``/gcs/BUCKET`` is a bind mount of."""
         return self._store.catalog.directory(bucket)
 
     def open(self, bucket: str, name: str) -> BinaryIO:
-        """The object's content, open for reading; raises ``NotFound``."""
-        return os.fdopen(self._store.open(bucket, name, hash_limit=0).fd, "rb")
+        """The object's content, open for reading; raises ``NotFound``. What lies elsewhere is fetched first."""
+        opened = self._store.at(bucket).open(bucket, name, hash_limit=0)
+        if isinstance(opened, OpenObject):
+            return os.fdopen(opened.fd, "rb")
+        file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 the caller closes it
+        try:
+            for block in opened.blocks(0, opened.record.size):
+                file.write(block)
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def exists(self, bucket: str, name: str) -> bool:
         """Whether the object is there; False also if its bucket is not."""
         try:
-            self._store.read_record(bucket, name, hash_limit=0)
+            self._store.at(bucket).read_record(bucket, name, hash_limit=0)
         except NotFound:
             return False
         return True
 
     def fingerprint(self, bucket: str, name: str) -> str:
         """A text that changes whenever the object does; raises ``NotFound``. Reads no content."""
-        return str(self._store.read_record(bucket, name, hash_limit=0).generation)
+        return str(self._store.at(bucket).read_record(bucket, name, hash_limit=0).generation)
 
     def list(self, bucket: str, prefix: str = "") -> list[str]:
-        """Names of all objects with a prefix, in the order of their UTF-8 bytes."""
+        """Names of all objects with a prefix, in the order of their UTF-8 bytes; of a bucket on this disk."""
         base = self._store.catalog.open(bucket)
         try:
             return [entry.name for entry in Walk(base, prefix, b"")]
@@ -71,12 +113,7 @@ class LocalStore:
 
     def last_written(self, bucket: str, prefix: str = "") -> int:
         """When an object with the prefix was last written (ns); 0 if there is none. Looks at each of them."""
-        directory = self.directory(bucket)
-        latest = 0
-        for name in self.list(bucket, prefix):
-            with contextlib.suppress(FileNotFoundError):
-                latest = max(latest, (directory / name).stat().st_mtime_ns)
-        return latest
+        return self._store.at(bucket).last_written(bucket, prefix)
 
     def write_probe(self, bucket: str, prefix: str = "") -> None:
         """Raise unless objects below ``prefix`` can be written now; leaves nothing behind.
@@ -85,6 +122,9 @@ class LocalStore:
         ``NotFound`` (no such bucket), ``InvalidRequest`` (illegal prefix), ``Forbidden``.
         """
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
+        if self.is_remote(bucket):
+            self._probe_elsewhere(bucket, name)
+            return
         base = self._store.catalog.open(bucket)
         try:
             parent = self._deepest(base, place_of(name).dirs)
@@ -104,6 +144,15 @@ class LocalStore:
             ) from error
         finally:
             os.close(base)
+
+    def _probe_elsewhere(self, bucket: str, beside: str) -> None:
+        name = f"{beside[:-1]}{MARK}probe-{os.urandom(6).hex()}"
+        store, staged = self._store.at(bucket), self._store.stage()
+        try:
+            store.commit(bucket, name, staged, Draft())
+            store.delete(bucket, name)
+        finally:
+            staged.discard()
 
     @staticmethod
     def _deepest(base: int, dirs: tuple[str, ...]) -> int:

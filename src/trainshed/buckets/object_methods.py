@@ -12,8 +12,7 @@ from trainshed.buckets.calls import Call, json_answer
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.downloads import download
 from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
-from trainshed.buckets.listing import MAX_RESULTS, Query, list_objects
-from trainshed.buckets.objects import Draft
+from trainshed.buckets.port import MAX_RESULTS, Draft, Query
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.transfers import Source, compose, copy, move
 from trainshed.buckets.views import EDITABLE, custom_metadata, editable_fields, object_view
@@ -44,7 +43,7 @@ async def collection(call: Call) -> Response:
     if call.query.get("softDeleted") == "true":
         await call.run(call.store.catalog.get, call.target.bucket)
         return json_answer(answer)  # nothing is ever kept after its deletion
-    page = await call.run(list_objects, call.store, call.target.bucket, query)
+    page = await call.run(call.store.at(call.target.bucket).list, call.target.bucket, query)
     if page.next_page_token:
         answer["nextPageToken"] = page.next_page_token
     if page.prefixes:
@@ -60,12 +59,13 @@ async def collection(call: Call) -> Response:
 async def item(call: Call) -> Response:
     """``b/B/o/O``: get (properties or content), patch, update, delete."""
     bucket, name = call.target.bucket, call.target.object
+    objects = call.store.at(bucket)
     match call.request.method:
         case "GET" | "HEAD":
             if call.query.get("alt") == "media":
                 return await download(call)
             record = await call.run(
-                call.store.read_record,
+                objects.read_record,
                 bucket,
                 name,
                 call.generation(),
@@ -75,11 +75,11 @@ async def item(call: Call) -> Response:
         case "PATCH" | "PUT" as method:
             change = _change(await call.json(), whole=method == "PUT")
             record = await call.run(
-                call.store.patch, bucket, name, change, call.generation(), call.conditions()
+                objects.patch, bucket, name, change, call.generation(), call.conditions()
             )
         case "DELETE":
             call.operation = "delete"
-            await call.run(call.store.delete, bucket, name, call.generation(), call.conditions())
+            await call.run(objects.delete, bucket, name, call.generation(), call.conditions())
             return Response(status_code=204)
         case method:
             raise NotSupported(f"{method} on an object is not supported.")

@@ -14,30 +14,26 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainshed.buckets.catalog import BucketCatalog, state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.digests import UNKNOWN, Checksums, verify
-from trainshed.buckets.errors import no_such_bucket, no_such_object
+from trainshed.buckets.digests import BLOCK, Checksums, verify
+from trainshed.buckets.errors import Unavailable, no_such_bucket, no_such_object
 from trainshed.buckets.files import ObjectFiles
 from trainshed.buckets.generations import GenerationSource
 from trainshed.buckets.layout import SHADOW_DIR, place_of
+from trainshed.buckets.listing import list_objects
 from trainshed.buckets.paths import validate_object_name
+from trainshed.buckets.port import Draft, Page, Query
 from trainshed.buckets.records import FileIdentity, ObjectRecord, RecordStore
+from trainshed.buckets.rules import PLAIN, BucketRules
 from trainshed.buckets.staging import Staged
 from trainshed.buckets.tree import prune
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a client says of an object that it writes; ``expected`` are checksums to verify."""
-
-    fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    expected: Checksums = UNKNOWN
+from trainshed.buckets.walk import Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +42,21 @@ class OpenObject:
 
     fd: int
     record: ObjectRecord
+
+    def blocks(self, start: int, end: int) -> Iterator[bytes]:
+        """Bytes of it, in blocks; raises ``Unavailable`` if a program has cut the file meanwhile."""
+        while start < end:
+            block = os.pread(self.fd, min(BLOCK, end - start), start)
+            if not block:
+                raise Unavailable("The object was cut while it was read. Read it again.")
+            start += len(block)
+            yield block
+
+    def copy_into(self, staged: Staged, known: Checksums | None) -> None:
+        """Append all of it; raises ``Unavailable`` if a program writes to it meanwhile."""
+        staged.copy_from(self.fd, self.record.size, known)
+        if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
+            raise Unavailable("The source object changed while it was copied. Try again.")
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -60,17 +71,21 @@ class ObjectStore:
         root: Path,
         *,
         now: Callable[[], int] = time.time_ns,
-        auto_create: bool = False,
+        rules: BucketRules = PLAIN,
         attributes: bool = True,
     ) -> None:
         self.root = root
         self.now = now
-        self.catalog = BucketCatalog(root, now, auto_create=auto_create)
+        self.catalog = BucketCatalog(root, now, rules)
         self._temporary = state_directory(root) / "tmp"
         self._files = ObjectFiles(
             RecordStore(state_directory(root) / "records", attributes=attributes)
         )
         self._generations = GenerationSource(state_directory(root) / "generation", now)
+
+    def at(self, bucket: str) -> ObjectStore:
+        """Itself: every bucket is here."""
+        return self
 
     def clean(self) -> None:
         """Remove what an earlier process left half-written; call before serving."""
@@ -87,7 +102,7 @@ class ObjectStore:
     def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
         """Refuse early what ``commit`` would refuse, before the content is sent."""
         validate_object_name(name)
-        base = self.catalog.open(bucket, writing=True)
+        base = self.catalog.open(bucket)
         try:
             self._files.check(base, place_of(name), conditions)
         finally:
@@ -110,7 +125,7 @@ class ObjectStore:
         ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``.
         """
         place = place_of(validate_object_name(name))
-        base = self.catalog.open(bucket, writing=True)
+        base = self.catalog.open(bucket)
         try:
             verify(staged.sums, draft.expected)
             self._files.check(base, place, conditions)
@@ -227,6 +242,30 @@ class ObjectStore:
             prune(base, (*place.dirs, SHADOW_DIR))
         finally:
             os.close(base)
+
+    def list(self, bucket: str, query: Query) -> Page:
+        """One page of a bucket's objects; raises ``NotFound``, ``InvalidRequest`` (token, glob)."""
+        base = self.catalog.open(bucket)
+        try:
+            return list_objects(
+                base, query, lambda name, limit: self.read_record(bucket, name, hash_limit=limit)
+            )
+        finally:
+            os.close(base)
+
+    def last_written(self, bucket: str, prefix: str) -> int:
+        """When an object with the prefix was last written (ns); 0 if there is none. Looks at each of them."""
+        directory = self.catalog.directory(bucket)
+        base = self.catalog.open(bucket)
+        latest = 0
+        try:
+            for entry in Walk(base, prefix, b""):
+                with suppress(FileNotFoundError):
+                    path = directory.joinpath(*entry.dirs, entry.leaf)
+                    latest = max(latest, path.stat().st_mtime_ns)
+        finally:
+            os.close(base)
+        return latest
 
     def _describe(self, staged: Staged, draft: Draft, components: int) -> ObjectRecord:
         """Write the record of a sealed file into it."""

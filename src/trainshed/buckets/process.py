@@ -1,4 +1,4 @@
-"""The bucket process: serves a store on a unix socket and, if wanted, a TCP port.
+"""The bucket process: serves a store on unix sockets and, if wanted, a TCP port.
 
 Started by fork from a single-threaded parent, or as ``python -m trainshed.buckets.process``. It
 ends on SIGTERM after the requests in progress, and when its parent dies; killed outright it leaves
@@ -20,11 +20,16 @@ from types import FrameType
 
 import uvicorn
 
+from trainshed.access.job_tokens import KEY_FILE, JobTokens
 from trainshed.buckets.access_log import AccessLog
 from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.doorkeeper import Doorkeeper, TokenFile
+from trainshed.buckets.entrances import Entrance, protocol
 from trainshed.buckets.http import BucketsApp
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp, listen_unix
+from trainshed.buckets.stores import open_buckets
 
 _GRACE_S = 5
 _KEEP_ALIVE_S = 75
@@ -34,32 +39,28 @@ _ORPHAN_CHECK_S = 0.25
 ACCESS_LOG = "access.log"
 
 
-def serve(
-    root: Path,
-    uds: Path,
-    host: str | None = None,
-    port: int | None = None,
-    ready_fd: int | None = None,
-    *,
-    parent: int | None = None,
-    auto_create: bool = False,
-) -> None:
-    """Serve the store below ``root`` until SIGTERM or the parent's death; blocks.
+def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None = None) -> None:
+    """Serve the buckets of a setup until SIGTERM or the parent's death; blocks.
 
-    ``uds`` is where the gateway finds us; ``host`` and ``port`` open a direct door as well. When
-    both listen, ``{"port": N}`` (null without the direct door) and a line feed are written to
+    When all of it listens, ``{"port": N}`` (null without the TCP port) and a line feed are written to
     ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
     killed before we first look would otherwise never be missed. The access log is ``<root>.state/access.log``.
     Raises OSError if an address cannot be bound, TimeoutError if another process keeps the store.
     """
     parent = os.getppid() if parent is None else parent
+    root = Path(setup.root)
     lock = _take_store(root)
-    store = ObjectStore(root, auto_create=auto_create)
+    store = open_buckets(root, rules=setup.rules)
     store.clean()
-    app = BucketsApp(store, AccessLog(state_directory(root) / ACCESS_LOG))
+    tokens = Path(setup.tokens)
+    jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
+    doorkeeper = Doorkeeper(TokenFile(tokens, jobs, time.time_ns).read, anonymous=setup.anonymous)
+    access_log = AccessLog(state_directory(root) / ACCESS_LOG)
+    app = BucketsApp(store, access_log, doorkeeper, metadata=Metadata.of(jobs))
+    entrances: dict[object, Entrance] = {}
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=protocol(entrances),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -79,17 +80,24 @@ def serve(
     # the default action, so that the process ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    listeners = [listen_unix(uds)]
+    listeners: list[socket.socket] = []
+    paths = ((setup.gateway, Entrance.GATEWAY), (setup.replicas, Entrance.REPLICA))
+    for path, entrance in paths:
+        if path:
+            listeners.append(listen_unix(Path(path)))
+            entrances[listeners[-1].getsockname()] = entrance
     bound: int | None = None
-    if host is not None:
-        listeners.append(listen_tcp(host, port or 0))
+    if setup.host:
+        listeners.append(listen_tcp(setup.host, setup.port))
         bound = listeners[-1].getsockname()[1]
     if ready_fd is not None:
         os.write(ready_fd, json.dumps({"port": bound}).encode() + b"\n")
         os.close(ready_fd)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_run(server, listeners, parent))
-    uds.unlink(missing_ok=True)
+    for path, _ in paths:
+        if path:
+            Path(path).unlink(missing_ok=True)
     os.close(lock)
 
 
@@ -135,25 +143,13 @@ def _take_store(root: Path) -> int:
 
 
 def main() -> None:
-    """Command line: ``--root DIR --uds PATH [--host H --port N] [--ready-fd N] [--parent PID] [--auto-create]``."""
+    """Command line: ``--setup JSON [--ready-fd N] [--parent PID]``."""
     parser = argparse.ArgumentParser(prog="trainshed-buckets", description=__doc__)
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--uds", type=Path, required=True)
-    parser.add_argument("--host")
-    parser.add_argument("--port", type=int)
+    parser.add_argument("--setup", type=BucketSetup.decode, required=True)
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--parent", type=int)
-    parser.add_argument("--auto-create", action="store_true")
     given = parser.parse_args()
-    serve(
-        given.root,
-        given.uds,
-        given.host,
-        given.port,
-        given.ready_fd,
-        parent=given.parent,
-        auto_create=given.auto_create,
-    )
+    serve(given.setup, given.ready_fd, parent=given.parent)
 
 
 if __name__ == "__main__":

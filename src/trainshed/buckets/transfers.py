@@ -6,7 +6,6 @@ read is noticed by its changed identity, and the transfer fails rather than mixe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,8 @@ from trainshed.buckets.errors import (
     Unavailable,
     condition_failed,
 )
-from trainshed.buckets.objects import Draft, ObjectStore, OpenObject
-from trainshed.buckets.records import FileIdentity, ObjectRecord
+from trainshed.buckets.port import Buckets, Draft, Opened
+from trainshed.buckets.records import ObjectRecord
 
 MAX_COMPONENTS = 32
 
@@ -36,7 +35,7 @@ class Source:
 
 
 def compose(
-    store: ObjectStore,
+    store: Buckets,
     bucket: str,
     name: str,
     sources: Sequence[Source],
@@ -56,18 +55,19 @@ def compose(
         for source in sources:
             opened = _open_source(store, source)
             try:
-                staged.copy_from(opened.fd, opened.record.size, None)
-                _require_unchanged(opened)
+                opened.copy_into(staged, None)
             finally:
                 opened.close()
             components += max(1, opened.record.components)
-        return store.commit(bucket, name, staged, draft, conditions, components=components)
+        return store.at(bucket).commit(
+            bucket, name, staged, draft, conditions, components=components
+        )
     finally:
         staged.discard()
 
 
 def copy(
-    store: ObjectStore,
+    store: Buckets,
     source: Source,
     bucket: str,
     name: str,
@@ -81,17 +81,18 @@ def copy(
     try:
         record = opened.record
         known = Checksums(record.md5, record.crc32c) if record.crc32c else None
-        staged.copy_from(opened.fd, record.size, known)
-        _require_unchanged(opened)
+        opened.copy_into(staged, known)
         draft = redraft(record)
-        return store.commit(bucket, name, staged, draft, conditions, components=record.components)
+        return store.at(bucket).commit(
+            bucket, name, staged, draft, conditions, components=record.components
+        )
     finally:
         staged.discard()
         opened.close()
 
 
 def move(
-    store: ObjectStore,
+    store: Buckets,
     source: Source,
     name: str,
     *,
@@ -104,27 +105,23 @@ def move(
     """
     if source.name == name:
         raise InvalidRequest("The source and the destination of a move are the same object.")
-    generation = store.read_record(
+    at = store.at(source.bucket)
+    generation = at.read_record(
         source.bucket, source.name, source.generation, source.conditions, hash_limit=0
     ).generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
     record = copy(store, pinned, source.bucket, name, redraft=redraft, conditions=conditions)
     try:
-        store.delete(source.bucket, source.name, generation)
+        at.delete(source.bucket, source.name, generation)
     except PreconditionFailed as error:
         raise Unavailable("The source changed while it was moved. Try again.") from error
     return record
 
 
-def _open_source(store: ObjectStore, source: Source) -> OpenObject:
+def _open_source(store: Buckets, source: Source) -> Opened:
     try:
-        return store.open(
+        return store.at(source.bucket).open(
             source.bucket, source.name, source.generation, source.conditions, hash_limit=0
         )
     except NotModified as error:  # a "not match" of a source is a plain precondition
         raise condition_failed() from error
-
-
-def _require_unchanged(opened: OpenObject) -> None:
-    if FileIdentity.of(os.fstat(opened.fd)) != opened.record.file:
-        raise Unavailable("The source object changed while it was copied. Try again.")

@@ -14,7 +14,7 @@ from trainshed.buckets.calls import Call, json_answer, parse_json, with_header
 from trainshed.buckets.digests import Checksums, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
 from trainshed.buckets.multipart import MultipartReader
-from trainshed.buckets.objects import Draft
+from trainshed.buckets.port import Draft
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.staging import Staged
 from trainshed.buckets.uploads import Committed, UploadSpec, UploadWriter
@@ -29,7 +29,7 @@ async def upload(call: Call) -> Response:
     call.operation = "write"
     if "upload_id" in call.query:
         if method == "DELETE":
-            await call.run(call.sessions.cancel, call.query["upload_id"])
+            await call.run(call.sessions.cancel, call.target.bucket, call.query["upload_id"])
             raise UploadCancelled("The upload was cancelled.")
         if method in {"PUT", "POST"}:
             return await _continue(call, call.query["upload_id"])
@@ -50,7 +50,8 @@ async def upload(call: Call) -> Response:
 
 async def _media(call: Call) -> Response:
     name = _name(call, {})
-    await call.run(call.store.precheck, call.target.bucket, name, call.conditions())
+    objects = call.store.at(call.target.bucket)
+    await call.run(objects.precheck, call.target.bucket, name, call.conditions())
     staged = await call.run(call.store.stage)
     try:
         async for block in call.blocks():
@@ -73,7 +74,8 @@ async def _multipart(call: Call) -> Response:
             if reader.head is not None and resource is None:
                 resource = parse_json(reader.head.metadata)
                 name = _name(call, resource)
-                await call.run(call.store.precheck, call.target.bucket, name, call.conditions())
+                objects = call.store.at(call.target.bucket)
+                await call.run(objects.precheck, call.target.bucket, name, call.conditions())
             if content:
                 call.moved += len(content)
                 await call.run(staged.write, content)
@@ -91,7 +93,7 @@ async def _commit(
     call: Call, name: str, staged: Staged, resource: Mapping[str, Any], content_type: str
 ) -> Response:
     record = await call.run(
-        call.store.commit,
+        call.store.at(call.target.bucket).commit,
         call.target.bucket,
         name,
         staged,
@@ -130,7 +132,7 @@ async def _start(call: Call) -> Response:
 
 
 async def _continue(call: Call, upload_id: str) -> Response:
-    session = await call.run(call.sessions.resume, upload_id)
+    session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
     call.object = session.spec.name
     if isinstance(session, Committed):
         async for _ in call.blocks():

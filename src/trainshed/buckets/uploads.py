@@ -20,7 +20,7 @@ from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import BLOCK, UNKNOWN, Checksums, Digest
 from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
-from trainshed.buckets.objects import Draft, ObjectStore
+from trainshed.buckets.port import Buckets, Draft
 from trainshed.buckets.records import ObjectRecord, sync_directory, write_durably
 from trainshed.buckets.staging import Staged, write_all
 
@@ -55,7 +55,7 @@ class Committed:
 class UploadSessions:
     """All sessions of a store. Safe to use from several threads."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: Buckets) -> None:
         self._store = store
         self._root = state_directory(store.root) / "uploads"
         self._root.mkdir(exist_ok=True)
@@ -66,7 +66,7 @@ class UploadSessions:
 
     def start(self, spec: UploadSpec) -> str:
         """Make a session, durably, and return its id; refuses what the commit would refuse."""
-        self._store.precheck(spec.bucket, spec.name, spec.conditions)
+        self._store.at(spec.bucket).precheck(spec.bucket, spec.name, spec.conditions)
         if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
             self.expire()
         upload_id = os.urandom(24).hex()
@@ -77,17 +77,13 @@ class UploadSessions:
         sync_directory(self._root)
         return upload_id
 
-    def resume(self, upload_id: str) -> UploadWriter | Committed:
+    def resume(self, bucket: str, upload_id: str) -> UploadWriter | Committed:
         """Take a session over; whoever wrote to it before cannot any more.
 
-        Raises ``NotFound`` for an id that is unknown, cancelled or too old.
+        Raises ``NotFound`` for an id that is unknown, cancelled, too old or another bucket's.
         """
         directory = self._directory(upload_id)
-        try:
-            encoded = (directory / "session.json").read_bytes()
-        except FileNotFoundError as error:
-            raise _unknown(upload_id) from error
-        spec = msgspec.json.decode(encoded, type=UploadSpec)
+        spec = self._spec(bucket, directory)
         writer = UploadWriter(self, self._store, spec, directory)
         with self._lock:
             before = self._writers.get(upload_id)
@@ -101,11 +97,10 @@ class UploadSessions:
         writer.open(self._take_digest(upload_id))
         return writer
 
-    def cancel(self, upload_id: str) -> None:
+    def cancel(self, bucket: str, upload_id: str) -> None:
         """Forget a session and its bytes; raises ``NotFound``."""
         directory = self._directory(upload_id)
-        if not directory.is_dir():
-            raise _unknown(upload_id)
+        self._spec(bucket, directory)
         with self._lock:
             writer = self._writers.pop(upload_id, None)
         if writer is not None:
@@ -148,6 +143,18 @@ class UploadSessions:
             raise _unknown(upload_id)
         return self._root / upload_id
 
+    @staticmethod
+    def _spec(bucket: str, directory: Path) -> UploadSpec:
+        try:
+            encoded = (directory / "session.json").read_bytes()
+        except FileNotFoundError as error:
+            raise _unknown(directory.name) from error
+        spec = msgspec.json.decode(encoded, type=UploadSpec)
+        if spec.bucket != bucket:
+            # Who may write to the bucket that the request names may not write to another by way of it.
+            raise _unknown(directory.name)
+        return spec
+
     def _committed(self, spec: UploadSpec, directory: Path) -> Committed | None:
         try:
             encoded = (directory / "commit.json").read_bytes()
@@ -158,7 +165,8 @@ class UploadSessions:
         if data.exists():
             # Announced but perhaps not renamed (or linked, for a creation, and not yet unlinked).
             try:
-                current = self._store.read_record(spec.bucket, spec.name, hash_limit=0)
+                at = self._store.at(spec.bucket)
+                current = at.read_record(spec.bucket, spec.name, hash_limit=0)
             except BucketsError:
                 return None
             if current.generation != record.generation:
@@ -171,7 +179,7 @@ class UploadWriter:
     """One request's hold on a session: appends bytes and, at the end, commits the object."""
 
     def __init__(
-        self, sessions: UploadSessions, store: ObjectStore, spec: UploadSpec, directory: Path
+        self, sessions: UploadSessions, store: Buckets, spec: UploadSpec, directory: Path
     ) -> None:
         self._sessions = sessions
         self._store = store
@@ -231,7 +239,7 @@ class UploadWriter:
         with self._lock:
             staged = self._require()
             try:
-                record = self._store.commit(
+                record = self._store.at(spec.bucket).commit(
                     spec.bucket,
                     spec.name,
                     staged,

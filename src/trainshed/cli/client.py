@@ -61,6 +61,11 @@ class Client:
         with self._open("POST", path, content=content) as answer:
             return answer.json()
 
+    def delete(self, path: str, **query: str | int | None) -> None:
+        """Have DELETE do its work; a query parameter that is None is left out. Raises Refused, Unreachable."""
+        with self._open("DELETE", path, query=query) as answer:
+            answer.read()
+
     def upload(self, bucket: str, name: str, content: bytes, content_type: str) -> None:
         """Write an object. Raises Refused, Unreachable."""
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
@@ -192,6 +197,14 @@ class Answer:
             if response.chunk_left is not None if response.chunked else response.length:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException, ValueError) as failure:
+            raise self._client.broken(failure) from None
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it, piece by piece. Raises Unreachable if it breaks off."""
+        try:
+            while data := self._response.read(1 << 18):
+                yield data
+        except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
 
     def close(self) -> None:

@@ -30,10 +30,11 @@ _COMMANDS = (
     ("drill-plans", "trainshed.cli.drill_plans", "Store drills that jobs order by a label."),
     ("env", "trainshed.cli.environment", "Print what points gcloud and the SDKs at the service."),
     ("explain", "trainshed.cli.explain", "Say whether a job would start now, and why not."),
-    ("jobs", "trainshed.cli.jobs", "List, describe, follow and cancel jobs."),
+    ("jobs", "trainshed.cli.jobs", "List, describe, follow, cancel and enter jobs."),
     ("machine-types", "trainshed.cli.machine_types", "Show the machine types and their memory."),
     ("nodes", "trainshed.cli.nodes", "List nodes, put them under maintenance."),
     ("quotas", "trainshed.cli.quotas", "See and set what a project may use."),
+    ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their env."),
     ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
 )
 """(name, module, description); the module's `command` is the click command."""

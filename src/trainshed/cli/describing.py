@@ -14,6 +14,9 @@ from trainshed.cli.tuning_views import TuningView, shown
 from trainshed.cli.views import FailureView, JobView, ReplicaView, WaitingView
 from trainshed.core.lifecycle.states import JobState
 
+_NAMED = 3
+"""Of so many failed replicas it is said how to look at what they left."""
+
 
 def description(
     job: JobView, now: int, zone: tzinfo | None = None, room: int | None = None
@@ -37,6 +40,7 @@ def description(
         ("Error", job.error),
         ("Code", str(job.error_code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure)) if job.failure else ""),
+        ("Left", "\n".join(_autopsy_lines(job, zone))),
     ]
     program = job.program
     if program is not job:
@@ -129,6 +133,16 @@ def _failure_lines(failure: FailureView) -> Iterator[str]:
     yield f"{failure.cause}{whose}{status}"
     if failure.reason:
         yield failure.reason
+
+
+def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
+    """Whose files are kept, and what to type to look around in them."""
+    latest = max((each.attempt for each in job.autopsies), default=0)
+    kept = [each for each in job.autopsies if each.attempt == latest]
+    for each in kept[:_NAMED]:
+        yield f"{each.task}, until {local_moment(each.expires, zone)}: trainshed jobs autopsy {job.id} {each.task}"
+    if len(kept) > _NAMED or len(kept) < len(job.autopsies):
+        yield f"all that is kept: trainshed jobs autopsy {job.id} --list"
 
 
 def _behind(count: int) -> str:

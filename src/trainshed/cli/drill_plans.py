@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import click
 
-from trainshed.cli.client import Client
 from trainshed.cli.colours import faint
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.job_files import Unreadable, read
@@ -90,9 +89,8 @@ def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -
 @takes_endpoint
 def delete(endpoint: Endpoint, name: str, project: str | None) -> None:
     """Delete a plan. Jobs that exist keep the drills that they have."""
-    client = _Deleting(endpoint.rest, endpoint.token, endpoint.advice)
-    query = urlencode({"project": _whose(endpoint, project)})
-    client.delete(f"{_PLANS}/{quote(name, safe='')}?{query}")
+    path = f"{_PLANS}/{quote(name, safe='')}"
+    endpoint.client().delete(path, project=_whose(endpoint, project))
     click.echo(f"{name}  is deleted")
 
 
@@ -121,12 +119,3 @@ def _when(drill: dict[str, Any]) -> str:
 
 def _whose(endpoint: Endpoint, project: str | None) -> str:
     return project or endpoint.project or answering(endpoint).project
-
-
-class _Deleting(Client):
-    """A client for the one thing here that is deleted."""
-
-    def delete(self, path: str) -> None:
-        """Raises Refused, Unreachable."""
-        with self._open("DELETE", path) as answer:
-            answer.read()

@@ -12,6 +12,7 @@ from typing import assert_never
 
 import click
 
+from trainshed.buckets.keys import address_with_key
 from trainshed.cli.connection import (
     Endpoint,
     answering,
@@ -80,7 +81,12 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage}/storage/v1/",
         # `--stream-logs` would look for new lines once a minute.
         "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
-        "STORAGE_EMULATOR_HOST": storage,
+        # The clients that this is for send no token where it is set: the address says who they are.
+        "STORAGE_EMULATOR_HOST": address_with_key(storage, endpoint.token)
+        if endpoint.token
+        else storage,
+        # Else gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that there is not here.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         # And not GOOGLE_CLOUD_PROJECT: where that is set and init() is given no project, the Vertex SDK takes
         # it to Google's own resource manager, token and all, and waits a minute for an answer.
         "GCLOUD_PROJECT": endpoint.project,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trainshed.cli import drill_report, logs, watching
+from trainshed.cli import autopsy, drill_report, logs, shell, usage, watching
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.colours import faint, state_colour
 from trainshed.cli.commands import Session
@@ -40,6 +40,9 @@ def command() -> None:
 
 command.add_command(logs.command, "logs")
 command.add_command(drill_report.command, "resume-report")
+command.add_command(shell.command, "shell")
+command.add_command(autopsy.command, "autopsy")
+command.add_command(usage.command, "top")
 command.add_command(watching.command, "watch")
 
 
@@ -93,11 +96,14 @@ def list_(
 @click.pass_obj
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     """Say everything about a job: state, why it waits or failed, replicas and their restarts, trials and the best of them."""
-    found = find_job(endpoint.client(), job, endpoint.project)
+    client = endpoint.client()
+    found = find_job(client, job, endpoint.project)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    for line in description(JobView.parse(found), session.now(), room=_room()):
+    view = JobView.parse(found)
+    lines = description(view, session.now(), room=_room())
+    for line in [*lines, *usage.describe_lines(client, view)]:
         click.echo(line)
 
 

@@ -12,8 +12,8 @@ from trainshed.cli.client import Client
 from trainshed.cli.colours import condition_colour, faint
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.moments import gibibytes
+from trainshed.cli.node_views import NodeView
 from trainshed.cli.tables import Column, joined, table
-from trainshed.cli.views import NodeView
 from trainshed.core.capacity import NodeCondition
 
 _NODES = "/trainshed/v1/nodes"
@@ -41,7 +41,7 @@ def command(context: click.Context) -> None:
 @_format
 @takes_endpoint
 def list_(endpoint: Endpoint, form: str) -> None:
-    """List the nodes: condition, what is used of what there is, replicas."""
+    """List the nodes: condition, what is used of what there is, replicas; and who has which accelerators."""
     found: list[dict[str, Any]] = endpoint.client().get(_NODES)["nodes"]
     if form == "json":
         click.echo(json.dumps(found, indent=2))
@@ -49,7 +49,9 @@ def list_(endpoint: Endpoint, form: str) -> None:
     if not found:
         click.echo("The service has no nodes now.", err=True)
         return
-    for line in node_table([NodeView.parse(node) for node in found]):
+    nodes = [NodeView.parse(node) for node in found]
+    holders = holder_table(nodes)
+    for line in [*node_table(nodes), *([""] if holders else []), *holders]:
         click.echo(line)
 
 
@@ -145,6 +147,32 @@ def node_table(nodes: list[NodeView]) -> list[str]:
         row[1] = click.style(row[1], fg=condition_colour(node.condition))
         lines.append(joined(row))
     return lines
+
+
+def holder_table(nodes: list[NodeView]) -> list[str]:
+    """The lines of a list of who has which accelerators; [] where nobody has any."""
+    columns = (
+        Column("NODE"),
+        Column("ACCELERATORS"),
+        Column("REPLICA"),
+        Column("OF"),
+        Column("GPUS"),
+    )
+    rows = [
+        (
+            node.name,
+            f"{holder.accelerators} {holder.accelerator}",
+            holder.replica,
+            holder.job,
+            ", ".join(holder.gpus) or "–",
+        )
+        for node in nodes
+        for holder in node.holders
+    ]
+    if not rows:
+        return []
+    header, *cells = table(columns, rows)
+    return [faint(joined(header)), *map(joined, cells)]
 
 
 def _nodes(client: Client) -> list[NodeView]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from trainshed.cli.moments import parse_moment
 from trainshed.cli.tuning_views import TrialView, TuningView
-from trainshed.core.capacity import NodeCondition
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
 
@@ -101,13 +100,27 @@ class FailureView:
 
 
 @dataclass(frozen=True, slots=True)
+class AutopsyView:
+    """What is kept of a replica that failed."""
+
+    task: str
+    attempt: int
+    expires: int
+
+    @staticmethod
+    def parse(found: Mapping[str, Any]) -> "AutopsyView":
+        """Read one of the `autopsies` of a description."""
+        return AutopsyView(found["task"], found["attempt"], parse_moment(found["expireTime"]))
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job, from its summary or from its whole description.
 
     `kind`: "custom", "tuning" or "pipeline"; `parent`: name of the work that made it, and `trial` which trial it evaluates.
     `error` is "" without one. Of descriptions only: `rule`, the row of the failure table that decided the
     end; `waits`, why it is not running yet, as texts, and `waiting`, the same with what it is made of; `failure`; `retries`,
-    by rule; `replicas`; of a tuning job `tuning` and `trials`; of a pipeline `child`, its job, and the `model` that it left.
+    by rule; `replicas`; of a tuning job `tuning` and `trials`; of a pipeline `child`, its job, and the `model` that it left. `autopsies`: what is kept of replicas that failed.
     """
 
     id: str
@@ -135,6 +148,7 @@ class JobView:
     trials: tuple[TrialView, ...] = ()
     child: "JobView | None" = None
     model: str = ""
+    autopsies: "tuple[AutopsyView, ...]" = ()
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "JobView":
@@ -168,6 +182,7 @@ class JobView:
             trials=tuple(map(TrialView.parse, found.get("trials", ()))),
             child=JobView.parse(child) if child else None,
             model=pipeline.get("model", ""),
+            autopsies=tuple(map(AutopsyView.parse, found.get("autopsies", ()))),
         )
 
     @property
@@ -244,33 +259,3 @@ def how(ending: Mapping[str, Any]) -> str:
 
 def _counters(found: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
     return tuple((found or {}).items())
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node and what of it is used. `accelerators`: (type, count, used); `replicas`: (job, replica). Memory in bytes."""
-
-    name: str
-    condition: NodeCondition
-    cause: str
-    vcpus: float
-    used_vcpus: float
-    memory_bytes: int
-    used_memory_bytes: int
-    accelerators: tuple[tuple[str, int, int], ...]
-    replicas: tuple[tuple[str, str], ...]
-
-    @staticmethod
-    def parse(found: Mapping[str, Any]) -> "NodeView":
-        """Read one of the `nodes`."""
-        return NodeView(
-            found["name"],
-            NodeCondition(found["condition"]),
-            found["cause"],
-            found["vcpus"],
-            found["usedVcpus"],
-            found["memoryBytes"],
-            found["usedMemoryBytes"],
-            tuple((each["type"], each["count"], each["used"]) for each in found["accelerators"]),
-            tuple((each["job"], each["replica"]) for each in found["replicas"]),
-        )

@@ -149,7 +149,7 @@ class ReplicaId:
 
     def __str__(self) -> str:
         """`workerpool1-0`: the name Vertex uses, and the one of log tasks, files and directories."""
-        return f"workerpool{self.pool}-{self.index}"
+        return SERVICE_TASK if self == SERVICE else f"workerpool{self.pool}-{self.index}"
 
     @staticmethod
     def parse(text: str) -> "ReplicaId":
@@ -159,20 +159,26 @@ class ReplicaId:
         return ReplicaId(int(match[1]), int(match[2]))
 
 
+SERVICE_TASK = "service"
+"""The task whose lines in a job's log the service itself has written (facts §2.4)."""
+SERVICE = ReplicaId(4, 0)
+"""Who writes them: among the writers of a job's log it has the place of a replica, and is none. No name of a replica
+is read as this."""
+
 ML_ROLES = ("master", "worker", "ps", "evaluator")
 """Names of the four pools in `ml` v1, by pool position."""
 
 
 def public_replica_name(api: Api, replica: ReplicaId) -> str:
     """The name used in public messages: `workerpool0-0` (Vertex), `master 0` (`ml`) (SPEC §2.1)."""
-    if api is Api.ML:
+    if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]} {replica.index}"
     return str(replica)
 
 
 def log_task_name(api: Api, replica: ReplicaId) -> str:
-    """The `task_name` label of a replica's log lines: `workerpool0-0`, `master-replica-0`."""
-    if api is Api.ML:
+    """The `task_name` label of a replica's log lines: `workerpool0-0`, `master-replica-0`; of the service's: `service`."""
+    if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]}-replica-{replica.index}"
     return str(replica)
 

@@ -37,6 +37,10 @@ class BucketDoor:
         except BucketsError as failure:
             raise OSError(f"{uri} cannot be read: {failure}") from None
 
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """The buckets that a project's programs see as /gcs/NAME, by name and directory."""
+        return self._store.shown(project)
+
     def write_probe(self, uri: str) -> None:
         """Raises ValueError saying why nothing can be written below the URI."""
         try:
@@ -60,6 +64,14 @@ class BucketDoor:
             return self._store.bucket(name).location
         except BucketsError:
             return None
+
+    def is_closed(self, name: str, project: str) -> bool:
+        """Whether no program of a project may read what is in a bucket that is there."""
+        return self._store.is_closed(name, project)
+
+    def is_remote(self, name: str) -> bool:
+        """Whether a bucket's objects lie elsewhere than on this disk."""
+        return self._store.is_remote(name)
 
 
 class BucketHistory:

@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,12 @@ def grpc_addresses(doors: "GrpcDoors | None", host: str) -> dict[str, str]:
         "ca": str(certificates.ca),
         "ca_bundle": str(certificates.roots),
     }
+
+
+def web_address(host: str, listener: socket.socket) -> str:
+    """Where browsers on this machine, or where `host` is reached, find the service."""
+    here = host if host not in ("", "0.0.0.0", "::") else "127.0.0.1"
+    return f"http://{_address(here, listener.getsockname()[1])}"
 
 
 def _address(host: str, port: int) -> str:

@@ -3,24 +3,33 @@ because children are forked before there are threads."""
 
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
+from trainshed.access import sealing
+from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
+from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
-from trainshed.serve import certificates, clock, memory
+from trainshed.serve import certificates, clock, interception, memory
 from trainshed.serve.announcing import is_loopback
+from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
-from trainshed.serve.children import BucketKeeper, BucketPlace, ForkedBuckets
+from trainshed.serve.children import BucketKeeper, ForkedBuckets
 from trainshed.serve.grpc_front import GrpcDoors
+from trainshed.serve.interception import Interception
 from trainshed.serve.service import owner_token
 from trainshed.serve.settings import Settings
 from trainshed.serve.wiring import Parts
 from trainshed.store.port import StoreInUse, StoreTooNew, StoreUnreadable
 from trainshed.store.registry import open_store
+
+T = TypeVar("T")
 
 
 class StartFailed(Exception):
@@ -51,21 +60,32 @@ def _open_in_order(
     try:
         store = open_store(settings.database, settings.data)
         cleanup.callback(store.close)
-        tokens = TokenAuthority.open(settings.data / "tokens.json", clock.now)
+        jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
+        tokens = TokenAuthority.open(settings.data / "tokens.json", clock.now, jobs)
         token = owner_token(settings.data, tokens)
-    except (StoreInUse, StoreTooNew, StoreUnreadable, TokenFileUnreadable, OSError) as failure:
+        sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
+        # What is started from here on, setup scripts of users among it, inherits the environment.
+        os.environ.pop(sealing.VARIABLE, None)
+    except (
+        StoreInUse,
+        StoreTooNew,
+        StoreUnreadable,
+        TokenFileUnreadable,
+        JobKeyUnreadable,
+        sealing.KeyUnusable,
+        OSError,
+    ) as failure:
         raise StartFailed(str(failure)) from failure
     listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
-    grpc_doors = _grpc_doors(settings, cleanup)
-    wanted = BucketPlace(
-        root=settings.data / "buckets",
-        socket=settings.data / "buckets.sock",
-        host=settings.host,
-        port=_beside(settings, 1, settings.host),
-    )
+    # One after the other: both may be the first to need the authority.
+    threads = ThreadPoolExecutor(1, "certificates")
+    grpc_doors = _grpc_doors(settings, cleanup, threads)
+    intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
+    threads.shutdown(wait=False)
+    wanted = _bucket_setup(settings)
     try:
-        place = buckets.serve(wanted)
+        setup = buckets.serve(wanted)
     except OSError as failure:
         raise StartFailed(
             f"The buckets in {wanted.root} cannot be served: {failure}. "
@@ -75,17 +95,46 @@ def _open_in_order(
         settings=settings,
         listener=listener,
         grpc=grpc_doors,
+        intercepting=intercepting,
         zygote=zygote,
-        buckets=BucketKeeper(place, buckets.pid),
-        storage_port=place.port,
-        bucket_socket=place.socket,
+        buckets=BucketKeeper(setup, buckets.pid),
+        storage_port=setup.port,
+        bucket_socket=Path(setup.replicas),
+        gateway_socket=Path(setup.gateway),
+        bucket_rules=setup.rules,
         store=store,
         token=token,
         tokens=tokens,
+        sealer=sealer,
     )
 
 
-def _certify(settings: Settings) -> "Future[Certificates]":
+def _bucket_setup(settings: Settings) -> BucketSetup:
+    """Raises StartFailed for buckets that cannot be served."""
+    root = settings.data / "buckets"
+    local = [path.name for path in root.iterdir()] if root.is_dir() else []
+    if cause := cannot_serve(settings.buckets, local):
+        raise StartFailed(cause)
+    return BucketSetup(
+        root=str(root),
+        gateway=str(settings.data / "gateway.sock"),
+        # The path that relays of older versions know as well: they are told there that they are too old.
+        replicas=str(settings.data / "buckets.sock"),
+        host=settings.host,
+        port=_beside(settings, 1, settings.host),
+        tokens=str(settings.data / "tokens.json"),
+        anonymous=settings.anonymous_storage,
+        rules=bucket_rules(
+            settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
+        ),
+    )
+
+
+def _prepare(settings: Settings) -> Interception:
+    return interception.prepare(settings.data, clock.now() / 1e9, os.environ)
+
+
+def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certificates]":
     """Have the certificates looked after, and at the first start made, while the service gets ready. What the user
     gave is looked at here and now. Raises StartFailed, as the future does."""
     directory = settings.data / "tls"
@@ -95,15 +144,12 @@ def _certify(settings: Settings) -> "Future[Certificates]":
         done.set_result(_certified(lambda: certificates.given(chain, key, directory), directory))
         return done
     now = clock.now() / 1e9
-    threads = ThreadPoolExecutor(1, "certificates")
-    done = threads.submit(
+    return threads.submit(
         _certified, lambda: certificates.own(directory, settings.host, now), directory
     )
-    threads.shutdown(wait=False)
-    return done
 
 
-def _certified(look_after: Callable[[], Certificates], directory: Path) -> Certificates:
+def _certified(look_after: Callable[[], T], directory: Path) -> T:
     try:
         return look_after()
     except CertificatesUnusable as failure:
@@ -114,10 +160,12 @@ def _certified(look_after: Callable[[], Certificates], directory: Path) -> Certi
         ) from failure
 
 
-def _grpc_doors(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcDoors | None:
+def _grpc_doors(
+    settings: Settings, cleanup: contextlib.ExitStack, threads: ThreadPoolExecutor
+) -> GrpcDoors | None:
     if not settings.grpc:
         return None
-    certified = _certify(settings)
+    certified = _certify(settings, threads)
     listeners = _grpc_listeners(settings, cleanup)
     return GrpcDoors(listeners["--grpc-port"], listeners["--grpc-tls-port"], certified)
 

@@ -1,4 +1,5 @@
-"""The certificates that gRPC shows over TLS: given by the user, or made by an authority of the service's own.
+"""The certificates that gRPC shows over TLS: given by the user, or made by an authority of the service's own, which signs
+others of the service as well.
 
 The authority is made at the first start and stays, so that clients that were told of it once go on; the server's own
 certificate is renewed at a start when it nears its end or the service got other names. Making them happens in a
@@ -27,6 +28,7 @@ SERVER_DAYS: Final = 825
 RENEW_DAYS: Final = 275
 """A certificate with less than this ahead of it is renewed: a service may then run for most of a year."""
 _MAKE_SECONDS: Final = 60
+_AUTHORITY: Final = "ca.pem"
 
 
 class CertificatesUnusable(Exception):
@@ -44,6 +46,15 @@ class Certificates:
     roots: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Files in PEM of a certificate by our authority, whose own is `ca`."""
+
+    chain: Path
+    key: Path
+    ca: Path
+
+
 def given(chain: Path, key: Path, directory: Path) -> Certificates:
     """The user's own certificates; clients are to trust what stands in `chain`. Raises CertificatesUnusable."""
     _check(chain, key)
@@ -56,19 +67,20 @@ def own(directory: Path, host: str, now: float) -> Certificates:
 
     `host` is the address that the service listens on, `now` seconds since the epoch.
     """
-    names = names_of(host, socket.gethostname())
-    paths = Certificates(
-        directory / "server.pem",
-        directory / "server.key",
-        directory / "ca.pem",
-        directory / "roots.pem",
-    )
-    if not _is_good(directory, names, now):
+    made = signed(directory, "server", names_of(host, socket.gethostname()), now)
+    _with_roots(made.ca, directory)
+    return Certificates(made.chain, made.key, made.ca, directory / "roots.pem")
+
+
+def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Signed:
+    """A certificate by the service's own authority, in files called `name` in `directory`; made or renewed if need be.
+    Raises CertificatesUnusable."""
+    files = Signed(directory / f"{name}.pem", directory / f"{name}.key", directory / _AUTHORITY)
+    if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_elsewhere(directory, names, now)
-        _check(paths.chain, paths.key)
-    _with_roots(paths.ca, directory)
-    return paths
+        _make_elsewhere(files, names, now)
+        _check(files.chain, files.key)
+    return files
 
 
 def names_of(host: str, machine: str) -> tuple[str, ...]:
@@ -78,16 +90,20 @@ def names_of(host: str, machine: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name.isascii() and name))
 
 
-def _is_good(directory: Path, names: tuple[str, ...], now: float) -> bool:
+def _note(files: Signed) -> Path:
+    return files.chain.with_suffix(".json")
+
+
+def _is_good(files: Signed, names: tuple[str, ...], now: float) -> bool:
     """Whether what is there will do. Read from the note beside it: a certificate itself takes a library to read."""
     try:
-        note: dict[str, Any] = json.loads((directory / "server.json").read_text())
+        note: dict[str, Any] = json.loads(_note(files).read_text())
         ends = min(float(note["ends"]), float(note["authority_ends"]))
         if note["names"] != list(names) or ends - now < RENEW_DAYS * _DAY:
             return False
-        if note["ca"] != (directory / "ca.pem").read_text():
+        if note["ca"] != files.ca.read_text():
             return False
-        _check(directory / "server.pem", directory / "server.key")
+        _check(files.chain, files.key)
     except (OSError, ValueError, KeyError, TypeError, CertificatesUnusable):
         return False
     return True
@@ -127,7 +143,7 @@ def _with_roots(ca: Path, directory: Path) -> Path:
     """A file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH: that variable takes the
     place of all other roots, and the user's programs may talk to others than this service, too."""
     path = directory / "roots.pem"
-    text = "\n".join(part.strip() for part in (*_public_roots(), ca.read_text())) + "\n"
+    text = "\n".join(part.strip() for part in (*public_roots(), ca.read_text())) + "\n"
     try:
         same = path.read_text() == text
     except OSError:
@@ -137,7 +153,7 @@ def _with_roots(ca: Path, directory: Path) -> Path:
     return path
 
 
-def _public_roots() -> Iterable[str]:
+def public_roots() -> Iterable[str]:
     """The roots within the gRPC package, which is found without being loaded."""
     spec = importlib.util.find_spec("grpc")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -146,12 +162,12 @@ def _public_roots() -> Iterable[str]:
             yield path.read_text()
 
 
-def _make_elsewhere(directory: Path, names: tuple[str, ...], now: float) -> None:
+def _make_elsewhere(files: Signed, names: tuple[str, ...], now: float) -> None:
     # The same interpreter and import path, without the working directory: a file there is no library.
     command = [sys.executable, "-P", "-m", "trainshed.serve.certificates"]
     try:
         done = subprocess.run(
-            [*command, str(directory), str(now), *names],
+            [*command, str(files.chain), str(now), *names],
             capture_output=True,
             text=True,
             timeout=_MAKE_SECONDS,
@@ -165,20 +181,20 @@ def _make_elsewhere(directory: Path, names: tuple[str, ...], now: float) -> None
             return
         cause = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
     raise CertificatesUnusable(
-        f"The certificates in {directory} cannot be made: {cause}. Mend that, give certificates of your own "
+        f"The certificates in {files.chain.parent} cannot be made: {cause}. Mend that, give certificates of your own "
         "with --tls-cert and --tls-key, or serve without gRPC (the setting grpc = false)."
     )
 
 
-def make(directory: Path, names: tuple[str, ...], now: float) -> None:
-    """Make the server's certificate, and the authority where there is none. Takes a library of 8 MB.
+def make(files: Signed, names: tuple[str, ...], now: float) -> None:
+    """Make a server's certificate, and the authority where there is none. Takes a library of 8 MB.
 
     The note is written last: what a crash leaves unfinished is made again. Raises CertificatesUnusable if only a part
     of the authority is there.
     """
     from trainshed.serve.authority import Authority
 
-    ca, ca_key = directory / "ca.pem", directory / "ca.key"
+    ca, ca_key = files.ca, files.ca.with_suffix(".key")
     authority = None
     if ca.exists():
         if not ca_key.exists():
@@ -196,22 +212,27 @@ def make(directory: Path, names: tuple[str, ...], now: float) -> None:
         durable.write(str(ca), authority.certificate_pem().decode())
     ends = min(now + SERVER_DAYS * _DAY, authority.ends)
     chain, key = authority.issue(names, now, ends)
-    durable.write(str(directory / "server.key"), key.decode())
-    durable.write(str(directory / "server.pem"), chain.decode())
+    durable.write(str(files.key), key.decode())
+    durable.write(str(files.chain), chain.decode())
     note = {
         "names": list(names),
         "ends": ends,
         "authority_ends": authority.ends,
         "ca": ca.read_text(),
     }
-    durable.write(str(directory / "server.json"), json.dumps(note))
+    durable.write(str(_note(files)), json.dumps(note))
 
 
 def _main() -> None:
     os.umask(0o077)
-    directory, now, *names = sys.argv[1:]
+    chain, now, *names = sys.argv[1:]
+    path = Path(chain)
     try:
-        make(Path(directory), tuple(names), float(now))
+        make(
+            Signed(path, path.with_suffix(".key"), path.with_name(_AUTHORITY)),
+            tuple(names),
+            float(now),
+        )
     except (CertificatesUnusable, OSError, ValueError) as failure:
         sys.exit(str(failure))
 

@@ -11,26 +11,16 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import NoReturn
 
+from trainshed.buckets.setup import BucketSetup
 from trainshed.replica import system
 
 log = logging.getLogger(__name__)
 
 RESTART_DELAY = 0.2
 """Seconds before a bucket process that died is started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class BucketPlace:
-    """Where the bucket process keeps its objects and listens."""
-
-    root: Path
-    socket: Path
-    host: str
-    port: int
 
 
 class ForkedBuckets:
@@ -48,17 +38,15 @@ class ForkedBuckets:
         self._orders = os.fdopen(our_orders, "w")
         self._reports = os.fdopen(our_reports)
 
-    def serve(self, place: BucketPlace) -> BucketPlace:
-        """Let it serve; returns the place with the TCP port it got. Raises OSError if it cannot."""
+    def serve(self, setup: BucketSetup) -> BucketSetup:
+        """Let it serve; returns the setup with the TCP port it got. Raises OSError if it cannot."""
         with self._orders as orders:
-            orders.write(
-                json.dumps([*map(str, (place.root, place.socket, place.host)), place.port])
-            )
+            orders.write(setup.encode())
         with self._reports as reports:
             line = reports.readline()
         if not line:
-            raise OSError(f"the bucket process could not start on {place.host}:{place.port}")
-        return replace(place, port=int(json.loads(line)["port"]))
+            raise OSError(f"the bucket process could not start on {setup.host}:{setup.port}")
+        return replace(setup, port=int(json.loads(line)["port"]))
 
     def dismiss(self) -> None:
         """It is not needed: the service does not start. Waits for its end."""
@@ -83,8 +71,7 @@ def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
         with os.fdopen(orders) as file:
             text = file.read()
         if text:
-            root, socket, host, port = json.loads(text)
-            serve(Path(root), Path(socket), host, port, reports, parent=parent)
+            serve(BucketSetup.decode(text), reports, parent=parent)
         status = 0
     except Exception:
         # The service learns only that there is no bucket process; whoever reads its log learns why.
@@ -96,8 +83,8 @@ def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
 class BucketKeeper:
     """Keeps a bucket process alive: started anew, at the same places, whenever it ends unasked."""
 
-    def __init__(self, place: BucketPlace, pid: int) -> None:
-        self._place = place
+    def __init__(self, setup: BucketSetup, pid: int) -> None:
+        self._setup = setup
         self._pid = pid
         self._closing = False
         self._keeping: asyncio.Task[None] | None = None
@@ -119,7 +106,7 @@ class BucketKeeper:
                 return
             log.warning("the bucket process ended with status %s; starting it again", status)
             await asyncio.sleep(RESTART_DELAY)
-            self._pid = await asyncio.to_thread(_spawn, self._place)
+            self._pid = await asyncio.to_thread(_spawn, self._setup)
             if self._closing:
                 self._signal(signal.SIGTERM)
 
@@ -138,13 +125,11 @@ def _wait(pid: int) -> int:
         return 0
 
 
-def _spawn(place: BucketPlace) -> int:
+def _spawn(setup: BucketSetup) -> int:
     """Start a bucket process as a new interpreter: this process has threads by now."""
     command = [
         # Without the working directory on the import path: a file there is no library.
         *(sys.executable, "-P", "-m", "trainshed.buckets.process"),
-        *("--root", str(place.root), "--uds", str(place.socket)),
-        *("--host", place.host, "--port", str(place.port)),
-        *("--parent", str(os.getpid())),
+        *("--setup", setup.encode(), "--parent", str(os.getpid())),
     ]
     return os.posix_spawn(sys.executable, command, dict(os.environ), setpgroup=0)

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import click
 
 from trainshed.cli.commands import register
-from trainshed.serve import clock, up
+from trainshed.serve import clock, doctor, runtimes, up
 
 
 @click.group(
@@ -18,6 +18,8 @@ def group() -> None:
 
 
 group.add_command(up.command)
+group.add_command(runtimes.command, "runtimes")
+group.add_command(doctor.command)
 register(group, clock.now)
 
 

@@ -9,13 +9,15 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
+from trainshed.access.job_tokens import JobClaims
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
+from trainshed.buckets.doorkeeper import Doorkeeper
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.credentials import credentials_document
 from trainshed.core.errors import Unauthenticated
@@ -23,7 +25,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.replica import durable
-from trainshed.serve import clock, memory
+from trainshed.serve import clock, memory, websockets
 from trainshed.serve.announcing import SERVICE_FILE, grpc_addresses, write_private
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.wiring import Parts, wire
@@ -47,6 +49,7 @@ class Service:
         self._stop_jobs = stop_jobs
         self._stopping = asyncio.Event()
         self._works = wire(parts, self._stopping)
+        parts.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped."""
@@ -65,13 +68,17 @@ class Service:
         await self._works.suggesting.start()
         self._works.runtimes.search()
         data, authenticate = self._parts.settings.data, self._parts.tokens.authenticate
-        gateway = BucketsGateway(self._parts.bucket_socket)
+        settings = self._parts.settings
+        doorkeeper = Doorkeeper(lambda: self._parts.tokens, anonymous=settings.anonymous_storage)
+        gateway = BucketsGateway(self._parts.gateway_socket, doorkeeper.caller)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
         server = _Server(
             uvicorn.Config(
                 ApiApplication(self._works.services, authenticate, mounts),
                 http="httptools",
-                ws="none",
+                ws=cast("Any", websockets.protocol),
+                ws_max_size=1 << 20,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -84,6 +91,7 @@ class Service:
         )
         front = GrpcFront(self._parts.grpc, data, self._works.services, authenticate)
         await front.start()
+        await asyncio.wrap_future(self._parts.intercepting)
         serving = asyncio.create_task(server.serve([self._parts.listener]))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -128,6 +136,13 @@ class Service:
         )
         self._announce(document)
         memory.settle()
+
+    def _is_over(self, claims: JobClaims) -> bool:
+        """Whether the program that a token was given to cannot be there any more."""
+        running = self._works.controller.running()
+        return not any(
+            (job.uid, job.attempt) == (claims.job_uid, claims.attempt) for job in running
+        )
 
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are."""

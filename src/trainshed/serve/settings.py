@@ -6,7 +6,12 @@ import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from trainshed.buckets.rules import BucketTable
+
+if TYPE_CHECKING:
+    from trainshed.runtimes.image_map import MappedImage
 
 
 class SettingsError(Exception):
@@ -38,7 +43,17 @@ class Settings:
     the machine. `patience`: seconds for which a waiting job may be overtaken. `lease`: seconds after which a shim or
     node that does not answer counts as gone. `max_attempts`: of one job. `stall_after`: seconds without progress
     after which a program is ended, 0 = never. `grpc`: whether there is gRPC; its ports, 0 = beside the REST port.
+    `shared_buckets`: open to the programs of all projects, with commas in between; `anonymous_storage`: the storage
+    port asks nobody who he is; `buckets`: tables of buckets that lie elsewhere, or belong to other projects.
+    `web_url`: where browsers reach this service, "" = where it listens. `shell`: on or off, whether there are shells in
+    replicas; `shell_idle`: seconds without a byte after which one is hung up, 0 = never. `autopsy_ttl`: hours for which what a
+    failed replica left is kept, 0 = not at all; `autopsy_limit`: GiB of all that is kept.
     `tls_cert`, `tls_key`: PEM files that it shows, both or none. `failure_rules`: tables that change the failure table (SPEC §2.1).
+    `isolation`: the level that is demanded, "" = the strongest that works here; `visible_paths`: what programs may read
+    of what is hidden from them otherwise, with colons in between; `max_processes`: of one replica, 0 = any number;
+    `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks.
+    `container_tool`: what gets container images; `image_pull`: when their registries are asked.
+    `images`: tables that map images to runtimes or to other images, the first that fits wins (SPEC §4).
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +71,8 @@ class Settings:
     project: str = "trainshed"
     region: str = "us-central1"
     default_bucket: str = "trainshed"
+    shared_buckets: str = ""
+    anonymous_storage: bool = False
     max_replicas: int = 256
     grace: float = 30.0
     memory_per_replica: int = 0
@@ -71,7 +88,20 @@ class Settings:
     stall_after: float = 0.0
     tuning_engine: str = "gp-bandit"
     max_study_trials: int = 1000
+    web_url: str = ""
+    isolation: str = ""
+    visible_paths: str = ""
+    max_processes: int = 32768
+    usage_every: float = 10.0
+    shell: str = "on"
+    shell_idle: float = 1800.0
+    autopsy_ttl: float = 24.0
+    autopsy_limit: float = 10.0
     failure_rules: tuple[dict[str, Any], ...] = ()
+    container_tool: str = "auto"
+    image_pull: str = "missing"
+    images: "tuple[MappedImage, ...]" = ()
+    buckets: tuple[BucketTable, ...] = ()
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -91,7 +121,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             if key not in known
         ]
     # The first two have variables that are the defaults' own; tables stand in files only.
-    for name in known - {"data", "cache", "failure_rules"}:
+    for name in known - {"data", "cache", "failure_rules", "buckets", "images"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
@@ -163,6 +193,10 @@ def _convert(name: str, value: Any) -> Any:
     """The value in the setting's type. Raises ValueError saying what is allowed."""
     if name == "failure_rules":
         return _convert_rules(value)
+    if name == "buckets":
+        return _bucket_tables(value)
+    if name == "images":
+        return _image_tables(value)
     kind = _KINDS[name]
     if kind is bool:
         return _convert_flag(value)
@@ -202,13 +236,23 @@ def _convert_flag(value: Any) -> bool:
 def _convert_rules(value: Any) -> tuple[dict[str, Any], ...]:
     from trainshed.core.failure.overrides import table_with
 
+    tables = _tables("failure_rules", value)
+    table_with(tables)
+    return tables
+
+
+def _image_tables(value: Any) -> "tuple[MappedImage, ...]":
+    from trainshed.runtimes.image_map import read_images
+
+    return read_images(_tables("images", value))
+
+
+def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list) or not all(
         isinstance(one, dict) for one in cast("list[Any]", value)
     ):
-        raise ValueError("write each rule as a table of its own: [[failure_rules]]")
-    tables = tuple(cast("list[dict[str, Any]]", value))
-    table_with(tables)
-    return tables
+        raise ValueError(f"write each entry as a table of its own: [[{name}]]")
+    return tuple(cast("list[dict[str, Any]]", value))
 
 
 def _check_accelerators(text: str) -> None:
@@ -253,6 +297,26 @@ def _check_bucket(name: str) -> None:
         raise ValueError(str(failure)) from None
 
 
+def _check_paths(text: str) -> None:
+    missing = [path for path in filter(None, text.split(":")) if not Path(path).is_dir()]
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)} is no directory; give absolute paths of directories"
+        )
+
+
+def _check_buckets(names: str) -> None:
+    from trainshed.serve.bucket_tables import check_names
+
+    check_names(names)
+
+
+def _bucket_tables(value: Any) -> tuple["BucketTable", ...]:
+    from trainshed.serve.bucket_tables import bucket_tables
+
+    return bucket_tables(value)
+
+
 def _check_engine(name: str) -> None:
     """An engine that is not there is told of at the start, not to each job."""
     from importlib.util import find_spec
@@ -268,6 +332,13 @@ def _check_engine(name: str) -> None:
             raise ValueError(
                 f"the engine {name} needs a library that is not installed; install trainshed[{extra}], or choose gp-bandit"
             )
+
+
+def _check_web_url(url: str) -> None:
+    if url and not url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{url!r} is not the address of a page, such as https://training.example.org"
+        )
 
 
 def _check_project(project: str) -> None:
@@ -289,14 +360,21 @@ _CHOICES = {
     "database": ("sqlite",),
     "capacity": ("relaxed", "strict"),
     "quotas": ("unlimited", "public"),
+    "isolation": ("", "own-user", "root", "user", "session"),
+    "shell": ("on", "off"),
+    "container_tool": ("auto", "podman", "docker", "none"),
+    "image_pull": ("missing", "always", "never"),
     "tuning_engine": ("gp-bandit", "optuna-tpe", "optuna-gp", "google-vizier"),
 }
 _RULES: dict[str, Callable[[str], None]] = {
     "region": _check_region,
     "default_bucket": _check_bucket,
+    "visible_paths": _check_paths,
+    "shared_buckets": _check_buckets,
     "project": _check_project,
     "node_accelerators": _check_accelerators,
     "tuning_engine": _check_engine,
+    "web_url": _check_web_url,
 }
 _LEAST = {
     "nodes": 1,
@@ -310,4 +388,9 @@ _LEAST = {
     "lease": 1,
     "max_attempts": 1,
     "stall_after": 0,
+    "max_processes": 0,
+    "usage_every": 0,
+    "shell_idle": 0,
+    "autopsy_ttl": 0,
+    "autopsy_limit": 0,
 }

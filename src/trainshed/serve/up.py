@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 @click.option("--node-cpus", type=float, help="CPUs that each node is said to have [its share].")
 @click.option("--node-memory", type=float, help="GiB that each node is said to have [its share].")
 @click.option("--node-accelerators", help="TYPE=COUNT,... that each node is said to have.")
+@click.option(
+    "--isolation",
+    help="own-user, root, user or session; refused if it cannot be had [the strongest].",
+)
 @click.option("--max-replicas", type=int, help="Replicas that run at once; more wait [256].")
 @click.option(
     "--ready-file",
@@ -87,6 +91,7 @@ def command(
     handle = zygotes.start()
 
     from trainshed.cli.spelling import data_option, typed
+    from trainshed.engines.port import LevelUnavailable
     from trainshed.serve.announcing import is_loopback, write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled
     from trainshed.serve.service import say
@@ -118,7 +123,7 @@ def command(
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
             loop.run(_serve(parts, announce, stop_jobs=stop_jobs_on_exit))
-    except StartFailed as failure:
+    except (StartFailed, LevelUnavailable) as failure:
         raise click.ClickException(str(failure)) from None
 
 

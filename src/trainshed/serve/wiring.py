@@ -4,13 +4,17 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.services import ApiSettings, Services
+from trainshed.api.shell.tickets import Links, Tickets
 from trainshed.buckets.local import LocalStore
+from trainshed.buckets.rules import BucketRules
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
@@ -19,17 +23,25 @@ from trainshed.controller.suggesting import Suggesting
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import JobUid
+from trainshed.engines.local.autopsies import Keeping
+from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
-from trainshed.serve import clock
+from trainshed.serve import clock, interception
 from trainshed.serve.adapters import BucketDoor, BucketHistory
+from trainshed.serve.announcing import web_address
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.grpc_front import GrpcDoors
+from trainshed.serve.interception import Interception
 from trainshed.serve.settings import Settings, accelerators_of
+from trainshed.serve.shells import EngineShells, link_key
+from trainshed.serve.vault import Vault
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.port import Store
 from trainshed.studies.advisor.client import ProcessAdvisor
@@ -38,18 +50,24 @@ from trainshed.studies.port import Advisor, EngineName
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port; `grpc`: if there is any."""
+    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port; `bucket_socket`: its
+    Unix socket for replicas, `gateway_socket` that for our gateway alone; `grpc`: if there is any; `intercepting`: done when
+    the files of `interception.places` are there."""
 
     settings: Settings
     listener: socket.socket
     grpc: GrpcDoors | None
+    intercepting: "Future[Interception]"
     zygote: ZygoteHandle
     buckets: BucketKeeper
     storage_port: int
     bucket_socket: Path
+    gateway_socket: Path
+    bucket_rules: BucketRules
     store: Store
     token: str
     tokens: TokenAuthority
+    sealer: Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +84,27 @@ class Works:
 def wire(parts: Parts, stopping: asyncio.Event) -> Works:
     """Build everything; nothing runs yet. `stopping`: set when the service is to take no more work."""
     settings, data = parts.settings, parts.settings.data
-    buckets = LocalStore(data / "buckets", now=clock.now)
+    buckets = LocalStore(data / "buckets", now=clock.now, rules=parts.bucket_rules)
     buckets.ensure_bucket(settings.default_bucket, settings.region)
+    for table in settings.buckets:
+        buckets.ensure_bucket(table.name, settings.region, table.project)
     door, notices, logs = BucketDoor(buckets), Notices(), LogReader(data / "logs")
     new_uid = clock.JobUids()
-    exact = RuntimeSettings(exact=settings.exact_runtimes)
-    runtimes = LocalRuntimes(settings.cache, door, exact, now=clock.now)
+    choosing = RuntimeSettings(
+        exact=settings.exact_runtimes,
+        image_map=settings.images,
+        hidden=(settings.data,),
+        isolation=settings.isolation,
+        has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
+    )
+    engine = _engine(parts)
+    runtimes = LocalRuntimes(
+        settings.cache, door, choosing, now=clock.now, images=_images(settings, engine)
+    )
     advisor = ProcessAdvisor(EngineName(settings.tuning_engine))
     suggesting = Suggesting(
         parts.store.studies, advisor, notices, clock.now, settings.max_study_trials
     )
-    engine = _engine(parts)
     controller = Controller(
         ledger=parts.store.ledger,
         reader=parts.store.reader,
@@ -85,8 +113,8 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
             engine=engine,
             runtimes=runtimes,
             buckets=door,
+            log=ServiceLog(data / "logs", notices.publish),
             launching=Launching(
-                gcs_root=str(data / "buckets"),
                 memory_cap=settings.memory_per_replica << 20,
                 stall_after=round(settings.stall_after * 1e9),
             ),
@@ -110,11 +138,15 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         reader=parts.store.reader,
         studies=parts.store.studies,
         models=parts.store.models,
+        secrets=parts.store.secrets,
+        sealer=parts.sealer,
         logs=logs,
         notices=notices,
         runtimes=runtimes.catalog,
         buckets=door,
         history=BucketHistory(data / "buckets", door),
+        shells=_shells(parts, engine),
+        promises=lambda: asdict(engine.capabilities()),
         now=clock.now,
         new_uid=new_uid,
         wake=controller.wake,
@@ -128,17 +160,57 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
 
 def _engine(parts: Parts) -> LocalEngine:
     settings = parts.settings
+    intercepting = interception.places(settings.data.resolve())
     return LocalEngine(
         settings.data,
         zygote=parts.zygote,
         storage_socket=parts.bucket_socket,
-        hidden=(settings.data,),
-        read_only=(settings.cache,),
+        # Of the cache a program sees what it runs in, not what others run in.
+        hidden=(settings.data, settings.cache),
+        read_only=(intercepting.trust.parent,),
+        certificate=intercepting.certificate,
+        trust=intercepting.trust,
+        keeping=Keeping(
+            round(settings.autopsy_ttl * 3600e9), round(settings.autopsy_limit * 2**30)
+        ),
+        now=clock.now,
         nodes=settings.nodes,
+        secrets=Vault(parts.store.secrets, parts.sealer, clock.now),
         lease=settings.lease,
+        level=settings.isolation,
+        visible=[Path(path) for path in settings.visible_paths.split(":") if path],
+        processes=settings.max_processes,
+        usage_every=settings.usage_every,
         node_vcpus=settings.node_cpus,
         node_memory_bytes=round(settings.node_memory * 2**30),
         node_accelerators=accelerators_of(settings.node_accelerators),
+    )
+
+
+def _shells(parts: Parts, engine: LocalEngine) -> EngineShells:
+    settings = parts.settings
+    address = settings.web_url or web_address(settings.host, parts.listener)
+    links = Links(link_key(parts.token), address)
+    allowed = settings.shell == "on"
+    return EngineShells(
+        engine, Tickets(clock.now), links, allowed=allowed, idle=settings.shell_idle
+    )
+
+
+def _images(settings: Settings, engine: LocalEngine) -> Images:
+    def unsupported() -> str:
+        if engine.capabilities().images:
+            return ""
+        return (
+            "Container images need namespaces, so that their files can take the place of the machine's, and this service "
+            f"has none (its isolation is {engine.capabilities().isolation})."
+        )
+
+    return Images(
+        settings.cache / "images",
+        ImageSettings(settings.container_tool, settings.image_pull),
+        now=clock.now,
+        unsupported=unsupported,
     )
 
 

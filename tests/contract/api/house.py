@@ -13,7 +13,9 @@ from typing import Any
 
 from tests.contract.api.rooms import ValueRoom
 from tests.unit.specs_requests import FakeRuntimes
+from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
+from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
 from trainshed.api.services import ApiSettings, Services
@@ -34,10 +36,18 @@ LOCATION = "/v1/projects/p1/locations/us-central1"
 
 @dataclass
 class Buckets:
-    locations: dict[str, str] = field(default_factory=lambda: {"bucket": "US"})
+    locations: dict[str, str] = field(
+        default_factory=lambda: {"bucket": "US", "theirs": "US", "afar": "US"}
+    )
 
     def bucket_location(self, name: str) -> str | None:
         return self.locations.get(name)
+
+    def is_closed(self, name: str, project: str) -> bool:
+        return name == "theirs" and project != "theirs"
+
+    def is_remote(self, name: str) -> bool:
+        return name == "afar"
 
 
 @dataclass
@@ -73,6 +83,8 @@ class House:
             reader=self.store.reader,
             studies=self.store.studies,
             models=self.store.models,
+            secrets=self.store.secrets,
+            sealer=Sealer(directory / "secrets.key", {}),
             logs=LogReader(self.log_root),
             notices=self.notices,
             runtimes=FakeRuntimes(),
@@ -84,7 +96,8 @@ class House:
             room=self.room,
             settings=ApiSettings(version="0.0.1"),
         )
-        self.tokens = TokenAuthority.open(directory / "tokens.json", self.now)
+        self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
+        self.tokens = TokenAuthority.open(directory / "tokens.json", self.now, self.jobs)
         self.token = self.tokens.issue(Principal("owner@example.com"))
         self.app = ApiApplication(self.services, self.tokens.authenticate)
         self._epoch = 0

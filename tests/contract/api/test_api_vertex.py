@@ -306,7 +306,7 @@ async def test_projects_and_locations_keep_jobs_apart(house: House) -> None:
 async def test_warnings_and_notices_stand_on_the_timeline(house: House) -> None:
     """SPEC §1.6."""
     name = await created(house)
-    ignored = await house.call("POST", JOBS, custom_job(container(), enableWebAccess=True))
+    ignored = await house.call("POST", JOBS, custom_job(container(), enableDashboardAccess=True))
     assert ignored.status == 200, ignored.body
     stories = [
         await house.store.reader.timeline(house.woken[index]) for index in range(len(house.woken))

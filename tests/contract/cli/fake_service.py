@@ -94,7 +94,7 @@ def serve(service: FakeService) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(content)
 
-        do_POST = do_GET  # noqa: N815 - its name in the library
+        do_POST = do_DELETE = do_GET  # noqa: N815 - their names in the library
 
         def _send_stream(self, stream: Stream) -> None:
             for number, found in enumerate(stream.objects):

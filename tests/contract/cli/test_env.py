@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService
+from trainshed.buckets.keys import address_with_key
 from trainshed.cli.credentials import credentials_document
 
 
@@ -29,7 +30,8 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
     assert found["CLOUDSDK_AI_REGION"] == "us-central1"
     assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_ML"] == "http://127.0.0.1:7/"
     assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
-    assert found["STORAGE_EMULATOR_HOST"] == "http://127.0.0.1:8"
+    # With a key in it: google-cloud-storage sends no token to an address of this variable.
+    assert found["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
     assert found["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"
     assert found["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "credentials.json")
     # `eval $(trainshed env)` without quotes makes one line of it: the notes must come last.

@@ -53,6 +53,16 @@ def test_list_says_why_a_node_takes_no_work(trainshed: Invoke, service: FakeServ
     assert json.loads(trainshed("nodes", "list", "--format", "json").stdout)[0] == drained
 
 
+def test_list_says_who_has_which_gpus(trainshed: Invoke, service: FakeService) -> None:
+    busy = node("node-1", "workerpool0-0", "workerpool1-0")
+    has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
+    busy["replicas"][0] |= has
+    service.on("GET", NODES, {"nodes": [busy]})
+    *_, blank, header, holder = trainshed("nodes").stdout.splitlines()
+    assert (blank, header.split()) == ("", ["NODE", "ACCELERATORS", "REPLICA", "OF", "GPUS"])
+    assert holder.split("  ") == ["node-1", "1 NVIDIA_TESLA_T4", "workerpool0-0", JOB, "GPU-a"]
+
+
 def test_the_command_alone_lists(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", NODES, {"nodes": [node()]})
     assert trainshed("nodes").stdout == trainshed("nodes", "list").stdout

@@ -9,6 +9,7 @@ from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
@@ -18,7 +19,9 @@ from trainshed.api.jobs import (
     read_work,
 )
 from trainshed.api.masks import Mask
+from trainshed.api.services import Services
 from trainshed.api.submission import BucketUse, checked, new_job, store_works
+from trainshed.api.web_access import add_to_job
 from trainshed.core.errors import Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection, JobName
@@ -42,6 +45,7 @@ def check_create(
         bucket_uses(public.get("jobSpec", {}), "job_spec"),
         call.services.buckets,
         further,
+        project=parent.project_id,
     )
     return parsed, public
 
@@ -62,10 +66,17 @@ def new(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> Job:
     )
 
 
+async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
+    """Violations for what the job to create names and is not there: what only the store knows."""
+    parent, spec = request.parent, request.custom_job.job_spec
+    return (
+        *await unknown_resource(services, parent, spec.persistent_resource_id, "job_spec"),
+        *await unknown_secrets(services, parent, wire_json.to_public(spec), "job_spec"),
+    )
+
+
 async def create(call: Call, request: Any) -> Message:
-    resource = request.custom_job.job_spec.persistent_resource_id
-    further = await unknown_resource(call.services, request.parent, resource, "job_spec")
-    job = new(call, request, further)
+    job = new(call, request, await not_there(call.services, request))
     await store_works(call.services, call.principal.email, job)
     views.set_outputs(request.custom_job, job)
     return request.custom_job
@@ -74,7 +85,7 @@ async def create(call: Call, request: Any) -> Message:
 async def get(call: Call, request: Any) -> Message:
     name = read_vertex_name(request.name, _COLLECTION)
     job, _ = await read_work(call.services.reader, name, Job)
-    return views.custom_job(job)
+    return _shown(call, job)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -82,9 +93,16 @@ async def list_(call: Call, request: Any) -> Message:
     mask = Mask(request.read_mask, views.CUSTOM_JOB)
     page = await page_of(call, request, _COLLECTION, passes)
     return pool.message_class("google.cloud.aiplatform.v1.ListCustomJobsResponse")(
-        custom_jobs=[mask.apply(views.custom_job(of_kind(job, Job))) for job, _ in page.jobs],
+        custom_jobs=[mask.apply(_shown(call, of_kind(job, Job))) for job, _ in page.jobs],
         next_page_token=page.next_token,
     )
+
+
+def _shown(call: Call, job: Job) -> Message:
+    view: Any = views.custom_job(job)
+    if view.job_spec.enable_web_access:
+        add_to_job(call, job, view.web_access_uris)
+    return view
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:

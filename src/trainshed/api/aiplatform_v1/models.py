@@ -65,6 +65,7 @@ async def upload(call: Call, request: Any) -> Message:
         (("model.artifact_uri", public.get("artifactUri", "")),),
         services.buckets,
         further,
+        project=parent.project_id,
     )
     await _check_artifacts(services, public.get("artifactUri", ""))
     model_id = request.model_id or str(services.new_uid())

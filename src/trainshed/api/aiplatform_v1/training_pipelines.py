@@ -12,6 +12,7 @@ from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_o
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
 from trainshed.api.aiplatform_v1.task_inputs import FIELD, TaskInputs, read_inputs
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks, within
@@ -88,7 +89,8 @@ def check_create(
             raise InvalidRequest(_beside(invalid.violations, inputs.unreadable)) from None
 
     uses = (*_bucket_uses(public), *_input_uses(inputs.public))
-    parsed = checked(parse, uses, services.buckets, (*inputs.unreadable, *further))
+    faults = (*inputs.unreadable, *further)
+    parsed = checked(parse, uses, services.buckets, faults, project=parent.project_id)
     return _Asked(parsed, public, inputs)
 
 
@@ -96,7 +98,7 @@ async def create(call: Call, request: Any) -> Message:
     services = call.services
     uid = services.new_uid()
     further = (
-        *await _unknown_resources(call, request),
+        *await _not_there(call, request),
         *await _unfit_parent_model(services, request.training_pipeline, request.parent),
     )
     asked = check_create(call, request, uid, further)
@@ -195,8 +197,8 @@ def _new(
     return pipeline, job
 
 
-async def _unknown_resources(call: Call, request: Any) -> tuple[Violation, ...]:
-    """Violations for persistent resources that the task names and that are not there."""
+async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
+    """Violations for persistent resources and secrets that the task names and that are not there."""
     public = _inputs(call, request.training_pipeline).public
     trial = public.get("trialJobSpec", {})
     return (
@@ -209,6 +211,8 @@ async def _unknown_resources(call: Call, request: Any) -> tuple[Violation, ...]:
             trial.get("persistentResourceId", ""),
             _TRIAL,
         ),
+        *await unknown_secrets(call.services, request.parent, public, FIELD),
+        *await unknown_secrets(call.services, request.parent, trial, _TRIAL),
     )
 
 

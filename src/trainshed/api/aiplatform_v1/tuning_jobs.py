@@ -10,6 +10,7 @@ from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_o
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
 from trainshed.api.aiplatform_v1.tuning_views import NOTHING_TRIED, Evidence
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
@@ -22,6 +23,7 @@ from trainshed.api.jobs import (
 from trainshed.api.masks import Mask
 from trainshed.api.services import Services
 from trainshed.api.submission import checked, new_tuning_job, store_works
+from trainshed.api.web_access import add_to_trials
 from trainshed.core.errors import Violation
 from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
@@ -52,16 +54,24 @@ def check_create(
         bucket_uses(public.get("trialJobSpec", {}), "trial_job_spec"),
         services.buckets,
         further,
+        project=parent.project_id,
     )
     return parsed, public
+
+
+async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
+    """Violations for what the job to create names and is not there: what only the store knows."""
+    parent, spec = request.parent, request.hyperparameter_tuning_job.trial_job_spec
+    return (
+        *await unknown_resource(services, parent, spec.persistent_resource_id, "trial_job_spec"),
+        *await unknown_secrets(services, parent, wire_json.to_public(spec), "trial_job_spec"),
+    )
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     asked = request.hyperparameter_tuning_job
-    resource = asked.trial_job_spec.persistent_resource_id
-    further = await unknown_resource(services, request.parent, resource, "trial_job_spec")
-    parsed, public = check_create(call, request, further)
+    parsed, public = check_create(call, request, await not_there(services, request))
     parent = known_location(request.parent)
     uid = services.new_uid()
     job = new_tuning_job(
@@ -83,7 +93,7 @@ async def get(call: Call, request: Any) -> Message:
     job, _ = await read_work(call.services.reader, name, TuningJob)
     found = await _evidence(call.services, job)
     # Half a second's work where a thousand trials measured a hundred times: everybody else goes on meanwhile.
-    return await asyncio.to_thread(tuning_views.tuning_job, job, found)
+    return await _shown(call, job, found)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -96,8 +106,7 @@ async def list_(call: Call, request: Any) -> Message:
         job = of_kind(work, TuningJob)
         # Without measurements, of which a page of large jobs would have millions.
         found = Evidence(await _trials(call.services, job), {}) if with_trials else NOTHING_TRIED
-        view = await asyncio.to_thread(tuning_views.tuning_job, job, found)
-        shown.append(mask.apply(view))
+        shown.append(mask.apply(await _shown(call, job, found)))
     return pool.message_class("google.cloud.aiplatform.v1.ListHyperparameterTuningJobsResponse")(
         hyperparameter_tuning_jobs=shown, next_page_token=page.next_token
     )
@@ -113,6 +122,13 @@ HANDLERS: Final[Handlers] = {
 
 
 CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_create}
+
+
+async def _shown(call: Call, job: TuningJob, found: Evidence) -> Message:
+    view: Any = await asyncio.to_thread(tuning_views.tuning_job, job, found)
+    if view.trial_job_spec.enable_web_access:
+        add_to_trials(call, job, view.trials)
+    return view
 
 
 async def _evidence(services: Services, job: TuningJob) -> Evidence:

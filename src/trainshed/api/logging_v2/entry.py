@@ -13,13 +13,12 @@ from urllib.parse import quote
 from google.protobuf.message import Message
 
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.names import JobName, JobUid, log_task_name
+from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
 from trainshed.store.logs.severity import Severity, Stream
 from trainshed.wire import pool
 
-SERVICE_TASK: Final = "service"
 RESOURCE_TYPE: Final = "ml_job"
 
 _PUBLIC_LINES: Final[Mapping[str, str]] = {
@@ -31,6 +30,9 @@ _PUBLIC_LINES: Final[Mapping[str, str]] = {
     "failed": "Job failed.",
 }
 """Timeline kinds whose line in the log is the public one; all others are logged with their own message."""
+
+_IN_THE_LOG: Final = frozenset({"building"})
+"""Timeline kinds of which the service's lines in the log tell more."""
 
 _SEVERITIES: Final[Mapping[str, Severity]] = {
     "notice": Severity.NOTICE,
@@ -157,6 +159,8 @@ def _is_first_notice(told: TimelineEntry, timeline: Sequence[TimelineEntry]) -> 
 
 
 def _texts(told: TimelineEntry) -> Iterator[str]:
+    if told.kind in _IN_THE_LOG:
+        return
     public = _PUBLIC_LINES.get(told.kind)
     if public is None or told.kind == "failed":
         yield told.message

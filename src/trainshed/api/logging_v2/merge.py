@@ -4,15 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from trainshed.api.logging_v2.entry import (
-    SERVICE_TASK,
-    Entry,
-    replica_entry,
-    service_entries,
-)
+from trainshed.api.logging_v2.entry import Entry, replica_entry, service_entries
 from trainshed.api.services import Services
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobName, ReplicaId, log_task_name
+from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
@@ -147,9 +142,8 @@ async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[E
 
 
 def _replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
-    """The replicas that the tasks name; None for all."""
+    """The writers that the tasks name; None for all."""
     if tasks is None:
         return None
-    return frozenset(
-        replica for replica in job.spec.replicas() if log_task_name(job.name.api, replica) in tasks
-    )
+    writers = (*job.spec.replicas(), SERVICE)
+    return frozenset(one for one in writers if log_task_name(job.name.api, one) in tasks)

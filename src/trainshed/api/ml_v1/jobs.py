@@ -24,6 +24,7 @@ from trainshed.api.submission import (
     new_tuning_job,
     store_works,
 )
+from trainshed.api.web_access import add_to_job, add_to_trials
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
@@ -58,6 +59,7 @@ def check_create(
         _bucket_uses(public),
         services.buckets,
         further,
+        project=ProjectName.parse(request.parent).project_id,
     )
     return parsed, public
 
@@ -89,7 +91,7 @@ async def create(call: Call, request: Any) -> Message:
 
 async def get(call: Call, request: Any) -> Message:
     work, etag = await call.services.reader.job(_job_name(request.name))
-    return await _view(call.services, work, etag)
+    return await _view(call, work, etag)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -104,7 +106,7 @@ async def list_(call: Call, request: Any) -> Message:
         question=(str(parent), request.filter),
     )
     return pool.message_class("google.cloud.ml.v1.ListJobsResponse")(
-        jobs=[await _view(call.services, work, etag, in_list=True) for work, etag in page.jobs],
+        jobs=[await _view(call, work, etag, in_list=True) for work, etag in page.jobs],
         next_page_token=page.next_token,
     )
 
@@ -135,7 +137,7 @@ async def update(call: Call, request: Any) -> Message:
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
     work, etag = await services.reader.job(name)
-    return await _view(services, work, etag)
+    return await _view(call, work, etag)
 
 
 HANDLERS: Final[Handlers] = {
@@ -236,15 +238,21 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
     )
 
 
-async def _view(services: Services, work: Work, etag: str, *, in_list: bool = False) -> Message:
+async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
     """The Job message with a tuning job's trials. A list does not look at the trials' jobs, of which there may be very
     many, and so leaves the units out that they consumed."""
-    found = NOTHING_TRIED
+    services, found = call.services, NOTHING_TRIED
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))
         children = () if in_list else await services.reader.children(work.uid)
         found = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
-    return views.job(work, etag, queue_position(services.room, work), found)
+    view: Any = views.job(work, etag, queue_position(services.room, work), found)
+    if view.training_input.enable_web_access:
+        if isinstance(work, Job):
+            add_to_job(call, work, view.training_output.web_access_uris)
+        elif isinstance(work, TuningJob):
+            add_to_trials(call, work, view.training_output.trials)
+    return view
 
 
 def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:

@@ -13,7 +13,7 @@ METHOD: Final = "google.cloud.resourcemanager.v1.Projects.GetProject"
 
 def get(principal: Principal, project_id: str) -> dict[str, Any]:
     """The public Project resource. Projects have no beginning here; the epoch stands for it."""
-    authorize(principal, METHOD)
+    authorize(principal, METHOD, (project_id,))
     project = ProjectName.parse(f"projects/{project_id}", field="project_id")
     return {
         "projectId": project.project_id,

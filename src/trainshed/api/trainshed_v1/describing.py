@@ -22,6 +22,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
@@ -115,7 +116,7 @@ async def _described(services: Services, found: Seen, memory: Memory) -> dict[st
     work = found.work
     match work:
         case Job():
-            return (await _common(services, found)) | views.job_parts(work)
+            return (await _common(services, found)) | views.job_parts(work, _kept(services, work))
         case TuningJob():
             trials = await _trials(services, work, found.below, memory)
             return (await _common(services, found)) | {
@@ -131,6 +132,10 @@ async def _described(services: Services, found: Seen, memory: Memory) -> dict[st
             }
         case _:
             assert_never(work)
+
+
+def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:
+    return services.shells.autopsies(job.uid) if services.shells is not None else ()
 
 
 async def _common(services: Services, found: Seen) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def drill(call: JsonCall) -> dict[str, Any]:
     fields = call.fields()
     ordered = read_drill(fields, services.now(), job)
     if ordered.replica not in job.spec.replicas():
-        fields.fault("replica", _no_replica(job, str(ordered.replica)))
+        fields.fault("replica", no_replica(job, str(ordered.replica)))
     fields.refuse()
     if len(job.drills) >= MOST_DRILLS:
         raise FailedPrecondition(
@@ -69,7 +69,7 @@ def read_drill(fields: Fields, now: int, job: Job | None = None) -> Drill:
     """The drill that a JSON object orders; what is wrong is noted in `fields`. `job`: whose replicas are named to who
     gives a name that is none; a plan has no job."""
     kind = fields.choice("kind", tuple(DrillKind))
-    replica = _replica(fields, job)
+    replica = read_replica(fields, job)
     at_line = fields.text("atLine")
     if fault := pattern_fault(at_line):
         fields.fault("atLine", fault)
@@ -121,14 +121,14 @@ def _state(drill: Drill) -> str:
     return "done" if drill.done else "fired"
 
 
-def _no_replica(job: Job, asked: str) -> str:
+def no_replica(job: Job, asked: str) -> str:
     replicas = job.spec.replicas()
     known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_NAMED])
     more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
     return f"{job.name} has no replica {asked}; it has: {known}{more}."
 
 
-def _replica(fields: Fields, job: Job | None) -> ReplicaId:
+def read_replica(fields: Fields, job: Job | None) -> ReplicaId:
     text = fields.text("replica").strip()
     if not text:
         return ReplicaId(0, 0)
@@ -138,7 +138,7 @@ def _replica(fields: Fields, job: Job | None) -> ReplicaId:
         if match := _BY_ROLE.fullmatch(text.lower()):
             return ReplicaId(_ROLES[match[1]], int(match[2] or 0))
     if job is not None:
-        fields.fault("replica", _no_replica(job, repr(text)))
+        fields.fault("replica", no_replica(job, repr(text)))
         return ReplicaId(0, 0)
     advice = near(text, ("workerpool0-0", "workerpool1-0", "worker 0", "worker-replica-0"))
     fields.fault(

@@ -48,7 +48,7 @@ async def explain(call: JsonCall) -> dict[str, Any]:
     if not location and api == Api.VERTEX:
         fields.fault("location", "Where would it run? Give a region, such as us-central1.")
     fields.refuse()
-    job = _read(call, Api(api), project, location, given)
+    job = await _read(call, Api(api), project, location, given)
     if not _is_search(given):
         job = await with_planned_drills(call.services, job)
     await _require_new(call, job)
@@ -65,18 +65,20 @@ def _is_search(given: Mapping[str, Any]) -> bool:
     )
 
 
-def _read(call: JsonCall, api: Api, project: str, location: str, given: Mapping[str, Any]) -> Job:
+async def _read(
+    call: JsonCall, api: Api, project: str, location: str, given: Mapping[str, Any]
+) -> Job:
     """The job that the API's create would make of `given`. Raises what that raises."""
     match api:
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
-            path, new, check = f"/v1/{parent}/customJobs", custom_jobs.new, custom_jobs.check_create
+            path, new, check = f"/v1/{parent}/customJobs", _custom, custom_jobs.check_create
             if _is_search(given):
                 path = f"/v1/{parent}/hyperparameterTuningJobs"
                 new, check = _trial, tuning_jobs.check_create
         case Api.ML:
             path = f"/v1/projects/{quote(project, safe='')}/jobs"
-            new, check = ml_jobs.new, ml_jobs.check_create
+            new, check = _ml, ml_jobs.check_create
         case _:
             assert_never(api)
     matched = route_table().match("POST", path)
@@ -88,12 +90,21 @@ def _read(call: JsonCall, api: Api, project: str, location: str, given: Mapping[
         message = bind(route, variables, (), encode_text(given)).message
     except WireError as refused:
         raise completed(refused, check, asked) from None
-    return new(asked, message)
+    return await new(asked, message)
 
 
-def _trial(call: Call, request: Any) -> Job:
+async def _custom(call: Call, request: Any) -> Job:
+    return custom_jobs.new(call, request, await custom_jobs.not_there(call.services, request))
+
+
+async def _ml(call: Call, request: Any) -> Job:
+    return ml_jobs.new(call, request)
+
+
+async def _trial(call: Call, request: Any) -> Job:
     """What one trial of a Vertex tuning job asks for, as a job that nobody stores."""
-    parsed, _ = tuning_jobs.check_create(call, request)
+    not_there = await tuning_jobs.not_there(call.services, request)
+    parsed, _ = tuning_jobs.check_create(call, request, not_there)
     parent = known_location(request.parent)
     uid = call.services.new_uid()
     return new_job(

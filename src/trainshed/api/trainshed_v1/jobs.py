@@ -23,8 +23,8 @@ _LARGEST_PAGE: Final = 500
 
 
 async def status(call: JsonCall) -> dict[str, Any]:
-    """`GET /trainshed/v1/status`: `{version, principal, apis, project, region, bucket}`; the last three are
-    what clients take by default."""
+    """`GET /trainshed/v1/status`: `{version, principal, apis, project, region, bucket, engine}`; project, region and
+    bucket are what clients take by default, `engine` says what it can promise on its machine."""
     settings = call.services.settings
     return {
         "version": settings.version,
@@ -33,6 +33,7 @@ async def status(call: JsonCall) -> dict[str, Any]:
         "project": settings.project,
         "region": settings.region,
         "bucket": settings.bucket,
+        "engine": dict(call.services.promises()),
     }
 
 

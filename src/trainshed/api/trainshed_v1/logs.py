@@ -20,7 +20,7 @@ from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid, ReplicaId, log_task_name
+from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.tuning.records import TuningJob
@@ -263,7 +263,7 @@ async def _before(
 ) -> LogPosition:
     """Each replica's last line before the line `first`, or before the moment `at`; without both its very last."""
     position: LogPosition = {}
-    for replica in job.spec.replicas() if replicas is None else replicas:
+    for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
         page = await call.services.logs.page(
             job.uid, replicas={replica}, end=at, after=first, limit=1, descending=True
         )
@@ -272,11 +272,12 @@ async def _before(
 
 
 def _replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
-    """The replicas asked for, by id (`workerpool0-0`) or by task (`master-replica-0`); None for all."""
+    """The writers asked for, by id (`workerpool0-0`) or by task (`master-replica-0`, `service`); None for all."""
     if not names or spec is None:
         return None
     known = {str(replica): replica for replica in spec.replicas()}
     known |= {log_task_name(work.name.api, replica): replica for replica in known.values()}
+    known[SERVICE_TASK] = SERVICE
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidRequest(

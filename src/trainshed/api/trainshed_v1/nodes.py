@@ -1,16 +1,21 @@
 """Nodes and their maintenance: list, drain, undrain (SPEC §2.1, last paragraph).
 
 A node: `name, condition, cause, vcpus, usedVcpus, memoryBytes, usedMemoryBytes`, `accelerators` of `{type, count,
-used}`, `replicas` of `{job, replica}`: what runs there, also what was asked to leave and has not left yet.
+used}`, `replicas` of `{job, replica}`: what runs there, also what was asked to leave and has not left yet. In a list of
+nodes a replica that has accelerators says so, `{accelerator, accelerators, gpus}`: their type, how many, and the uuids of
+those that it was really given, as far as they are known.
 """
 
 from typing import Any
 
+from trainshed.api.jobs import read_job_name
 from trainshed.api.services import RoomView
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import near
 from trainshed.core.capacity import NodeStatus
 from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import ReplicaId
 from trainshed.store.port import NodeDrain
 
 _LONGEST_REASON = 500
@@ -18,7 +23,32 @@ _LONGEST_REASON = 500
 
 async def list_(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/nodes`: `{nodes: [node]}`."""
-    return {"nodes": [node_view(node) for node in call.services.room.nodes()]}
+    nodes = [node_view(node) for node in call.services.room.nodes()]
+    for node in nodes:
+        if node["accelerators"]:
+            node["replicas"] = [await _with_gpus(call, each) for each in node["replicas"]]
+    return {"nodes": nodes}
+
+
+async def _with_gpus(call: JsonCall, found: dict[str, Any]) -> dict[str, Any]:
+    """What a replica has of the node's accelerators."""
+    services, replica = call.services, ReplicaId.parse(found["replica"])
+    try:
+        job, _ = await services.reader.job(read_job_name(found["job"], field="job"))
+    except NotFound:
+        return found  # It was over, and deleted, a moment ago.
+    if not isinstance(job, Job):
+        return found
+    devices = job.spec.pool(replica.pool).machine.accelerators
+    if devices is None:
+        return found
+    usage = await services.logs.usage(job.uid, job.attempt)
+    gpus = next((each.lives[-1].gpus for each in usage if each.replica == replica), ())
+    return found | {
+        "accelerator": devices.type,
+        "accelerators": devices.count,
+        "gpus": list(gpus),
+    }
 
 
 async def drain(call: JsonCall) -> dict[str, Any]:

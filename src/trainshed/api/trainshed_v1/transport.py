@@ -13,6 +13,8 @@ from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
 from trainshed.api.errors import Refusal
 from trainshed.api.http import (
+    NDJSON,
+    TAR,
     Receive,
     Scope,
     Send,
@@ -21,9 +23,10 @@ from trainshed.api.http import (
     read_body,
     send_error,
     send_json,
-    send_lines,
     send_refusal,
+    send_stream,
 )
+from trainshed.api.scope import project_in
 from trainshed.api.services import Services
 from trainshed.api.trainshed_v1 import (
     drill_plans,
@@ -34,23 +37,29 @@ from trainshed.api.trainshed_v1 import (
     nodes,
     quotas,
     resume,
+    secrets,
+    shell,
+    usage,
     watching,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
+from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, Violation, WireError
 
 PREFIX: Final = "/trainshed/v1/"
+_OF_JOBS: Final = "trainshed.v1.Jobs."
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: its full name, and how it answers."""
+    """One method: its full name, and how it answers. `kind`: what a stream is made of."""
 
     name: str
     answer: JsonHandler | None = None
     stream: StreamHandler | None = None
+    kind: bytes = NDJSON
 
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
@@ -66,6 +75,9 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Get", drill_plans.get),
     ("PUT", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put),
     ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drill_plans.delete),
+    ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
+    ("POST", "secrets"): Method("trainshed.v1.Secrets.Set", secrets.set_),
+    ("DELETE", "secrets/*"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method("trainshed.v1.Jobs.Explain", explain.explain),
     ("GET", "jobs/*"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
@@ -74,7 +86,16 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "jobs/*:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill),
     ("GET", "jobs/*/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
     ("GET", "jobs/*/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
+    ("GET", "jobs/*/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
     ("GET", "jobs/*/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
+    ("POST", "jobs/*:shell"): Method("trainshed.v1.Jobs.Shell", shell.open_),
+    ("GET", "jobs/*/autopsies"): Method("trainshed.v1.Jobs.ListAutopsies", shell.list_autopsies),
+    ("POST", "jobs/*:deleteAutopsy"): Method(
+        "trainshed.v1.Jobs.DeleteAutopsy", shell.delete_autopsy
+    ),
+    ("GET", "jobs/*/autopsyFiles"): Method(
+        "trainshed.v1.Jobs.AutopsyFiles", stream=shell.autopsy_files, kind=TAR
+    ),
     ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=watching.watch),
 }
 """By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id or uid."""
@@ -101,15 +122,29 @@ class TrainshedTransport:
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             body = await _body(scope, receive)
             call = JsonCall(principal, self._services, target, query, body)
+            if principal.project:
+                authorize(principal, method.name, await _projects(call, method.name))
             lines = await method.stream(call) if method.stream is not None else None
             answer = await method.answer(call) if method.answer is not None else {}
         except Exception as error:
             await send_error(send, error, "trainshed_v1", f"{scope['method']} {path}")
             return
         if lines is not None:
-            await send_lines(receive, send, lines, self._services.closing)
+            await send_stream(receive, send, lines, self._services.closing, method.kind)
         else:
             await send_json(send, encode_text(answer))
+
+
+async def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
+    """What a call is about: the project of the job that the path names, or those of the query. Of anything else nobody
+    knows a project. Raises NotFound."""
+    if not method.startswith(_OF_JOBS):
+        return ()
+    if call.target:
+        given = project_in(call.target)
+        return (given or (await find_work(call.services.reader, call.target))[0].name.project_id,)
+    named = (project_in(call.parameter("parent")), call.parameter("project"))
+    return tuple(filter(None, named))
 
 
 async def _body(scope: Scope, receive: Receive) -> dict[str, Any]:

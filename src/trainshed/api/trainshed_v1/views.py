@@ -11,7 +11,8 @@ no room, null if it has (`room_views`); `waits`, the same, or what one that is n
 the typed facts beside the public error, null or `{rule, cause, replica, task, status, reason, tail}`; `resource`, the public
 resource. Besides, of a job: `attempt` and its `phase`; `retries` so far, by rule; `replicas`, each `{id, task, state, node,
 incarnation, startTime, restarts, leaving, exit}` with `restarts` in this attempt by rule, `leaving` why it was asked to leave
-its node, and `exit` null or `{exitCode, signal, outOfMemory, startTime, endTime, logLines}`. Of a tuning job: `tuning` and
+its node, and `exit` null or `{exitCode, signal, outOfMemory, startTime, endTime, logLines}`; `autopsies`, what is kept of
+replicas that failed, each `{replica, task, attempt, expireTime}`. Of a tuning job: `tuning` and
 `trials` (`tuning_views`). Of a pipeline: `pipeline` (`tuning_views`), and `child`, the description of its job without the
 resource, null if that was deleted.
 """
@@ -27,6 +28,7 @@ from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
@@ -84,13 +86,22 @@ def description(
     }
 
 
-def job_parts(job: Job) -> dict[str, Any]:
-    """What only a job with replicas of its own has."""
+def job_parts(job: Job, kept: Sequence[Autopsy] = ()) -> dict[str, Any]:
+    """What only a job with replicas of its own has. `kept`: of those of its replicas that failed."""
     return {
         "attempt": job.attempt,
         "phase": job.phase.value,
         "retries": dict(job.retries),
         "replicas": [_replica(job, replica) for replica in _replicas(job)],
+        "autopsies": [
+            {
+                "replica": str(autopsy.replica),
+                "task": log_task_name(job.name.api, autopsy.replica),
+                "attempt": autopsy.attempt,
+                "expireTime": text_micros(autopsy.expires),
+            }
+            for autopsy in kept
+        ],
     }
 
 

@@ -1,0 +1,219 @@
+"""`/shell/...`: the page, its parts, tickets for who has a job's link, and the WebSocket that shells are served on.
+
+GET  /shell/           the page; what it is to open stands behind the # of its address, which no server is sent
+GET  /shell/NAME       its parts
+POST /shell/ticket     {job, replica, key} of a link: {token, title}
+WS   /shell/connect    first message, of the client: {token, rows, columns, term, command, terminal}; then {title}
+                       and what `bridge` says, or {error}
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from trainshed.api.errors import Refusal, refusal
+from trainshed.api.http import (
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    send_error,
+    send_json,
+    send_refusal,
+)
+from trainshed.api.services import Services, Shells
+from trainshed.api.shell.bridge import REFUSED, bridge, hang_up, say
+from trainshed.api.shell.opening import live_replica, open_shell, where
+from trainshed.api.shell.tickets import Ticket
+from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import TerminalWish
+from trainshed.wire.json import decode_text, encode_text
+from trainshed.wire.status import StatusCode, WireError
+
+_PATIENCE: Final = 10.0
+"""Seconds that a client has to send its ticket."""
+_HTML: Final = "text/html; charset=utf-8"
+_SCRIPT: Final = "text/javascript; charset=utf-8"
+_STYLE: Final = "text/css; charset=utf-8"
+_PARTS: Final = {
+    "": ("page.html", _HTML),
+    "page.js": ("page.js", _SCRIPT),
+    "page.css": ("page.css", _STYLE),
+    "xterm.js": ("xterm/xterm.js", _SCRIPT),
+    "xterm.css": ("xterm/xterm.css", _STYLE),
+    "addon-fit.js": ("xterm/addon-fit.js", _SCRIPT),
+}
+_GUARDS: Final = (
+    # The terminal emulator sets styles of its own; scripts and connections are ours alone.
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+        b"img-src data:; font-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-cache"),
+)
+_BY_LINK: Final = "somebody with the job's link"
+
+
+class ShellDoor:
+    """`/shell` as an ASGI application; needs no token but those that it speaks of."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+        elif path == "/shell/ticket" and scope["method"] == "POST":
+            await self._give_ticket(receive, send)
+        elif path == "/shell" and scope["method"] in ("GET", "HEAD"):
+            await _redirect(send)
+        elif path.removeprefix("/shell/") in _PARTS and scope["method"] in ("GET", "HEAD"):
+            body, kind = _part(path.removeprefix("/shell/"))
+            await _send_part(send, b"" if scope["method"] == "HEAD" else body, kind)
+        else:
+            text = f"There is nothing at {scope['method']} {path}; the page of a shell is /shell/."
+            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
+
+    async def _give_ticket(self, receive: Receive, send: Send) -> None:
+        try:
+            given = decode_text(await read_body(receive))
+            ticket, title = await self._ticket_by_link(
+                cast(dict[str, Any], given) if isinstance(given, dict) else {}
+            )
+            token, _ = _shells(self._services).tickets.issue(ticket)
+        except Exception as error:
+            await send_error(send, error, "trainshed_v1", "POST /shell/ticket")
+            return
+        await send_json(send, encode_text({"token": token, "title": title}))
+
+    async def _ticket_by_link(self, given: Mapping[str, Any]) -> tuple[Ticket, str]:
+        """The ticket that a job's link is good for now. Raises PermissionDenied, FailedPrecondition."""
+        shells = _shells(self._services)
+        wrong = PermissionDenied(
+            "This link opens no shell here: it is not whole, or of another service. Take it from the job again "
+            "(webAccessUris)."
+        )
+        try:
+            uid = JobUid(int(str(given["job"])))
+            replica = ReplicaId.parse(str(given["replica"]))
+            if not shells.links.opens(uid, replica, str(given["key"])):
+                raise wrong
+        except (KeyError, ValueError):
+            raise wrong from None
+        try:
+            job, _ = await self._services.reader.job_by_uid(uid)
+        except NotFound:
+            raise FailedPrecondition("The job of this link has been deleted.") from None
+        assert isinstance(job, Job), "only jobs with replicas have links"
+        live_replica(job, replica, ())
+        ticket = Ticket(uid, replica, _BY_LINK)
+        return ticket, f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # That it wants to connect.
+        if scope["path"] != "/shell/connect" or not self._is_own_page(scope):
+            await hang_up(send, REFUSED)  # Before it is accepted this answers 403.
+            return
+        await send({"type": "websocket.accept"})
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                message = await receive()
+        except TimeoutError:
+            await _refuse(send, "No ticket came.")
+            return
+        if message["type"] == "websocket.disconnect":
+            return
+        try:
+            ticket, wish = self._order(message.get("text") or "")
+            shells = _shells(self._services)
+            shell = await open_shell(self._services, shells, ticket, wish)
+        except (RequestError, WireError) as error:
+            refused = refusal(error, "trainshed_v1")
+            await _refuse(send, refused.message if refused else str(error))
+            return
+        try:
+            await say(send, {"title": shell.title})
+            idle, closing = shells.idle, self._services.closing
+            await bridge(receive, send, shell.terminal, idle, closing)
+        finally:
+            # Also where the client is gone: its end belongs to the story.
+            await asyncio.shield(shell.close())
+
+    def _is_own_page(self, scope: Scope) -> bool:
+        """Whether it is no page of somebody else's that a browser runs: what is no browser sends no Origin."""
+        origin = header(scope, b"origin")
+        if origin is None:
+            return True
+        shells = self._services.shells
+        ours = {header(scope, b"host"), shells.links.host if shells is not None else None}
+        return urlsplit(origin).netloc in ours
+
+    def _order(self, text: str) -> tuple[Ticket, TerminalWish]:
+        """Raises PermissionDenied, FailedPrecondition."""
+        try:
+            order: dict[str, Any] = json.loads(text)
+            token = str(order["token"])
+        except (ValueError, KeyError, TypeError):
+            raise FailedPrecondition("The first message must be JSON with a token.") from None
+        shells = _shells(self._services)
+        ticket = shells.tickets.redeem(token)
+        if ticket is None:
+            raise PermissionDenied(
+                "This ticket is used up, or older than a minute. Get another one: open the job's link again, or run "
+                "`trainshed jobs shell`."
+            )
+        try:
+            label = f"{order.get('label') or ticket.job_uid} {ticket.replica}"
+            wish = TerminalWish(
+                label=re.sub(r"[^\w .-]", "", label),
+                is_terminal=bool(order.get("terminal", True)),
+                rows=int(order.get("rows") or 24),
+                columns=int(order.get("columns") or 80),
+                term=str(order.get("term") or "xterm-256color"),
+                command=str(order.get("command") or ""),
+            )
+        except (ValueError, TypeError) as wrong:
+            raise FailedPrecondition(f"There is no such terminal: {wrong}.") from None
+        return ticket, wish
+
+
+def _shells(services: Services) -> Shells:
+    """Raises FailedPrecondition: the operator wants none."""
+    if services.shells is None or not services.shells.allowed:
+        raise FailedPrecondition(
+            "This service opens no shells: its operator has turned them off (setting `shell`)."
+        )
+    return services.shells
+
+
+async def _refuse(send: Send, text: str) -> None:
+    await say(send, {"error": text})
+    await hang_up(send, REFUSED)
+
+
+async def _redirect(send: Send) -> None:
+    headers = [(b"location", b"/shell/"), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 308, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_part(send: Send, body: bytes, kind: str) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": [*headers, *_GUARDS]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _part(name: str) -> tuple[bytes, str]:
+    file, kind = _PARTS[name]
+    return files("trainshed.api.shell").joinpath("page", file).read_bytes(), kind

@@ -1,0 +1,90 @@
+"""From a ticket to an open shell: finds the replica, asks the engine, and writes it into the job's story."""
+
+from dataclasses import dataclass, replace
+
+from trainshed.api.services import Services, Shells, Terminal
+from trainshed.api.shell.tickets import Ticket
+from trainshed.core.errors import FailedPrecondition
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.states import ReplicaState
+from trainshed.core.names import ReplicaId, log_task_name
+from trainshed.core.terminals import Autopsy, TerminalWish
+
+_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class OpenShell:
+    """A shell with what its job's story says of it. `title`: what people are shown."""
+
+    services: Services
+    terminal: Terminal
+    job: Job
+    ticket: Ticket
+    opened: int
+
+    @property
+    def title(self) -> str:
+        return f"{where(self.job, self.ticket)}, {self.job.display_name or self.job.name.job_id}"
+
+    async def close(self) -> None:
+        """Hang up, and tell."""
+        self.terminal.close()
+        now = self.services.now()
+        lasted = max(0, now - self.opened) // _SECOND
+        text = f"The shell of {self.ticket.who} in {where(self.job, self.ticket)} was closed after {lasted} s."
+        await _tell(self.services, self.job, self.ticket, TimelineEntry(now, "shell", text))
+
+
+def where(job: Job, ticket: Ticket) -> str:
+    """What a shell is in, in the names of the job's own API."""
+    task = log_task_name(job.name.api, ticket.replica)
+    return f"what {task} left" if ticket.autopsy else task
+
+
+def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Replica:
+    """The replica of a job, known to run. Raises FailedPrecondition, which says what can be done instead."""
+    task = log_task_name(job.name.api, replica)
+    found = next((each for each in job.replicas if each.id == replica), None)
+    if found is not None and found.state is ReplicaState.RUNNING and not job.state.is_final:
+        return found
+    if job.state.is_final:
+        text = f"{job.name} is over ({job.state}), and nothing of it runs any more."
+    else:
+        state = found.state if found is not None else job.state
+        text = f"{task} of {job.name} does not run now ({state}); there is a shell while it does."
+    if any(autopsy.replica == replica for autopsy in kept):
+        text += (
+            f" What it left when it failed is kept: trainshed jobs autopsy {job.name.job_id} {task}"
+        )
+    raise FailedPrecondition(text)
+
+
+async def open_shell(
+    services: Services, shells: Shells, ticket: Ticket, wish: TerminalWish
+) -> OpenShell:
+    """Raises NotFound, FailedPrecondition, Unavailable. Nobody types into it before it stands in the story."""
+    job, _ = await services.reader.job_by_uid(ticket.job_uid)
+    assert isinstance(job, Job), "tickets are for jobs with replicas"
+    if ticket.autopsy:
+        terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
+    else:
+        replica = live_replica(job, ticket.replica, shells.autopsies(job.uid))
+        terminal = await shells.open(
+            job.uid, job.attempt, ticket.replica, replica.incarnation, wish
+        )
+    now = services.now()
+    text = f"{ticket.who} opened a shell in {where(job, ticket)}."
+    try:
+        await _tell(services, job, ticket, TimelineEntry(now, "shell", text))
+    except BaseException:
+        terminal.close()
+        raise
+    return OpenShell(services, terminal, job, ticket, now)
+
+
+async def _tell(services: Services, job: Job, ticket: Ticket, entry: TimelineEntry) -> None:
+    details = {"replica": str(ticket.replica), "by": ticket.who}
+    await services.intake.tell(job.uid, (replace(entry, details=details),))
+    services.notices.publish(job.uid)

@@ -1,0 +1,108 @@
+// The page of one shell: a ticket for what the address names behind its #, a WebSocket, and the terminal between them.
+"use strict";
+
+(() => {
+  const element = (id) => document.getElementById(id);
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const terminal = new Terminal({
+    cursorBlink: true,
+    fontFamily: 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace',
+    fontSize: 14,
+    scrollback: 10000,
+    theme: { background: "#14171a", foreground: "#e4e6e8" },
+  });
+  const fit = new FitAddon.FitAddon();
+  const encoder = new TextEncoder();
+  let socket = null;
+  let firstToken = asked.get("token");
+
+  // A ticket is good once; it need not stand in the address any longer.
+  if (firstToken) {
+    asked.delete("token");
+    history.replaceState(null, "", `#${asked}`);
+  }
+
+  terminal.loadAddon(fit);
+  terminal.open(element("terminal"));
+
+  function show(state, text) {
+    document.body.dataset.state = state;
+    element("state").textContent = text;
+    element("again").hidden = state !== "closed" || !asked.get("key");
+  }
+
+  function name(title) {
+    element("title").textContent = title;
+    document.title = `${title} · Trainshed`;
+  }
+
+  async function ticket() {
+    if (firstToken) {
+      const token = firstToken;
+      firstToken = null;
+      return token;
+    }
+    const answer = await fetch("ticket", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ job: asked.get("job"), replica: asked.get("replica"), key: asked.get("key") }),
+    });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.error.message);
+    name(said.title);
+    return said.token;
+  }
+
+  function size() {
+    return { rows: terminal.rows, columns: terminal.cols };
+  }
+
+  function hear(message) {
+    if (message.title) {
+      name(message.title);
+      show("open", "");
+      terminal.focus();
+    } else if (message.error) {
+      show("closed", message.error);
+    } else if ("exit" in message) {
+      const ended = message.exit === null ? "The replica has ended, and the shell with it." : `The shell ended (${message.exit}).`;
+      show("closed", ended);
+    }
+  }
+
+  async function open() {
+    show("opening", "Connecting …");
+    let token;
+    try {
+      token = await ticket();
+    } catch (failure) {
+      show("closed", failure.message);
+      return;
+    }
+    fit.fit();
+    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+    const current = new WebSocket(`${scheme}//${location.host}/shell/connect`);
+    current.binaryType = "arraybuffer";
+    current.onopen = () => current.send(JSON.stringify({ token, ...size(), term: "xterm-256color" }));
+    current.onmessage = ({ data }) => {
+      if (typeof data === "string") hear(JSON.parse(data));
+      else terminal.write(new Uint8Array(data));
+    };
+    current.onclose = () => {
+      if (document.body.dataset.state !== "closed") show("closed", "The connection broke off.");
+      terminal.write("\r\n");
+    };
+    socket = current;
+  }
+
+  function send(data) {
+    if (socket && socket.readyState === WebSocket.OPEN) socket.send(data);
+  }
+
+  terminal.onData((text) => send(encoder.encode(text)));
+  terminal.onBinary((text) => send(Uint8Array.from(text, (char) => char.charCodeAt(0))));
+  terminal.onResize(({ rows, cols }) => send(JSON.stringify({ resize: [rows, cols] })));
+  new ResizeObserver(() => fit.fit()).observe(element("terminal"));
+  element("again").onclick = open;
+  open();
+})();

@@ -1,0 +1,106 @@
+"""Who may open which shell: tickets that are good once, and links that are good as long as a job runs.
+
+A ticket is held in memory and lives for a minute: it is fetched by whoever may open the shell and used at once. A link
+is what a job gives out that was made with `enableWebAccess`: who can read the job has it, and with it gets tickets for
+one replica of that job. Neither is ever part of an address that a server is asked by, and so of no log.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
+
+LIFETIME: Final = 60 * 10**9
+"""Nanoseconds that a ticket is good for."""
+_MOST: Final = 1000
+"""Tickets that wait to be used; beyond that the oldest one is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The right to open one shell. `who`: to whom it was given, for the job's story. `autopsy`: the attempt whose remains
+    are meant, 0 = the replica that runs."""
+
+    job_uid: JobUid
+    replica: ReplicaId
+    who: str
+    autopsy: int = 0
+
+
+class Tickets:
+    """`now`: nanoseconds."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._waiting: dict[bytes, tuple[Ticket, int]] = {}
+
+    def issue(self, ticket: Ticket) -> tuple[str, int]:
+        """A token for it, and until when it is good."""
+        now = self._now()
+        for old in [key for key, (_, until) in self._waiting.items() if until <= now]:
+            del self._waiting[old]
+        while len(self._waiting) >= _MOST:
+            del self._waiting[next(iter(self._waiting))]
+        token = secrets.token_urlsafe(32)
+        self._waiting[_digest(token)] = (ticket, now + LIFETIME)
+        return token, now + LIFETIME
+
+    def redeem(self, token: str) -> Ticket | None:
+        """What a token is good for, which it is not any more after this."""
+        found = self._waiting.pop(_digest(token), None)
+        return found[0] if found is not None and found[1] > self._now() else None
+
+
+class Links:
+    """`key`: the service's own secret, the same after a restart. `address`: where browsers reach this service."""
+
+    def __init__(self, key: bytes, address: str) -> None:
+        self._key = key
+        self._address = address.rstrip("/")
+
+    @property
+    def host(self) -> str:
+        """Host and port of the address."""
+        return urlsplit(self._address).netloc
+
+    def of_replicas(
+        self, uid: JobUid, api: Api, replicas: "tuple[ReplicaId, ...]"
+    ) -> dict[str, str]:
+        """The links of a job's replicas, by the names that the API has for them."""
+        return {log_task_name(api, replica): self._link(uid, replica) for replica in replicas}
+
+    def of_job(self, job: Job) -> dict[str, str]:
+        """The links of those replicas that run now."""
+        if job.state is not JobState.RUNNING:
+            return {}
+        running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
+        return self.of_replicas(job.uid, job.name.api, tuple(running))
+
+    def opens(self, uid: JobUid, replica: ReplicaId, key: str) -> bool:
+        """Whether `key` is that of the replica's link."""
+        return hmac.compare_digest(self._sign(uid, replica).encode(), key.encode())
+
+    def page(self, uid: JobUid, replica: ReplicaId, token: str = "") -> str:
+        """The page for a replica of a job; with a ticket's `token` it opens the shell at once."""
+        return f"{self._address}/shell/#job={uid}&replica={replica}" + (
+            f"&token={token}" if token else ""
+        )
+
+    def _link(self, uid: JobUid, replica: ReplicaId) -> str:
+        return f"{self.page(uid, replica)}&key={self._sign(uid, replica)}"
+
+    def _sign(self, uid: JobUid, replica: ReplicaId) -> str:
+        digest = hmac.digest(self._key, f"shell {uid} {replica}".encode(), hashlib.sha256)
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,155 @@
+"""Shells in replicas that run, and in what failed ones left: tickets for them, and what there is to look at.
+
+An autopsy: `replica, task, attempt, incarnation, keptTime, expireTime, bytes` (-1 = not counted yet), `how` it ended, in
+words, `exitCode, signal, outOfMemory, lost, tail, argv`.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from trainshed.api.services import Shells
+from trainshed.api.shell.opening import live_replica
+from trainshed.api.shell.tickets import Ticket
+from trainshed.api.timestamps import text_micros
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.drills import no_replica, read_replica
+from trainshed.api.trainshed_v1.fields import Fields
+from trainshed.api.trainshed_v1.finding import find_job
+from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.terminals import Autopsy
+
+_OFF: Final = "This service opens no shells: its operator has turned them off (setting `shell`)."
+
+
+async def open_(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/jobs/{job}:shell {replica, autopsy, attempt}`: `{token, expireTime, path, uri, job, replica,
+    task, attempt}`.
+
+    The token opens one shell, once, within a minute: by a WebSocket at `path`, or by a browser at `uri`. `replica`: as for a
+    drill; the primary if it is left out. `autopsy`: in what it left when it failed, of the newest attempt unless `attempt`
+    says which. Raises FailedPrecondition: it does not run; nothing of it is kept.
+    """
+    services, shells = call.services, _shells(call, open_=True)
+    job, _ = await find_job(services.reader, call.target)
+    replica, autopsy, attempt = _asked(call.fields(), job)
+    if autopsy:
+        kept = _kept(shells, job, replica, attempt)
+        attempt, replica = kept.attempt, kept.replica
+    else:
+        live_replica(job, replica or ReplicaId(0, 0), shells.autopsies(job.uid))
+        attempt, replica = job.attempt, replica or ReplicaId(0, 0)
+    ticket = Ticket(job.uid, replica, call.principal.email, attempt if autopsy else 0)
+    token, until = shells.tickets.issue(ticket)
+    return {
+        "token": token,
+        "expireTime": text_micros(until),
+        "path": "/shell/connect",
+        "uri": shells.links.page(job.uid, replica, token),
+        "job": str(job.name),
+        "replica": str(replica),
+        "task": log_task_name(job.name.api, replica),
+        "attempt": attempt,
+    }
+
+
+async def list_autopsies(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/jobs/{job}/autopsies`: `{name, autopsies}`, by attempt and replica."""
+    job, _ = await find_job(call.services.reader, call.target)
+    return {
+        "name": str(job.name),
+        "autopsies": [
+            autopsy_view(job.name.api, each) for each in _shells(call).autopsies(job.uid)
+        ],
+    }
+
+
+async def delete_autopsy(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy {replica, attempt}`: `{deleted}`, how many; without a replica all of the
+    job. Raises FailedPrecondition: somebody has a shell open in it."""
+    job, _ = await find_job(call.services.reader, call.target)
+    replica, _, attempt = _asked(call.fields(), job)
+    shells = _shells(call)
+    found = [
+        autopsy
+        for autopsy in shells.autopsies(job.uid)
+        if replica in (None, autopsy.replica) and attempt in (0, autopsy.attempt)
+    ]
+    gone = [
+        await shells.delete_autopsy(job.uid, autopsy.attempt, autopsy.replica) for autopsy in found
+    ]
+    return {"deleted": sum(gone)}
+
+
+async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
+    """`GET /trainshed/v1/jobs/{job}/autopsyFiles[?replica=R&attempt=N]`: the files, a tar archive."""
+    job, _ = await find_job(call.services.reader, call.target)
+    fields = Fields({"replica": call.parameter("replica"), "attempt": call.number("attempt")})
+    replica, _, attempt = _asked(fields, job)
+    kept = _kept(_shells(call), job, replica, attempt)
+    return _shells(call).autopsy_files(job.uid, kept.attempt, kept.replica)
+
+
+def autopsy_view(api: Api, autopsy: Autopsy) -> dict[str, Any]:
+    return {
+        "replica": str(autopsy.replica),
+        "task": log_task_name(api, autopsy.replica),
+        "attempt": autopsy.attempt,
+        "incarnation": autopsy.incarnation,
+        "keptTime": text_micros(autopsy.kept),
+        "expireTime": text_micros(autopsy.expires),
+        "bytes": autopsy.size,
+        "how": autopsy.how,
+        "exitCode": autopsy.exit_code,
+        "signal": autopsy.signal,
+        "outOfMemory": autopsy.oom,
+        "lost": autopsy.lost,
+        "tail": autopsy.tail,
+        "argv": list(autopsy.argv),
+    }
+
+
+def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
+    """Which replica (None: none was named), whether what it left is meant, and of which attempt (0: none was named).
+    Raises InvalidRequest."""
+    named = bool(fields.text("replica").strip())
+    replica = read_replica(fields, job) if named else None
+    if replica is not None and replica not in job.spec.replicas():
+        fields.fault("replica", no_replica(job, str(replica)))
+    autopsy, attempt = fields.raw("autopsy"), fields.raw("attempt")
+    if autopsy not in (None, True, False):
+        fields.fault("autopsy", "It must be true or false.")
+    if attempt is not None and (isinstance(attempt, bool) or not isinstance(attempt, int)):
+        fields.fault("attempt", "It must be a whole number.")
+    fields.refuse()
+    return replica, bool(autopsy), attempt or 0
+
+
+def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
+    """Of those that fit the first of the newest attempt. Raises NotFound, which says what there is."""
+    kept = shells.autopsies(job.uid)
+    fitting = [
+        autopsy
+        for autopsy in kept
+        if replica in (None, autopsy.replica) and attempt in (0, autopsy.attempt)
+    ]
+    if fitting:
+        latest = max(autopsy.attempt for autopsy in fitting)
+        return next(autopsy for autopsy in fitting if autopsy.attempt == latest)
+    if not kept:
+        raise NotFound(
+            f"Nothing is kept of {job.name}: no replica of it has failed, or its time is over (setting `autopsy_ttl`)."
+        )
+    there = ", ".join(
+        f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"
+        for autopsy in kept
+    )
+    raise NotFound(f"Nothing is kept of that one of {job.name}; there is {there}.")
+
+
+def _shells(call: JsonCall, *, open_: bool = False) -> Shells:
+    shells = call.services.shells
+    if shells is None or (open_ and not shells.allowed):
+        raise FailedPrecondition(_OFF)
+    return shells

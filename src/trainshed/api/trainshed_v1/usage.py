@@ -1,0 +1,152 @@
+"""What a job's replicas use, and used: `{name, state, attempt, replicas, hints}`.
+
+A replica: `id, task, state, machineType, vcpus, limitBytes, incarnation, startTime, sampleTime, over, processes, cpus,
+meanCpus, mostCpus, memoryBytes, peakMemoryBytes, gpus, points`. What `state` an earlier attempt's replica was in is not
+known: "". `limitBytes`: of memory, 0 = none; `sampleTime`: when it was last looked at, "" = not yet; `over`: it will not
+be looked at again; `cpus`: processors at work lately, then on average and at most; means and maxima are over all
+incarnations of the attempt, the rest is of the newest. A GPU: `{uuid, type, busy, meanBusy, memoryBytes,
+totalMemoryBytes, peakMemoryBytes}`, `busy` from 0 to 1, null where it does not tell. `points`: the newest ones, oldest
+first, `{at, cpus, memoryBytes, gpus}` with `gpus` the `busy` of each.
+
+`hints`: sentences about what was asked for and hardly used, such as a machine that was four times too large.
+"""
+
+from typing import Any, Final
+
+from trainshed.api.timestamps import text_micros
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.finding import find_job
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import ReplicaId, log_task_name
+from trainshed.core.sizing import Used, hints
+from trainshed.core.specs.model import WorkerPool
+from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
+
+_POINTS: Final = 60
+_MOST_POINTS: Final = 2000
+
+
+async def usage(call: JsonCall) -> dict[str, Any]:
+    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: the usage, of the newest attempt unless another one is
+    named; of each replica so many points (60 if nothing is said, 0 for none, at most 2,000)."""
+    job, _ = await find_job(call.services.reader, call.target)
+    attempt = call.number("attempt") or job.attempt
+    if attempt > job.attempt:
+        raise InvalidRequest(
+            (Violation("attempt", f"The job has had {job.attempt} attempts, not {attempt}."),)
+        )
+    points = call.number("points") if call.parameter("points") else _POINTS
+    if points > _MOST_POINTS:
+        raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
+    found = {each.replica: each for each in await call.services.logs.usage(job.uid, attempt)}
+    states = {each.id: each.state.value for each in job.replicas} if attempt == job.attempt else {}
+    return {
+        "name": str(job.name),
+        "state": job.state.value,
+        "attempt": attempt,
+        "replicas": [
+            _replica(job, pool, replica, states.get(replica, ""))
+            | _used(pool, found.get(replica), points)
+            for pool in job.spec.pools
+            for replica in pool.replicas()
+        ],
+        "hints": [text for pool in job.spec.pools for text in _hints(job, pool, found)],
+    }
+
+
+def _replica(job: Job, pool: WorkerPool, replica: ReplicaId, state: str) -> dict[str, Any]:
+    return {
+        "id": str(replica),
+        "task": log_task_name(job.name.api, replica),
+        "state": state,
+        "machineType": pool.machine.type,
+        "vcpus": pool.machine.vcpus,
+    }
+
+
+def _used(pool: WorkerPool, usage: ReplicaUsage | None, points: int) -> dict[str, Any]:
+    life = usage.lives[-1] if usage else Life(0, 0)
+    last = life.looks[-1] if life.looks else None
+    every = [point for each in usage.lives for point in each.points()] if usage else []
+    lately = life.points()[-1:]
+    return {
+        "limitBytes": life.limit,
+        "incarnation": life.incarnation,
+        "startTime": text_micros(life.started),
+        "sampleTime": text_micros(last.at) if last else "",
+        "over": life.over,
+        "processes": last.processes if last else 0,
+        "cpus": round(lately[0].cpus, 3) if lately else 0.0,
+        "meanCpus": round(usage.mean_cpus, 3) if usage else 0.0,
+        "mostCpus": round(usage.most_cpus, 3) if usage else 0.0,
+        "memoryBytes": last.memory if last else 0,
+        "peakMemoryBytes": usage.peak if usage else 0,
+        "gpus": _gpus(pool, life, lately[0].gpus if lately else ()),
+        "points": [
+            {
+                "at": text_micros(point.at),
+                "cpus": round(point.cpus, 3),
+                "memoryBytes": point.memory,
+                "gpus": [_rounded(busy) for busy in point.gpus],
+            }
+            for point in (every[-points:] if points else ())
+        ],
+    }
+
+
+def _gpus(pool: WorkerPool, life: Life, lately: tuple[float | None, ...]) -> list[dict[str, Any]]:
+    """All that the replica has, also those that nothing is known of."""
+    devices = pool.machine.accelerators
+    looks = life.looks[-1].gpus if life.looks else ()
+    nothing = GpuLook(None, None, None, None)
+    return [
+        {
+            "uuid": uuid,
+            "type": devices.type if devices else "",
+            "busy": _rounded(lately[number] if number < len(lately) else None),
+            "meanBusy": _rounded(_mean_busy(look, life)),
+            "memoryBytes": look.used,
+            "totalMemoryBytes": look.total,
+            "peakMemoryBytes": look.peak,
+        }
+        for number, uuid in enumerate(life.gpus)
+        for look in (looks[number] if number < len(looks) else nothing,)
+    ]
+
+
+def _mean_busy(look: GpuLook, life: Life) -> float | None:
+    if look.busy is None or not life.seconds:
+        return None
+    return min(1.0, look.busy / life.seconds)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _hints(job: Job, pool: WorkerPool, found: dict[ReplicaId, ReplicaUsage]) -> list[str]:
+    """What the replicas of a pool had no use for, as long as they have run."""
+    used = [found[replica] for replica in pool.replicas() if replica in found]
+    texts = hints(
+        job.name.api,
+        pool.machine,
+        [
+            Used(
+                each.peak,
+                each.most_cpus,
+                each.lives[-1].cpus,
+                each.seconds,
+                tuple(
+                    _mean_busy(look, life)
+                    for life in each.lives
+                    for look in (life.looks[-1].gpus if life.looks else ())
+                ),
+            )
+            for each in used
+        ],
+    )
+    if len(job.spec.pools) == 1:
+        return list(texts)
+    name = log_task_name(job.name.api, ReplicaId(pool.position, 0)).partition("-")[0]
+    return [f"{name}: {text}" for text in texts]

@@ -1,0 +1,202 @@
+"""Who may do what with which bucket: the one place where the data plane decides that. Pure.
+
+People may do everything. A program of a job may do everything with the buckets of its own project, may read and write
+the objects of buckets that are shared, and elsewhere what a bucket's IAM policy grants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.errors import Forbidden, Unauthenticated
+from trainshed.buckets.routes import Door, Target
+
+_GET, _LIST = "storage.objects.get", "storage.objects.list"
+_CREATE, _UPDATE, _DELETE = (
+    "storage.objects.create",
+    "storage.objects.update",
+    "storage.objects.delete",
+)
+_VIEW = frozenset({_GET, _LIST})
+_USE = _VIEW | {_CREATE, _UPDATE, _DELETE}
+_LOOK = frozenset({"storage.buckets.get"})
+_ADMIN = (
+    _USE
+    | _LOOK
+    | {
+        "storage.buckets.update",
+        "storage.buckets.delete",
+        "storage.buckets.getIamPolicy",
+        "storage.buckets.setIamPolicy",
+    }
+)
+GRANTS: Mapping[str, frozenset[str]] = {
+    "roles/storage.objectViewer": _VIEW,
+    "roles/storage.objectUser": _USE,
+    "roles/storage.objectAdmin": _USE,
+    "roles/storage.admin": _ADMIN,
+    "roles/storage.legacyObjectReader": frozenset({_GET}),
+    "roles/storage.legacyBucketReader": _LOOK | {_LIST},
+}
+"""What a role in a bucket's IAM policy gives. Other roles give nothing: `objectCreator`, say, is to create and not to
+replace, which cannot be told apart before the content is there."""
+_SHARED = _USE | _LOOK
+_MOUNTED = _USE
+"""What a program must be allowed before it is shown a bucket as a directory: there nobody asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Whose a bucket is. `bindings`: of its IAM policy, as it was last set."""
+
+    name: str
+    project: str
+    shared: bool = False
+    bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
+
+
+def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
+    """Whether the caller has a permission on a bucket."""
+    match caller.kind:
+        case Kind.PERSON | Kind.KEY | Kind.ANYBODY:
+            return True
+        case Kind.REPLICA:
+            own = caller.project == holding.project
+            shared = holding.shared and permission in _SHARED
+            return own or shared or _granted(caller, permission, holding)
+        case Kind.NOBODY:
+            return _granted(caller, permission, holding)
+
+
+def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
+    """Raise unless the caller has the permission; `holding` None: there is no such bucket, as who may ask is told.
+
+    Raises Unauthenticated, Forbidden.
+    """
+    if holding is not None and allowed(caller, permission, holding):
+        return
+    if caller.kind is Kind.NOBODY:
+        raise nobody(permission)
+    if holding is None:
+        return
+    raise Forbidden(
+        f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket {holding.name}. "
+        f"The bucket belongs to the project {holding.project}, the job to {caller.project}: a program reaches the "
+        "buckets of its own project and shared ones. Grant it a role in the bucket's IAM policy, or share the bucket."
+    )
+
+
+def admit_project(caller: Caller, permission: str, project: str) -> None:
+    """Raise unless the caller may list or make buckets of a project. Raises Unauthenticated, Forbidden."""
+    if caller.kind is Kind.NOBODY:
+        raise nobody(permission)
+    if caller.kind is Kind.REPLICA and project != caller.project:
+        raise Forbidden(
+            f"{_named(caller)} does not have {permission} access to the project {project}. "
+            f"Its job belongs to the project {caller.project}; ask for that one."
+        )
+
+
+def shown(project: str, holding: Holding) -> bool:
+    """Whether programs of a project see a bucket as `/gcs/NAME`, whichever service account they run as."""
+    caller = Caller(Kind.REPLICA, project=project)
+    return all(allowed(caller, permission, holding) for permission in _MOUNTED)
+
+
+def readable(project: str, holding: Holding) -> bool:
+    """Whether programs of a project may read objects of a bucket, at least as some service account."""
+    accounts = {
+        member.removeprefix("serviceAccount:")
+        for binding in holding.bindings
+        for member in _members(binding)
+        if member.startswith("serviceAccount:")
+    }
+    callers = (Caller(Kind.REPLICA, account, project) for account in ("", *accounts))
+    return any(allowed(caller, _GET, holding) for caller in callers)
+
+
+def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
+    """(bucket, permission) of everything that a request asks for, but for lists of buckets and their making."""
+    bucket = target.bucket
+    match target.door:
+        case Door.UPLOAD:
+            yield bucket, _CREATE
+        case Door.DOWNLOAD | Door.PLAIN:
+            yield bucket, _GET
+        case Door.METADATA if target.object:
+            yield from _of_object(method, target)
+        case Door.METADATA if target.is_objects:
+            yield bucket, _LIST
+        case Door.METADATA if bucket:
+            yield from _of_bucket(method, target)
+        case _:
+            return
+
+
+def _of_object(method: str, target: Target) -> Iterator[tuple[str, str]]:
+    match target.action:
+        case "":
+            methods = {"PATCH": _UPDATE, "PUT": _UPDATE, "DELETE": _DELETE}
+            yield target.bucket, methods.get(method, _GET)
+        case "compose":
+            yield from ((target.bucket, permission) for permission in (_GET, _CREATE))
+        case "moveTo":
+            yield from ((target.bucket, permission) for permission in (_GET, _CREATE, _DELETE))
+        case "copyTo" | "rewriteTo":
+            yield target.bucket, _GET
+            yield target.to_bucket, _CREATE
+        case _:
+            yield target.bucket, _GET
+
+
+def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
+    match target.action:
+        case "":
+            methods = {"PATCH": "update", "PUT": "update", "DELETE": "delete"}
+            yield target.bucket, f"storage.buckets.{methods.get(method, 'get')}"
+        case "iam":
+            yield (
+                target.bucket,
+                f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy",
+            )
+        case "iam/testPermissions":
+            return  # Anyone who is known may ask what he may do.
+        case "storageLayout" | "managedFolders":
+            yield target.bucket, _LIST
+        case _:
+            yield target.bucket, "storage.buckets.get"
+
+
+def _granted(caller: Caller, permission: str, holding: Holding) -> bool:
+    members = {"allUsers"}
+    if caller.kind is Kind.REPLICA:
+        members.add("allAuthenticatedUsers")
+        members.update(f"{role}:{caller.project}" for role in ("projectEditor", "projectOwner"))
+        if caller.email:
+            members.add(f"serviceAccount:{caller.email}")
+    return any(
+        permission in GRANTS.get(str(binding.get("role")), ())
+        and not binding.get("condition")
+        and members.intersection(_members(binding))
+        for binding in holding.bindings
+    )
+
+
+def _members(binding: Mapping[str, Any]) -> list[str]:
+    given = binding.get("members")
+    return [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
+
+
+def nobody(permission: str) -> Unauthenticated:
+    """What somebody is told who has not said who he is."""
+    return Unauthenticated(
+        f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, or use the address "
+        "that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients that send no token."
+    )
+
+
+def _named(caller: Caller) -> str:
+    return caller.email or f"A program of the project {caller.project}"

@@ -1,0 +1,230 @@
+"""The metadata endpoint of a replica: who its program is, in which project, and a token to prove it.
+
+Answers what Google's client libraries ask the metadata server of a machine of Google's (SPEC §3, CLIENTS §1). Who asks
+is known from the connection, so nobody has to be believed. Pure but for the tokens that are handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import parse_qs
+
+from trainshed.access.job_tokens import JobClaims, JobTokens
+from trainshed.buckets.callers import Caller
+from trainshed.core.names import JobUid, host_token, project_number
+
+_TOP: Final = "computeMetadata"
+_SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
+
+Query = Mapping[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token; `expires_in` in seconds."""
+
+    text: str
+    expires_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete response."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A value that is made whenever it is asked for by its own name, and that a directory leaves out."""
+
+    answer: Callable[[Query], Answer]
+
+
+class Metadata:
+    """Answers requests of programs. Thread-safe as far as what it is given is."""
+
+    def __init__(
+        self, mint: Callable[[Caller], Token], identity_token: Callable[[Caller, str], str]
+    ) -> None:
+        """`identity_token`: a JSON Web Token for an audience."""
+        self._mint = mint
+        self._identity_token = identity_token
+
+    @classmethod
+    def of(cls, tokens: JobTokens) -> Metadata:
+        """One that hands out these tokens."""
+
+        def mint(caller: Caller) -> Token:
+            return Token(*tokens.mint(_claims(caller)))
+
+        return cls(mint, lambda caller, audience: tokens.identity_token(_claims(caller), audience))
+
+    def answer(
+        self, path: str, query: str, headers: Mapping[str, str], caller: Caller, method: str = "GET"
+    ) -> Answer | None:
+        """The answer to a request; None if its path is none of a metadata server. `query`: as it was sent; `headers`: by
+        name in lower case; `caller`: a program of a job."""
+        names = [name for name in path.split("/") if name]
+        if names and names[0] != _TOP:
+            return None
+        if method not in ("GET", "HEAD"):
+            return _refused(405, f"{method} is not served here: metadata can only be read.")
+        if not names:
+            # Asked for, perhaps without the header, by who wants to know whether this is a machine of Google's.
+            return _said(f"{_TOP}/\n")
+        if headers.get("metadata-flavor") != "Google":
+            return _refused(403, "Missing Metadata-Flavor:Google header.")
+        if "x-forwarded-for" in headers:
+            # Somebody was talked into asking on behalf of somebody else.
+            return _refused(403, "A request that was forwarded is not answered.")
+        asked = parse_qs(query, keep_blank_values=True)
+        if _is_true(asked, "wait_for_change"):
+            return _refused(400, "wait_for_change is not served: nothing changes here.")
+        node: Any = {_TOP: {"v1": self._tree(caller)}}
+        for name in names:
+            if not isinstance(node, dict) or name not in node:
+                return _refused(404, f"{path} is not among the metadata of a replica.")
+            node = cast("dict[str, Any]", node)[name]
+        return node.answer(asked) if isinstance(node, _Made) else _shown(node, asked)
+
+    def _tree(self, caller: Caller) -> dict[str, Any]:
+        name = _machine(caller)
+        account = {
+            "aliases": ["default"],
+            "email": caller.email,
+            "identity": _Made(lambda asked: self._identity(caller, asked)),
+            "scopes": list(_SCOPES),
+            "token": _Made(lambda _: self._access_token(caller)),
+        }
+        return {
+            "instance": {
+                "attributes": {},
+                "hostname": f"{name}.c.{caller.project}.internal",
+                "id": _machine_number(caller),
+                "name": name,
+                "service-accounts": {caller.email: account, "default": account},
+            },
+            "project": {
+                "attributes": {},
+                "numeric-project-id": project_number(caller.project),
+                "project-id": caller.project,
+            },
+            "universe": {"universe-domain": "googleapis.com"},
+        }
+
+    def _access_token(self, caller: Caller) -> Answer:
+        """Whatever scopes are asked for: permissions follow from what the job is."""
+        token = self._mint(caller)
+        fields = {
+            "access_token": token.text,
+            "expires_in": token.expires_in,
+            "token_type": "Bearer",
+        }
+        return _said_json(fields)
+
+    def _identity(self, caller: Caller, asked: Query) -> Answer:
+        audience = asked.get("audience", [""])[-1]
+        if not audience:
+            return _refused(400, "non-empty audience parameter required")
+        return _said(self._identity_token(caller, audience), "text/html")
+
+
+def _claims(caller: Caller) -> JobClaims:
+    uid = int(caller.job_uid)
+    return JobClaims(uid, caller.attempt, caller.replica, caller.project, caller.email)
+
+
+def _machine(caller: Caller) -> str:
+    """As replicas of Vertex are called."""
+    pool, _, index = caller.replica.rpartition("-")
+    return f"cmle-training-{pool}-{host_token(JobUid(int(caller.job_uid)))}-{index}"
+
+
+def _machine_number(caller: Caller) -> int:
+    digest = hashlib.sha256(f"{caller.job_uid}/{caller.replica}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _shown(node: Any, asked: Query) -> Answer:
+    """A directory or a value, as text or as JSON, whichever is asked for."""
+    recursive = _is_true(asked, "recursive")
+    form = asked.get("alt", ["json" if recursive else "text"])[-1]
+    if form != "json":
+        lines = _lines(node, "") if recursive else _listed(node)
+        return _said("".join(f"{line}\n" for line in lines) if isinstance(node, dict) else lines[0])
+    if isinstance(node, dict) and not recursive:
+        return _said_json(_listed(node))
+    return _said_json(_whole(node))
+
+
+def _listed(node: Any) -> list[str]:
+    """What stands in a directory, or a value."""
+    if isinstance(node, list):
+        return ["".join(f"{entry}\n" for entry in cast("list[str]", node))]
+    if not isinstance(node, dict):
+        return [str(node)]
+    members = cast("dict[str, Any]", node)
+    return [f"{name}/" if isinstance(part, dict) else name for name, part in members.items()]
+
+
+def _lines(node: Any, path: str) -> list[str]:
+    """All that lies below, a line each: path and value."""
+    if not isinstance(node, dict):
+        return [f"{path} {text}".strip() for text in _listed(node)]
+    found: list[str] = []
+    for name, part in cast("dict[str, Any]", node).items():
+        if not isinstance(part, _Made):
+            found += _lines(part, f"{path}/{name}".strip("/"))
+    return found
+
+
+def _whole(node: Any) -> Any:
+    """All that lies below, with the public names of JSON: `serviceAccounts`."""
+    if not isinstance(node, dict):
+        return node
+    members = cast("dict[str, Any]", node)
+    return {
+        name if "@" in name else _camel(name): _whole(part)
+        for name, part in members.items()
+        if not isinstance(part, _Made)
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("-")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _is_true(asked: Query, name: str) -> bool:
+    return asked.get(name, [""])[-1].lower() == "true"
+
+
+def _said_json(value: Any) -> Answer:
+    return _said(json.dumps(value), "application/json")
+
+
+def _said(text: str, kind: str = "application/text") -> Answer:
+    return _answer(200, text, kind)
+
+
+def _refused(status: int, why: str) -> Answer:
+    return _answer(status, f"{why}\n", "text/plain; charset=UTF-8")
+
+
+def _answer(status: int, text: str, kind: str) -> Answer:
+    body = text.encode()
+    headers = (
+        # By this clients know a metadata server.
+        ("Metadata-Flavor", "Google"),
+        ("Content-Type", kind),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", "no-store"),
+    )
+    return Answer(status, headers, body)

@@ -1,0 +1,37 @@
+"""What a bucket process is told when it starts: where it listens and keeps its objects, and whose the buckets are.
+
+Holds no secret: it stands on a command line. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from trainshed.buckets.rules import BucketRules
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSetup:
+    """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's gateway and
+    for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 = any free one.
+    `tokens`: the service's token file. `anonymous`: who comes by the TCP port need not say who he is."""
+
+    root: str
+    gateway: str = ""
+    replicas: str = ""
+    host: str = ""
+    port: int = 0
+    tokens: str = ""
+    anonymous: bool = False
+    rules: BucketRules = field(default_factory=BucketRules)
+
+    def encode(self) -> str:
+        """As text, for `decode`."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> BucketSetup:
+        """What `encode` made. Raises ValueError."""
+        return msgspec.json.decode(text, type=BucketSetup)

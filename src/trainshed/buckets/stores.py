@@ -1,0 +1,60 @@
+"""The buckets of a service, each at its place: on this disk, or in a store elsewhere.
+
+Owns that the library for stores elsewhere is loaded when the first such bucket is used, and not before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.port import Buckets, BucketStore
+from trainshed.buckets.rules import PLAIN, BucketRules, BucketTable
+from trainshed.buckets.staging import Staged
+
+
+def open_buckets(
+    root: Path, *, now: Callable[[], int] = time.time_ns, rules: BucketRules = PLAIN
+) -> Buckets:
+    """The buckets below a directory, and those that the rules say lie elsewhere."""
+    here = ObjectStore(root, now=now, rules=rules)
+    elsewhere = [table for table in rules.tables if table.is_remote]
+    return ScatteredBuckets(here, elsewhere) if elsewhere else here
+
+
+class ScatteredBuckets:
+    """See `port.Buckets`."""
+
+    def __init__(self, here: ObjectStore, elsewhere: list[BucketTable]) -> None:
+        self.root = here.root
+        self.catalog = here.catalog
+        self.now = here.now
+        self._here = here
+        self._tables = {table.name: table for table in elsewhere}
+        self._stores: dict[str, BucketStore] = {}
+        self._lock = threading.Lock()
+
+    def at(self, bucket: str) -> BucketStore:
+        """The store of a bucket; a name that is in no table is one of this disk, if it is there at all."""
+        table = self._tables.get(bucket)
+        if table is None:
+            return self._here
+        with self._lock:
+            if bucket not in self._stores:
+                # Many megabytes, which a service without such buckets never loads.
+                from trainshed.buckets.remote import RemoteBucket
+                from trainshed.buckets.remote_access import connect
+
+                self._stores[bucket] = RemoteBucket(table, connect(table), self.now)
+            return self._stores[bucket]
+
+    def stage(self) -> Staged:
+        """See the port."""
+        return self._here.stage()
+
+    def clean(self) -> None:
+        """See the port."""
+        self._here.clean()

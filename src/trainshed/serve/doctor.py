@@ -1,0 +1,168 @@
+"""`trainshed doctor`: what this machine lets a service do, why not more, and what to change. Needs no service, starts none."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trainshed.serve import clock
+from trainshed.serve.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from trainshed.engines.local.engine import LocalEngine
+
+_FEW_BYTES = 10 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`verdict`: `good`, `less` (it works, not as well as it could) or `bad`. `advice`: what to do, "" = nothing."""
+
+    about: str
+    verdict: str
+    told: str
+    advice: str = ""
+
+
+_MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red")}
+
+
+@click.command(name="doctor", short_help="What this machine lets a service do, and why not more.")
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of settings."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def command(data: Path | None, config: Path | None, form: str) -> None:
+    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks. Exits with 1 if something is so
+    that no service can work."""
+    try:
+        settings = load(config, {"data": data})
+    except SettingsError as failure:
+        raise click.ClickException(str(failure)) from None
+    found = list(examine(settings))
+    if form == "json":
+        click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        _print(found)
+    if any(finding.verdict == "bad" for finding in found):
+        raise SystemExit(1)
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Every finding, the most important first. Blocks for seconds: each thing is tried."""
+    yield from _disks(settings)
+    yield from asyncio.run(_engine(settings))
+    yield _images(settings)
+    yield _interpreters(settings)
+
+
+def _disks(settings: Settings) -> Iterator[Finding]:
+    for about, path in (("data directory", settings.data), ("cache", settings.cache)):
+        place = next(parent for parent in (path, *path.parents) if parent.exists())
+        if not os.access(place, os.W_OK):
+            option = "--data" if path is settings.data else "$TRAINSHED_CACHE"
+            yield Finding(
+                about, "bad", f"{path} cannot be written.", f"Choose another one by {option}."
+            )
+            continue
+        free = shutil.disk_usage(place).free
+        told = f"{path}, {free / 2**30:.0f} GiB free."
+        if free < _FEW_BYTES:
+            yield Finding(about, "less", told, "Make room: runtimes take 0.2 to 3 GiB each.")
+        else:
+            yield Finding(about, "good", told)
+
+
+async def _engine(settings: Settings) -> list[Finding]:
+    """What the local engine finds out when it starts, on the file system that slots would lie on."""
+    from trainshed.engines.local.engine import LocalEngine
+    from trainshed.engines.port import LevelUnavailable
+
+    place = next(parent for parent in (settings.data, *settings.data.parents) if parent.exists())
+    beside = place if os.access(place, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".trainshed-doctor-", dir=beside) as name:
+        engine = LocalEngine(Path(name), level=settings.isolation, processes=settings.max_processes)
+        try:
+            await engine.start()
+            return [finding async for finding in _promises(engine)]
+        except LevelUnavailable as failure:
+            what = "Demand what works, or nothing, by the setting isolation."
+            return [Finding("isolation", "bad", f"{failure}.", what)]
+        finally:
+            await engine.close()
+
+
+async def _promises(engine: "LocalEngine") -> AsyncIterator[Finding]:
+    can = engine.capabilities()
+    told = f"{can.isolation}: {_LEVELS[can.isolation]}"
+    better = [f"Not {level}: {why}." for level, why in can.not_stronger]
+    weak = can.isolation in ("root", "session")
+    yield Finding("isolation", "less" if weak else "good", told, " ".join(better))
+    if can.memory_limit == "kernel":
+        yield Finding("memory limit", "good", "held by the kernel (control groups).")
+    else:
+        advice = "Delegate the memory controller to this user, or run as root."
+        yield Finding(
+            "memory limit", "less", "held by looking several times a second and killing.", advice
+        )
+    if can.process_limit:
+        yield Finding("process limit", "good", "held by the kernel.")
+    else:
+        yield Finding("process limit", "less", "none: a fork bomb is the machine's problem.")
+    if can.addresses == "loopback":
+        told = "each replica has its own, with a name, and port 2222 to itself."
+        yield Finding("addresses", "good", told)
+    else:
+        told = "literal ones in CLUSTER_SPEC: names would need namespaces."
+        yield Finding("addresses", "less", told)
+    node = (await engine.capacity())[0]
+    gpus = ", ".join(f"{count} × {kind or 'GPU'}" for kind, count in node.accelerators)
+    told = f"{node.vcpus:g} processors, {node.memory_bytes / 2**30:.1f} GiB, {gpus or 'no GPUs'}."
+    yield Finding("machine", "good", told)
+
+
+_LEVELS = {
+    "own-user": "each replica runs as users of its own, in namespaces that it cannot undo.",
+    "root": "programs run as root; namespaces keep careless ones apart, not malicious ones.",
+    "user": "programs run as this user, in namespaces that they cannot undo.",
+    "session": "programs run as this user and see what this user sees.",
+}
+
+
+def _images(settings: Settings) -> Finding:
+    from trainshed.runtimes.images.tools import Tools
+
+    tools = Tools(settings.container_tool, os.environ, clock.now)
+    try:
+        tool = tools.search()
+    finally:
+        tools.close()
+    if tool is not None:
+        return Finding("container images", "good", f"fetched by {tool.name}.")
+    return Finding("container images", "less", "custom containers are refused.", tools.missing())
+
+
+def _interpreters(settings: Settings) -> Finding:
+    from trainshed.runtimes.interpreters import Interpreters
+
+    found = Interpreters(settings.cache.absolute() / "interpreters.json").found()
+    told = ", ".join(f"{major}.{minor}" for major, minor in sorted(found))
+    advice = "" if len(found) > 1 else "Others, found by pyenv or uv, let older runtimes be built."
+    return Finding("interpreters", "good", f"Python {told}.", advice)
+
+
+def _print(found: list[Finding]) -> None:
+    wide = max(len(finding.about) for finding in found)
+    for finding in found:
+        mark, colour = _MARKS[finding.verdict]
+        click.echo(f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {finding.told}")
+        if finding.advice:
+            click.echo(f"    {'':<{wide}}  {finding.advice}")

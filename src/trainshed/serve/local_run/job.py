@@ -1,0 +1,174 @@
+"""The job that a local run is: made of a CustomJob request like every other, so that rules and defaults are the real ones. Pure."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainshed.core.catalog.accelerators import allowed
+from trainshed.core.catalog.machines import machine_types
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
+from trainshed.core.secrets import SecretRef, references
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.runtimes.catalog import LocalCatalog
+from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.serve.local_run.packing import Pack, is_installed
+from trainshed.serve.local_run.wish import NotRun, Wish
+
+REPLICA = ReplicaId(0, 0)
+_OPTIONS = {
+    "machine_type": "--machine-type",
+    "accelerator_type": "--gpu",
+    "image_uri": "--executor-image-uri",
+    "executor_image_uri": "--executor-image-uri",
+    "output_uri_prefix": "--base-output-dir",
+    "service_account": "--service-account",
+    "python_module": "--python-module",
+    "command": "--script",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job seems to be: of the settings."""
+
+    project: str
+    region: str
+
+
+class NamedRuntimes:
+    """A catalog that also knows a runtime by its own name: `pytorch`, `tensorflow=2.11`, `python=3.12`."""
+
+    def __init__(self, catalog: LocalCatalog, image: str) -> None:
+        self._catalog = catalog
+        family, _, version = image.partition("=")
+        self.uri = image if sheet_of(family) is None else family
+        self._version = version
+
+    def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
+        """As the protocol says."""
+        sheet = sheet_of(image_uri)
+        if sheet is None:
+            return self._catalog.for_image(image_uri)
+        versioned = any(release.version for release in sheet.releases)
+        version, python = (self._version, "") if versioned else ("", self._version)
+        return self._catalog.named(sheet.family, version, python)
+
+    def for_runtime_version(
+        self, runtime_version: str, python_version: str
+    ) -> RuntimeChoice | RuntimeRefusal:
+        """As the protocol says."""
+        return self._catalog.for_runtime_version(runtime_version, python_version)
+
+
+def default_image() -> str:
+    """What stands for no image: the service's default runtime."""
+    return FAMILIES[0].family
+
+
+def request(wish: Wish, pack: Pack, image: str) -> dict[str, Any]:
+    """The CustomJob in public JSON. Raises NotRun."""
+    pool: dict[str, Any] = {"machineSpec": _machine(wish), "replicaCount": "1"}
+    env = [{"name": name, "value": value} for name, value in wish.env]
+    if is_installed(wish):
+        pool["pythonPackageSpec"] = {
+            "executorImageUri": image,
+            "packageUris": [parcel.uri for parcel in pack.parcels],
+            "pythonModule": wish.module,
+            "args": list(wish.arguments),
+            "env": env,
+        }
+    else:
+        command = _command(wish)
+        container = {"imageUri": image, "command": command, "args": list(wish.arguments)}
+        pool["containerSpec"] = {**container, "env": env}
+    spec: dict[str, Any] = {"workerPoolSpecs": [pool]}
+    if wish.output:
+        spec["baseOutputDirectory"] = {"outputUriPrefix": wish.output}
+    if wish.service_account:
+        spec["serviceAccount"] = wish.service_account
+    return {"displayName": "local run", "jobSpec": spec}
+
+
+def specified(
+    wish: Wish, pack: Pack, place: Place, public: Mapping[str, Any], runtimes: RuntimeCatalog
+) -> JobSpec:
+    """The spec of the request, which is refused as a service would refuse it. Raises NotRun."""
+    try:
+        spec = parse_custom_job(public, region=place.region, runtimes=runtimes).spec
+    except InvalidRequest as invalid:
+        told = [
+            f"{_option(each.field)}: {each.description}"
+            for each in invalid.violations
+            # What is wrong about a command follows from an image that is refused.
+            if not (each.field.endswith(".command") and len(invalid.violations) > 1)
+        ]
+        raise NotRun("\n".join(told)) from None
+    pool = spec.pools[0]
+    _check_secrets(pool.program.env, wish.secrets)
+    # A container's request cannot say that something is installed first; the program that comes of it can.
+    uris = tuple(parcel.uri for parcel in pack.parcels)
+    program = dataclasses.replace(pool.program, package_uris=uris)
+    return dataclasses.replace(spec, pools=(dataclasses.replace(pool, program=program),))
+
+
+def job(uid: JobUid, place: Place, spec: JobSpec, now: int, node: str) -> Job:
+    """As if it had just got room on `node`."""
+    return Job(
+        uid=uid,
+        name=JobName(Api.VERTEX, place.project, place.region, str(uid)),
+        display_name="local run",
+        spec=spec,
+        public_json="{}",
+        created=now,
+        updated=now,
+        attempt=1,
+        replicas=(Replica(REPLICA, node=node),),
+    )
+
+
+def _command(wish: Wish) -> list[str]:
+    if wish.module:
+        return ["python3", "-m", wish.module]
+    if not wish.script:
+        return []
+    return ["python3" if wish.script.endswith(".py") else "/bin/bash", wish.script]
+
+
+def _machine(wish: Wish) -> dict[str, str]:
+    found = {"machineType": wish.machine_type}
+    machine = machine_types().get(wish.machine_type)
+    if not wish.gpu or machine is None:
+        return found
+    types = {
+        kind: counts for kind, counts in allowed(machine, Api.VERTEX).items() if "NVIDIA" in kind
+    }
+    if not types:
+        raise NotRun(
+            f"--gpu: no GPU goes with machine type {wish.machine_type}; name another one by --machine-type, for example "
+            "n1-standard-8."
+        )
+    kind = next((each for each in types if each.endswith("_T4")), next(iter(types)))
+    return {**found, "acceleratorType": kind, "acceleratorCount": str(min(types[kind]))}
+
+
+def _check_secrets(env: Iterable[tuple[str, str]], given: Mapping[SecretRef, str]) -> None:
+    named = [(name, ref) for name, value in env for ref in references(value)]
+    missing = [
+        f"--env {name}: the secret {ref} is not given; a local run knows those of --secret {ref.name}=VARIABLE only."
+        for name, ref in named
+        if ref not in given
+    ]
+    if missing:
+        raise NotRun("\n".join(missing))
+
+
+def _option(field: str) -> str:
+    last = field.rpartition(".")[2]
+    name = last.partition("[")[0]
+    if name in ("args", "env"):
+        return f"--{name}{last[len(name) :]}"
+    return _OPTIONS.get(name, field)

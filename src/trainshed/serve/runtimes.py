@@ -1,0 +1,239 @@
+"""`trainshed runtimes`: what runtimes there are, building them ahead, clearing the cache. Works on the cache itself, with a
+service beside it or without.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trainshed.serve import clock
+from trainshed.serve.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from trainshed.runtimes.clearing import Piece
+    from trainshed.runtimes.inventory import Inventory, Offer
+
+_AGE = re.compile(r"(\d+)\s*([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
+    cache = click.option(
+        "--cache",
+        type=click.Path(path_type=Path),
+        help="The cache directory [$TRAINSHED_CACHE, ~/.cache/trainshed].",
+    )
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The TOML file of settings that `up` is given.",
+    )
+    return cache(config(command))
+
+
+@click.group(invoke_without_command=True, short_help="List, build and clear runtimes.")
+@click.pass_context
+def command(context: click.Context) -> None:
+    """What programs run in: list it, build it ahead of the first job, clear what is not used; alone: the list."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_)
+
+
+@command.command("list")
+@click.argument("family", required=False, default="")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or JSON for programs.",
+)
+@_takes_cache
+def list_(
+    family: str = "", form: str = "table", cache: Path | None = None, config: Path | None = None
+) -> None:
+    """List families and versions: the Python that each gets here, whether it is built, its size and last use."""
+    settings = _settings(config, cache)
+    offers = _told(lambda: _inventory(settings).offers(family))
+    if form == "json":
+        found = [asdict(offer) | {"built": str(offer.built or "")} for offer in offers]
+        click.echo(json.dumps(found, indent=2))
+        return
+    for line in _table(offers):
+        click.echo(line)
+    if not family:
+        for line in _rest(settings.cache, offers):
+            click.echo(line)
+
+
+@command.command(short_help="Build a runtime now.")
+@click.argument("family")
+@click.argument("version", required=False, default="")
+@click.option("--python", default="", metavar="X.Y", help="On this Python [the one jobs get].")
+@_takes_cache
+def build(family: str, version: str, python: str, cache: Path | None, config: Path | None) -> None:
+    """Build FAMILY, its newest version or VERSION, unless it is built; says what it does."""
+    inventory = _inventory(_settings(config, cache))
+    _build(inventory, family, version, python)
+
+
+@command.command(short_help="Build what jobs are likely to need.")
+@click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
+@_takes_cache
+def warm(families: tuple[str, ...], cache: Path | None, config: Path | None) -> None:
+    """Build the runtimes of jobs that name none, or those named, so that no job has to wait for them."""
+    from trainshed.runtimes.inventory import LIKELY
+
+    inventory = _inventory(_settings(config, cache))
+    for wanted in families or LIKELY:
+        family, _, version = wanted.partition("=")
+        _build(inventory, family, version, "")
+
+
+@command.command(short_help="Remove what was not used for a while.")
+@click.option(
+    "--older-than",
+    "age",
+    default="30d",
+    show_default=True,
+    metavar="AGE",
+    help="Not used for so long: 30d, 12h, 0.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@_takes_cache
+def gc(age: str, *, dry_run: bool, cache: Path | None, config: Path | None) -> None:
+    """Remove environments, layers, packages, downloads and unpacked images that were not used for a while.
+
+    What a running program lives in stays, also while no service runs. All else is made again when a job asks for it.
+    """
+    from trainshed.runtimes.clearing import Clearing
+    from trainshed.runtimes.installer import Installer
+
+    match = _AGE.fullmatch(age.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{age!r} is not an age such as 30d, 12h, 45m or 0.", param_hint="--older-than"
+        )
+    older_than = int(match[1]) * _UNITS[match[2]] * 10**9
+    root = _settings(config, cache).cache
+    clearing = Clearing(root, Installer(root / "uv"), now=clock.now(), older_than=older_than)
+    gone = count = 0
+    for piece in clearing.pieces():
+        removed = not piece.why and (dry_run or _remove(piece))
+        if removed:
+            gone += piece.bytes
+            count += 1
+        click.echo(_said(piece, removed=removed, dry_run=dry_run))
+    word = "would be removed" if dry_run else "removed"
+    click.echo(f"{count} {word}, {_size(gone)}; cache {root}.")
+
+
+def _remove(piece: "Piece") -> bool:
+    try:
+        return piece.remove()
+    except OSError as failure:
+        raise click.ClickException(
+            f"{piece.kind} {piece.name} cannot be removed: {failure}. "
+            "Run this as the user that the cache belongs to."
+        ) from None
+
+
+def _said(piece: "Piece", *, removed: bool, dry_run: bool) -> str:
+    word = "stays" if not removed else "would go" if dry_run else "removed"
+    why = "" if removed else f"  ({piece.why or 'it has come into use'})"
+    return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{why}"
+
+
+def _build(inventory: "Inventory", family: str, version: str, python: str) -> None:
+    offer = _told(lambda: inventory.build(family, click.echo, version, python))
+    name = f"{offer.family} {offer.version}".strip()
+    click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
+
+
+def _settings(config: Path | None, cache: Path | None) -> Settings:
+    try:
+        return load(config, {"cache": cache})
+    except SettingsError as failure:
+        raise click.ClickException(str(failure)) from None
+
+
+def _inventory(settings: Settings) -> "Inventory":
+    from trainshed.runtimes.inventory import Inventory
+
+    return Inventory(settings.cache, now=clock.now)
+
+
+def _told(work: Callable[[], Any]) -> Any:
+    from trainshed.runtimes.port import BuildFailed
+
+    try:
+        return work()
+    except BuildFailed as failure:
+        raise click.ClickException(str(failure)) from None
+
+
+def _table(offers: "list[Offer]") -> Iterator[str]:
+    from trainshed.cli.tables import Column, joined, table
+
+    columns = [
+        Column("FAMILY"),
+        Column("VERSION"),
+        Column("PYTHON"),
+        Column("STATE"),
+        Column("SIZE", right=True),
+        Column("LAST USED"),
+    ]
+    rows = [
+        (
+            offer.family,
+            offer.version or "–",
+            offer.python or "–",
+            "built" if offer.built else "not built" if offer.python else f"needs {offer.needs}",
+            _size(offer.bytes) if offer.built else "–",
+            _ago(offer.used) if offer.built else "–",
+        )
+        for offer in offers
+    ]
+    for line in table(columns, rows):
+        yield joined(line)
+
+
+def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
+    """What else lies in the cache, in a line each."""
+    from trainshed.runtimes.clearing import ENVIRONMENTS, IMAGES, LAYERS
+    from trainshed.runtimes.shelf import Shelf
+    from trainshed.runtimes.sizes import size_of
+
+    known = {offer.built for offer in offers}
+    kept = [k for k in Shelf(cache / ENVIRONMENTS).content() if k.path not in known and k.whole]
+    layers = [k for k in Shelf(cache / LAYERS).content() if k.whole]
+    images = [k for k in Shelf(cache / IMAGES).content() if k.whole]
+    yield ""
+    for title, found in (
+        ("environments of before, which no new job gets", kept),
+        ("layers with packages of jobs", layers),
+        ("container images", images),
+    ):
+        if found:
+            yield f"{len(found)} {title}: {_size(size_of(*(each.path for each in found)))}"
+    for title, name in (("packages of jobs", "packages"), ("downloads", "uv")):
+        yield f"{title}: {_size(size_of(cache / name))}"
+    yield f"cache: {cache}"
+
+
+def _size(size: int) -> str:
+    from trainshed.cli.moments import gibibytes
+
+    return gibibytes(size) if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def _ago(used: int) -> str:
+    from trainshed.cli.moments import duration
+
+    return f"{duration(clock.now() - used)} ago"

@@ -1,0 +1,60 @@
+"""Opens sealed secrets for programs that are about to start (`engines.port.SecretDoor`)."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+
+from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
+from trainshed.core.errors import Unavailable
+from trainshed.core.secrets import SecretRef
+from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
+from trainshed.store.secrets import Secrets
+
+_SAME_USE = 60 * 10**9
+"""Uses of one version within so many ns are noted once: what starts does not wait for it, but the disk is everybody's."""
+
+
+class Vault:
+    """`now`: ns since the epoch."""
+
+    def __init__(self, secrets: Secrets, sealer: Sealer, now: Callable[[], int]) -> None:
+        self._secrets = secrets
+        self._sealer = sealer
+        self._now = now
+        self._noted: dict[SecretId, int] = {}
+        self._noting: set[asyncio.Task[None]] = set()
+
+    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
+        """As the protocol says: a point lookup in the store and a few microseconds of decryption for each."""
+        try:
+            found = await self._secrets.find(project_id, refs)
+        except Unavailable as failure:
+            raise EngineUnavailable(f"The secrets cannot be read: {failure}") from None
+        if missing := sorted(ref for ref in refs if ref not in found):
+            raise SecretMissing(
+                f"The project {project_id} has no secret {' and no secret '.join(map(str, missing))} any more: it was "
+                "deleted after the job was created. Set it again with `trainshed secrets set`, and submit the job anew."
+            )
+        ids = {ref: SecretId(project_id, ref.name, found[ref].version) for ref in refs}
+        try:
+            values = {ref: self._sealer.open(found[ref].content, ids[ref]) for ref in refs}
+        except (Unsealable, KeyUnusable) as failure:
+            raise LaunchRejected(str(failure)) from None
+        self._note(project_id, set(ids.values()))
+        return values
+
+    def _note(self, project_id: str, used: set[SecretId]) -> None:
+        """Have it stored when these were used last, later."""
+        now = self._now()
+        fresh = [one for one in used if now - self._noted.get(one, -_SAME_USE) >= _SAME_USE]
+        if not fresh:
+            return
+        self._noted.update(dict.fromkeys(fresh, now))
+        task = asyncio.create_task(self._store_use(project_id, fresh, now))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _store_use(self, project_id: str, used: list[SecretId], at: int) -> None:
+        # Of no use but to whoever wonders whether a secret may go: no start fails for want of it.
+        with contextlib.suppress(Unavailable):
+            await self._secrets.note_use(project_id, [(one.name, one.version) for one in used], at)

@@ -1,0 +1,188 @@
+"""A house whose shells are played by the test: what is typed is kept, what is shown is laid down before."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.contract.api.house import SECOND, START, House
+from trainshed.access.principals import Principal, Role
+from trainshed.access.tokens import TokenAuthority
+from trainshed.api.app import ApiApplication
+from trainshed.api.shell.tickets import Links, Tickets
+from trainshed.core.errors import FailedPrecondition, Unauthenticated
+from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import Autopsy, TerminalWish
+
+ADDRESS = "http://trainshed.example"
+PROGRAM = Principal("job@p1.example", Role.JOB, "p1")
+
+
+class PlayedTerminal:
+    """Implements `api.services.Terminal`."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.typed = b""
+        self.ended = False
+        self.sizes: list[tuple[int, int]] = []
+        self.closed = False
+        self._shown: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def show(self, data: bytes) -> None:
+        self._shown.put_nowait(data)
+
+    def end(self, status: int | None) -> None:
+        self.status = status
+        self._shown.put_nowait(b"")
+
+    async def read(self) -> bytes:
+        return await self._shown.get()
+
+    async def write(self, data: bytes) -> None:
+        self.typed += data
+        self.show(data)
+
+    async def end_input(self) -> None:
+        self.ended = True
+        self.end(0)
+
+    def resize(self, rows: int, columns: int) -> None:
+        self.sizes.append((rows, columns))
+
+    def close(self) -> None:
+        self.closed = True
+        self._shown.put_nowait(b"")
+
+
+class PlayedShells:
+    """Implements `api.services.Shells`."""
+
+    def __init__(self, tickets: Tickets) -> None:
+        self.tickets = tickets
+        self.links = Links(b"key of the house", ADDRESS)
+        self.allowed = True
+        self.idle = 0.0
+        self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalWish]] = []
+        self.terminals: list[PlayedTerminal] = []
+        self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
+        self.refusal = ""
+
+    async def open(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        wish: TerminalWish,
+    ) -> PlayedTerminal:
+        if self.refusal:
+            raise FailedPrecondition(self.refusal)
+        self.opened.append((job_uid, attempt, replica, incarnation, wish))
+        self.terminals.append(PlayedTerminal())
+        return self.terminals[-1]
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        return tuple(self.kept[key] for key in sorted(self.kept) if key[0] == job_uid)
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+    ) -> PlayedTerminal:
+        return await self.open(job_uid, attempt, replica, 0, wish)
+
+    async def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        yield b"archive of "
+        yield f"{replica}, attempt {attempt}".encode()
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        return self.kept.pop((job_uid, attempt, replica), None) is not None
+
+
+class Socket:
+    """A client's end of a WebSocket: what it sends, and what comes."""
+
+    def __init__(self) -> None:
+        self.accepted = False
+        self.close_code = 0
+        self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._came: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def receive(self) -> dict[str, Any]:
+        return await self.sent.get()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.accept":
+            self.accepted = True
+        else:
+            self._came.put_nowait(message)
+
+    def say(self, **order: Any) -> None:
+        self.sent.put_nowait({"type": "websocket.receive", "text": json.dumps(order)})
+
+    def type(self, data: bytes) -> None:
+        self.sent.put_nowait({"type": "websocket.receive", "bytes": data})
+
+    def hang_up(self) -> None:
+        self.sent.put_nowait({"type": "websocket.disconnect", "code": 1001})
+
+    async def next(self) -> Any:
+        """The next message: bytes, or what a text says; None when it is closed."""
+        message = await asyncio.wait_for(self._came.get(), 5)
+        if message["type"] == "websocket.close":
+            self.close_code = message["code"]
+            return None
+        data = message.get("bytes")
+        return data if data is not None else json.loads(message["text"])
+
+
+class Shelled(House):
+    """A house with shells, and with a program that has a token of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.shells = PlayedShells(Tickets(self.now))
+        self.services = replace(self.services, shells=self.shells)
+        self.app = ApiApplication(self.services, _with_program(self.tokens))
+
+    @asynccontextmanager
+    async def connected(
+        self, *, origin: str | None = None, path: str = "/shell/connect"
+    ) -> AsyncGenerator[Socket]:
+        """A WebSocket to the door of shells."""
+        socket = Socket()
+        headers = [(b"host", b"trainshed.example")]
+        if origin is not None:
+            headers.append((b"origin", origin.encode()))
+        scope = {"type": "websocket", "path": path, "headers": headers, "query_string": b""}
+        socket.sent.put_nowait({"type": "websocket.connect"})
+        task = asyncio.create_task(self.app(scope, socket.receive, socket.send))
+        try:
+            yield socket
+        finally:
+            socket.hang_up()
+            await asyncio.wait_for(task, 5)
+
+    async def run(self, name: str) -> Job:
+        """Bring a job to RUNNING."""
+        job = await self.happen(name, JobAdmitted(()), RuntimePrepared(1))
+        starts = (ReplicaStarted(1, r.id, 1, START + SECOND) for r in job.replicas)
+        return await self.happen(name, *starts)
+
+
+def _with_program(tokens: TokenAuthority) -> Any:
+    def authenticate(given: str | None) -> Principal:
+        try:
+            return tokens.authenticate(given)
+        except Unauthenticated:
+            if given == "Bearer of-a-program":
+                return PROGRAM
+            raise
+
+    return authenticate

@@ -1,0 +1,203 @@
+"""Secrets over a real store: what is taken, what is told, what refuses a job (SPEC §1.4; DESIGN, "What never happens" 9)."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, House
+from tests.unit.specs_requests import container, custom_job, package
+from trainshed.access.permissions import ROLES
+from trainshed.access.principals import Role
+from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
+
+pytestmark = pytest.mark.anyio
+SECRETS = "/trainshed/v1/secrets"
+EXPLAIN = "/trainshed/v1/jobs:explain"
+VALUE = "corréct horse / battery"
+
+
+def asked(name: str = "db", value: object = VALUE, project: str = "p1") -> dict[str, Any]:
+    return {"name": name, "value": value, "project": project}
+
+
+def violations(answer: Any) -> dict[str, str]:
+    assert answer.status == 400, answer.body
+    assert VALUE.encode() not in answer.body
+    found = answer.error["details"][0]["fieldViolations"]
+    return {each["field"]: each["description"] for each in found}
+
+
+def stored_in(directory: Path) -> list[Path]:
+    """Files that hold the value in any form."""
+    forms = (VALUE, json.dumps(VALUE)[1:-1], base64.b64encode(VALUE.encode()).decode())
+    files = filter(Path.is_file, directory.rglob("*"))
+    return [path for path in files if any(form.encode() in path.read_bytes() for form in forms)]
+
+
+def naming(*values: str) -> list[dict[str, str]]:
+    return [{"name": f"V{n}", "value": value} for n, value in enumerate(values)]
+
+
+def search(spec: dict[str, Any]) -> dict[str, Any]:
+    """A tuning job that runs what the spec of a custom job says."""
+    return {
+        "displayName": "search",
+        "maxTrialCount": 1,
+        "parallelTrialCount": 1,
+        "studySpec": {
+            "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+            "parameters": [
+                {"parameterId": "rate", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}
+            ],
+        },
+        "trialJobSpec": spec,
+    }
+
+
+async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
+    house: House, tmp_path: Path
+) -> None:
+    first = await house.call("POST", SECRETS, asked(value="first value"))
+    assert first.json["version"] == 1
+    house.clock += SECOND
+    second = await house.call("POST", SECRETS, asked())
+    told = second.json
+    assert told == {"project": "p1", "name": "db", "version": 2, "created": told["created"]}
+    await house.store.secrets.note_use("p1", [("db", 1)], house.clock)
+    listed = await house.call("GET", f"{SECRETS}?project=p1")
+    (found,) = listed.json["secrets"]
+    assert (found["name"], found["created"]) == ("db", told["created"])
+    assert [each["version"] for each in found["versions"]] == [2, 1]
+    assert (found["versions"][0]["lastUsed"], found["lastUsed"]) == ("", told["created"])
+    assert (await house.call("DELETE", f"{SECRETS}/db?project=p1&version=2")).json == {}
+    assert (await house.call("DELETE", f"{SECRETS}/db?project=p1")).json == {}
+    assert (await house.call("GET", f"{SECRETS}?project=p1")).json["secrets"] == []
+    for body in (first.body, second.body, listed.body):
+        assert VALUE.encode() not in body and b"first value" not in body
+    house.close()
+    assert stored_in(tmp_path) == []
+
+
+def test_a_programs_own_token_cannot_ask_for_secrets() -> None:
+    assert not any("secrets" in permission for permission in ROLES[Role.JOB])
+
+
+async def test_it_is_stored_sealed(house: House) -> None:
+    await house.call("POST", SECRETS, asked())
+    (stored,) = (await house.store.secrets.find("p1", [SecretRef("db")])).values()
+    assert VALUE.encode() not in stored.content
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "told"),
+    [
+        (asked(name=""), "name", "must not be empty"),
+        (asked(name="1a"), "name", "not the name of a secret"),
+        (asked(value=""), "value", "must not be empty"),
+        (asked(value="xyz"), "value", "fewer than 4"),
+        (asked(value=f"{VALUE}\0"), "value", "zero byte"),
+        (asked(value=VALUE * MAX_VALUE_BYTES), "value", "at most 65536"),
+        (asked(value=[VALUE]), "value", "must be a text, not a list"),
+        (asked(project="a/b"), "project", "is not a project id"),
+        ({**asked(), "vaule": VALUE}, "vaule", "no such field"),
+    ],
+)
+async def test_wrong_input_is_refused_and_not_repeated(
+    house: House, body: dict[str, Any], field: str, told: str
+) -> None:
+    found = violations(await house.call("POST", SECRETS, body))
+    assert list(found) == [field] and told in found[field]
+    assert not await house.store.secrets.has_any()
+
+
+async def test_all_that_is_wrong_is_told_at_once(house: House) -> None:
+    found = violations(await house.call("POST", SECRETS, {"project": "/", "name": 7, "value": "x"}))
+    assert set(found) == {"project", "name", "value"}
+    assert set(violations(await house.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {
+        "version"
+    }
+
+
+async def test_without_a_project_somebody_has_to_say_whose(house: House) -> None:
+    body = {"name": "db", "value": VALUE}
+    assert "Whose secrets" in violations(await house.call("POST", SECRETS, body))["project"]
+
+
+async def test_deleting_what_is_not_there_is_told(house: House) -> None:
+    answer = await house.call("DELETE", f"{SECRETS}/db?project=p1")
+    assert answer.status == 404 and "trainshed secrets list" in answer.error["message"]
+
+
+async def test_no_new_key_is_made_while_there_are_secrets_of_a_lost_one(
+    house: House, tmp_path: Path
+) -> None:
+    await house.call("POST", SECRETS, asked())
+    (tmp_path / "secrets.key").unlink()
+    again = House(tmp_path / "again")
+    try:
+        await again.store.secrets.add("p1", "db", 1, lambda version: b"sealed with a lost key")
+        refused = await again.call("POST", SECRETS, asked())
+        assert refused.status == 400
+        assert refused.error["status"] == "FAILED_PRECONDITION"
+        assert "from a backup" in refused.error["message"]
+        await again.call("DELETE", f"{SECRETS}/db?project=p1")
+        assert (await again.call("POST", SECRETS, asked())).json["version"] == 2
+    finally:
+        again.close()
+
+
+async def test_a_job_that_names_a_secret_is_taken_and_shown_as_it_was_given(house: House) -> None:
+    await house.call("POST", SECRETS, asked())
+    env = naming("x $(secret:db)", "$(secret:db@1)", "$$(secret:nobody)")
+    for program in (container(env=env), package(env=env)):
+        answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(program))
+        assert answer.status == 200, answer.body
+        shown = (await house.call("GET", f"/v1/{answer.json['name']}")).body
+        assert b"$(secret:db)" in shown and VALUE.encode() not in shown
+
+
+async def test_an_unknown_secret_refuses_the_job_with_the_variable_that_names_it(
+    house: House,
+) -> None:
+    await house.call("POST", SECRETS, asked())
+    await house.call("POST", SECRETS, asked(name="other", project="p2"))
+    spec = custom_job(
+        container(env=naming("$(secret:db)", "$(secret:db@2)", "a $(secret:other) $(secret:db@1)")),
+        package(env=naming("$(secret:nobody)")),
+    )
+    wrong = {**spec, "labels": {"Bad": "label"}}
+    found = violations(await house.call("POST", f"{LOCATION}/customJobs", wrong))
+    assert "labels.Bad" in found, "whatever else is wrong is told with it"
+    path = "job_spec.worker_pool_specs"
+    assert "has no version 2" in found[f"{path}[0].container_spec.env[1].value"]
+    assert "it has: db" in found[f"{path}[0].container_spec.env[2].value"]
+    told = found[f"{path}[1].python_package_spec.env[0].value"]
+    assert "`trainshed secrets set nobody`" in told
+    assert f"{path}[0].container_spec.env[0].value" not in found
+    assert (await house.call("GET", f"{LOCATION}/customJobs")).json == {}, "nothing is stored"
+
+
+@pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline", "explain", "explain tuning"])
+async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind: str) -> None:
+    spec = custom_job(container(env=naming("$(secret:nobody)")))["jobSpec"]
+    place = {"api": "vertex", "project": "p1", "location": "us-central1"}
+    task = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+    wanted: dict[str, tuple[str, dict[str, Any], str]] = {
+        "custom": (f"{LOCATION}/customJobs", {"displayName": "j", "jobSpec": spec}, "job_spec"),
+        "tuning": (f"{LOCATION}/hyperparameterTuningJobs", search(spec), "trial_job_spec"),
+        "pipeline": (
+            f"{LOCATION}/trainingPipelines",
+            {"displayName": "p", "trainingTaskDefinition": task, "trainingTaskInputs": spec},
+            "training_task_inputs",
+        ),
+        "explain": (EXPLAIN, {**place, "job": {"displayName": "j", "jobSpec": spec}}, "job_spec"),
+        "explain tuning": (EXPLAIN, {**place, "job": search(spec)}, "trial_job_spec"),
+    }
+    path, body, field = wanted[kind]
+    where = f"{field}.worker_pool_specs[0].container_spec.env[0].value"
+    assert "has none yet" in violations(await house.call("POST", path, body))[where]
+    await house.call("POST", SECRETS, asked(name="nobody"))
+    assert (await house.call("POST", path, body)).status == 200

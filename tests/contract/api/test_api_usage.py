@@ -1,0 +1,190 @@
+"""What a job's replicas use, over a real store and real files (SPEC §3)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.rooms import node
+from tests.contract.api.test_api_trainshed import NAME, WORKER, created, ended, started
+from tests.unit.specs_requests import custom_job, pool
+from trainshed.core.names import ReplicaId
+
+pytestmark = pytest.mark.anyio
+PRIMARY = ReplicaId(0, 0)
+USAGE = "/trainshed/v1/jobs/1000/usage"
+MIB = 1 << 20
+
+
+def write(house: House, replica: ReplicaId, *entries: dict[str, Any], attempt: int = 1) -> None:
+    directory = house.log_root / "1000" / str(attempt) / str(replica)
+    directory.mkdir(parents=True)
+    (directory / "usage.jsonl").write_text("".join(json.dumps(each) + "\n" for each in entries))
+
+
+def begun(*gpus: str) -> dict[str, Any]:
+    limit = 1000 * MIB
+    return {
+        "started": START + SECOND,
+        "incarnation": 1,
+        "limit": limit,
+        "cpus": 64,
+        "gpus": list(gpus),
+    }
+
+
+def look(
+    at: int, cpu: float, mib: int, *gpus: list[float | None], last: bool = False
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "at": START + (1 + at) * SECOND,
+        "cpu": cpu,
+        "memory": mib * MIB,
+        "peak": mib * MIB,
+        "processes": 3,
+        "gpus": gpus,
+    }
+    return found | ({"last": True} if last else {})
+
+
+async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) -> None:
+    await created(house)
+    answer = (await house.call("GET", USAGE)).json
+    assert (answer["name"], answer["state"], answer["attempt"]) == (NAME, "QUEUED", 0)
+    assert [each["id"] for each in answer["replicas"]] == ["workerpool0-0", "workerpool1-0"]
+    assert answer["replicas"][0] == {
+        "id": "workerpool0-0",
+        "task": "workerpool0-0",
+        "state": "",
+        "machineType": "n1-standard-4",
+        "vcpus": 4,
+        "limitBytes": 0,
+        "incarnation": 0,
+        "startTime": "",
+        "sampleTime": "",
+        "over": False,
+        "processes": 0,
+        "cpus": 0,
+        "meanCpus": 0,
+        "mostCpus": 0,
+        "memoryBytes": 0,
+        "peakMemoryBytes": 0,
+        "gpus": [],
+        "points": [],
+    }
+    assert answer["hints"] == []
+
+
+async def test_a_running_job_tells_what_it_uses(house: House) -> None:
+    await created(house)
+    await started(house)
+    write(house, PRIMARY, begun(), look(1, 0.5, 50), look(3, 4.5, 70), look(13, 5.5, 60))
+    answer = (await house.call("GET", USAGE)).json
+    primary, worker = answer["replicas"]
+    assert (primary["state"], primary["over"], primary["processes"]) == ("RUNNING", False, 3)
+    assert (primary["cpus"], primary["mostCpus"]) == (0.1, 2.0)
+    assert primary["meanCpus"] == pytest.approx(5.5 / 13, abs=0.001)
+    assert (primary["memoryBytes"], primary["peakMemoryBytes"]) == (60 * MIB, 70 * MIB)
+    assert primary["limitBytes"] == 1000 * MIB
+    assert [point["cpus"] for point in primary["points"]] == [0.5, 2.0, 0.1]
+    assert (worker["state"], worker["sampleTime"]) == ("RUNNING", "")
+
+
+async def test_as_many_points_as_are_asked_for_the_newest(house: House) -> None:
+    await created(house)
+    await started(house)
+    write(house, PRIMARY, begun(), *(look(n, n / 2, n) for n in range(1, 100)))
+
+    async def points(query: str) -> list[int]:
+        answer = (await house.call("GET", USAGE + query)).json
+        return [each["memoryBytes"] // MIB for each in answer["replicas"][0]["points"]]
+
+    assert await points("") == list(range(40, 100))
+    assert await points("?points=2") == [98, 99]
+    assert await points("?points=0") == []
+    assert await points("?points=2000") == list(range(1, 100))
+    refused = await house.call("GET", USAGE + "?points=2001")
+    assert (refused.status, "At most 2000" in json.dumps(refused.error)) == (400, True)
+
+
+async def test_gpus_are_told_one_by_one(house: House) -> None:
+    machine = {
+        "machineType": "n1-standard-4",
+        "acceleratorType": "NVIDIA_TESLA_T4",
+        "acceleratorCount": 2,
+    }
+    await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
+    await started(house)
+    busy: list[float | None] = [60.0, 7, 16, 8]
+    write(house, PRIMARY, begun("GPU-a", "GPU-b"), look(120, 1.0, 5, busy, [None, 3, 16, 3]))
+    (replica,) = (await house.call("GET", USAGE)).json["replicas"]
+    assert replica["gpus"] == [
+        {
+            "uuid": "GPU-a",
+            "type": "NVIDIA_TESLA_T4",
+            "busy": 0.5,
+            "meanBusy": 0.5,
+            "memoryBytes": 7,
+            "totalMemoryBytes": 16,
+            "peakMemoryBytes": 8,
+        },
+        {
+            "uuid": "GPU-b",
+            "type": "NVIDIA_TESLA_T4",
+            "busy": None,
+            "meanBusy": None,
+            "memoryBytes": 3,
+            "totalMemoryBytes": 16,
+            "peakMemoryBytes": 3,
+        },
+    ]
+    assert replica["points"][0]["gpus"] == [0.5, None]
+
+
+async def test_who_used_far_less_than_it_asked_for_is_told(house: House) -> None:
+    await created(house)
+    await started(house)
+    write(house, PRIMARY, begun(), look(300, 270.0, 200, last=True))
+    write(house, WORKER, begun(), look(300, 270.0, 9000, last=True))
+    await ended(house)
+    answer = (await house.call("GET", USAGE)).json
+    assert answer["replicas"][0]["over"]
+    (hint,) = answer["hints"]
+    assert hint.startswith("workerpool0: It asked for n1-standard-4 (4 vCPUs, 15.0 GiB)")
+
+
+async def test_earlier_attempts_are_still_known(house: House) -> None:
+    """SPEC §2.1: a retry of the job begins a new attempt."""
+    await created(house)
+    await started(house)
+    await ended(house)
+    write(house, PRIMARY, begun(), look(10, 1.0, 50, last=True))
+    first = (await house.call("GET", USAGE + "?attempt=1")).json
+    assert first["replicas"][0]["peakMemoryBytes"] == 50 * MIB
+    refused = await house.call("GET", USAGE + "?attempt=2")
+    assert (refused.status, "has had 1 attempts" in json.dumps(refused.error)) == (400, True)
+
+
+async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
+    """SPEC §3: exclusive assignment, to be seen by an operator."""
+    machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4"}
+    asked = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
+    await house.call("POST", f"{LOCATION}/customJobs", asked)
+    await started(house)
+    write(house, PRIMARY, begun("GPU-a"))
+    gone = NAME.replace("1000", "999")
+    house.room.known = (
+        node("node-1", *(f"{NAME} {each}" for each in (PRIMARY, WORKER)), f"{gone} {PRIMARY}"),
+    )
+    (found,) = (await house.call("GET", "/trainshed/v1/nodes")).json["nodes"]
+    has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
+    assert found["replicas"] == [
+        {"job": NAME, "replica": "workerpool0-0"} | has,
+        {"job": NAME, "replica": "workerpool1-0"},
+        {"job": gone, "replica": "workerpool0-0"},
+    ]
+
+
+async def test_a_job_that_is_not_there(house: House) -> None:
+    assert (await house.call("GET", "/trainshed/v1/jobs/9/usage")).status == 404

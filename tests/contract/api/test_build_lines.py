@@ -1,0 +1,77 @@
+"""Lines of a build in a job's log, through every door (SPEC §5, facts §2.4): task `service`."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.specs_requests import custom_job, pool
+from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
+
+pytestmark = pytest.mark.anyio
+JOB = "/trainshed/v1/jobs/1000"
+NAME = f"{LOCATION}/customJobs/1000"[4:]
+
+
+async def _preparing(house: House) -> None:
+    """Job 1000 was admitted; two lines of its build were written, none of a replica."""
+    answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    assert answer.status == 200
+    await house.happen(NAME, JobAdmitted(()), PreparationAdvanced(1, "Downloading numpy", SECOND))
+    house.write_log(
+        1000, "service", (START + 2 * SECOND, "Building"), (START + 3 * SECOND, "Downloading numpy")
+    )
+    house.clock = START + 60 * SECOND
+
+
+async def _entries(house: House, filter_: str) -> list[dict[str, Any]]:
+    body = {"resourceNames": ["projects/p1"], "filter": filter_, "orderBy": "timestamp asc"}
+    answer = await house.call("POST", "/v2/entries:list", body)
+    assert answer.status == 200, answer.body
+    return answer.json.get("entries", [])
+
+
+async def test_stream_logs_shows_them_while_the_job_prepares(house: House) -> None:
+    await _preparing(house)
+    found = await _entries(house, 'resource.type="ml_job" AND resource.labels.job_id="1000"')
+    lines = [entry["textPayload"] for entry in found]
+    assert lines[-2:] == ["Building", "Downloading numpy"]
+    assert lines.count("Downloading numpy") == 1  # The timeline's entry says nothing more.
+    last = found[-1]
+    assert last["resource"]["labels"]["task_name"] == "service"
+    assert last["logName"].endswith("ml.googleapis.com%2Fservice")
+    assert last["severity"] == "INFO"
+
+
+async def test_they_are_found_by_their_task_and_not_by_that_of_a_replica(house: House) -> None:
+    await _preparing(house)
+    base = 'resource.labels.job_id="1000" resource.labels.task_name='
+    service = [entry["textPayload"] for entry in await _entries(house, base + '"service"')]
+    assert service[-2:] == ["Building", "Downloading numpy"]
+    assert await _entries(house, base + '"workerpool0-0"') == []
+
+
+async def test_who_follows_the_log_gets_them_first(house: House) -> None:
+    await _preparing(house)
+    async with house.stream(f"{JOB}/logs?follow=true") as lines:
+        first = await lines.next()
+        assert (first["task"], first["replica"], first["message"]) == (
+            "service",
+            "service",
+            "Building",
+        )
+        assert (await lines.next())["message"] == "Downloading numpy"
+        house.write_log(1000, "service", (START + 4 * SECOND, "Installed"))
+        assert (await lines.next())["message"] == "Installed"
+        await house.happen(NAME, RuntimePrepared(1, SECOND))
+        house.write_log(1000, "workerpool0-0", (START + 5 * SECOND, "hello"))
+        assert (await lines.next())["task"] == "workerpool0-0"
+
+
+async def test_they_count_among_the_last_lines(house: House) -> None:
+    await _preparing(house)
+    async with house.stream(f"{JOB}/logs?tail=1") as lines:
+        assert (await lines.next())["message"] == "Downloading numpy"
+        assert await lines.next() is None
+    async with house.stream(f"{JOB}/logs?replica=service&tail=1") as lines:
+        assert (await lines.next())["message"] == "Downloading numpy"

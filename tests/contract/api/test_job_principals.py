@@ -1,0 +1,177 @@
+"""What a program may do in the APIs with the token that its metadata endpoint gave it (SPEC §3, Storage)."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.contract.api.house import LOCATION, START, Answer, House
+from tests.contract.api.studying import OWN, SPEC, house_over
+from tests.unit.specs_requests import custom_job, ml_job
+from trainshed.access.job_tokens import JobClaims
+from trainshed.api.registry import handlers
+from trainshed.api.scope import projects_of
+from trainshed.core.names import project_number
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool, routes
+
+pytestmark = pytest.mark.anyio
+EMAIL = "trainer@p1.iam.gserviceaccount.com"
+OTHER = LOCATION.replace("/p1/", "/p2/")
+OF_OTHERS = "/trainshed/v1/jobs/"
+
+
+@pytest.fixture(params=["REST", "gRPC"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
+    """SPEC §1: both transports have the same handlers, and the same rules."""
+    async with house_over(request.param, tmp_path) as opened:
+        yield opened
+
+
+async def asked(house: House, verb: str, path: str, body: object = None) -> Answer:
+    """As a program of project p1 asks."""
+    token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", EMAIL))
+    return await house.call(verb, path, body, token=token)
+
+
+def denied(answer: Answer, *parts: str) -> None:
+    assert (answer.status, answer.error["status"]) == (403, "PERMISSION_DENIED"), answer.body
+    for part in (EMAIL, *parts):
+        assert part in answer.error["message"]
+
+
+async def job(house: House, location: str) -> str:
+    answer = await house.call("POST", f"{location}/customJobs", custom_job())
+    assert answer.status == 200, answer.body
+    return answer.json["name"]
+
+
+async def test_a_program_reads_the_jobs_of_its_project_and_no_others(house: House) -> None:
+    own, foreign = await job(house, LOCATION), await job(house, OTHER)
+    assert (await asked(house, "GET", f"/v1/{own}")).json["name"] == own
+    assert len((await asked(house, "GET", f"{LOCATION}/customJobs")).json["customJobs"]) == 1
+    denied(await asked(house, "GET", f"/v1/{foreign}"), "project p1 only", "names p2")
+    # Whether it is there is nobody's business.
+    denied(await asked(house, "GET", f"{OTHER}/customJobs/77"), "names p2")
+    denied(await asked(house, "GET", f"{OTHER}/customJobs"), "aiplatform.customJobs.list")
+
+
+async def test_the_number_of_its_project_is_its_project(house: House) -> None:
+    """Programs meet the number in CLOUD_ML_PROJECT_ID (facts §3.4)."""
+    numbered = LOCATION.replace("/p1/", f"/{project_number('p1')}/")
+    assert (await asked(house, "GET", f"{numbered}/customJobs")).status == 200
+
+
+async def test_a_program_starts_and_stops_no_jobs(house: House) -> None:
+    own = await job(house, LOCATION)
+    denied(await asked(house, "POST", f"{LOCATION}/customJobs", custom_job()), "customJobs.create")
+    denied(await asked(house, "POST", f"/v1/{own}:cancel", {}), "customJobs.cancel")
+    denied(await asked(house, "DELETE", f"/v1/{own}"), "customJobs.delete")
+    denied(await asked(house, "POST", "/v1/projects/p1/jobs", ml_job()), "ml.jobs.create")
+    assert (await asked(house, "GET", f"/v1/{own}")).json["state"] == "JOB_STATE_QUEUED"
+
+
+async def test_a_program_tunes_by_studies_of_its_project(house: House) -> None:
+    """SPEC §6: the study API from inside a job."""
+    study = {"displayName": "inside", "studySpec": SPEC}
+    made = await asked(house, "POST", f"{LOCATION}/studies", study)
+    assert made.status == 200, made.body
+    name = made.json["name"]
+    assert (await asked(house, "POST", f"/v1/{name}/trials", OWN)).json["state"] == "REQUESTED"
+    measured = {"measurement": {"metrics": [{"metricId": "loss", "value": 0.25}]}}
+    path = f"/v1/{name}/trials/1:addTrialMeasurement"
+    assert (await asked(house, "POST", path, measured)).status == 200
+    assert (await asked(house, "GET", f"/v1/{name}/trials")).status == 200
+    assert (await asked(house, "DELETE", f"/v1/{name}")).status == 200
+    denied(await asked(house, "POST", f"{OTHER}/studies", study), "names p2")
+
+
+async def test_a_program_uploads_models_into_its_project(house: House) -> None:
+    def model(where: str) -> tuple[str, dict[str, Any]]:
+        uploaded = {"displayName": "m", "containerSpec": {"imageUri": "image"}}
+        return f"{where}/models:upload", {"model": uploaded}
+
+    made = await asked(house, "POST", *model(LOCATION))
+    assert made.status == 200, made.body
+    (listed,) = (await asked(house, "GET", f"{LOCATION}/models")).json["models"]
+    changed = {"name": listed["name"], "displayName": "n"}
+    path = f"/v1/{listed['name']}?updateMask=displayName"
+    assert (await asked(house, "PATCH", path, changed)).status == 200
+    denied(await asked(house, "POST", *model(OTHER)), "names p2")
+    denied(await asked(house, "DELETE", f"/v1/{listed['name']}"), "models.delete")
+
+
+async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> None:
+    await job(house, LOCATION)
+    path, order = "/v2/entries:list", {"orderBy": "timestamp asc"}
+    own = await asked(house, "POST", path, order | {"resourceNames": ["projects/p1"]})
+    assert own.status == 200
+    for named in (
+        {"resourceNames": ["projects/p1", "projects/p2"]},
+        {"resourceNames": ["projects/p1"], "projectIds": ["p2"]},
+    ):
+        denied(await asked(house, "POST", path, order | named), "names p2")
+
+
+async def test_a_program_may_ask_what_it_may_do(house: House) -> None:
+    wanted = {"permissions": ["aiplatform.studies.create", "aiplatform.customJobs.create"]}
+    answer = await asked(house, "POST", f"/ui/{LOCATION[4:]}/models/1:testIamPermissions", wanted)
+    assert answer.json == {"permissions": ["aiplatform.studies.create"]}
+
+
+async def test_the_services_own_methods_keep_to_the_project_as_well(house: House) -> None:
+    """By name, uid and job id, which do not say what project they lead to."""
+    own, foreign = await job(house, LOCATION), await job(house, OTHER)
+    for target in (quote(own, safe=""), "1000"):
+        assert (await asked(house, "GET", f"{OF_OTHERS}{target}")).json["name"] == own
+        assert (await asked(house, "GET", f"{OF_OTHERS}{target}/timeline")).status == 200
+    for target in (quote(foreign, safe=""), "1001"):
+        for below in ("", "/timeline", "/logs", "/watch"):
+            denied(await asked(house, "GET", f"{OF_OTHERS}{target}{below}"), "names p2")
+    assert (await asked(house, "GET", "/trainshed/v1/jobs?project=p1")).status == 200
+    for query in ("project=p2", "project=-", "", f"project=p1&parent={quote(foreign, safe='')}"):
+        denied(await asked(house, "GET", f"/trainshed/v1/jobs?{query}"), "project p1 only")
+    assert (await asked(house, "GET", "/trainshed/v1/status")).json["principal"] == EMAIL
+    for verb, path in (
+        ("POST", "jobs/1000:cancel"),
+        ("POST", "jobs/1000:drill"),
+        ("GET", "nodes"),
+        ("GET", "quotas"),
+        ("GET", "drillPlans"),
+    ):
+        denied(await asked(house, verb, f"/trainshed/v1/{path}", {}))
+
+
+async def test_a_program_is_told_of_its_project_alone(house: House) -> None:
+    assert (await asked(house, "GET", "/v1/projects/p1")).json["projectId"] == "p1"
+    denied(await asked(house, "GET", "/v1/projects/p2"), "names p2")
+
+
+async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House) -> None:
+    token, seconds = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", EMAIL))
+    house.clock = START + seconds * 10**9
+    answer = await house.call("GET", f"{LOCATION}/customJobs", token=token)
+    assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
+    assert "metadata endpoint" in answer.error["message"]
+
+
+@pytest.mark.parametrize("method", sorted(handlers()))
+async def test_the_project_of_every_method_is_found(method: str) -> None:
+    """A method that named its project in another way would be denied to programs, or open to all of them."""
+    route = next(
+        route
+        for api in pool.APIS
+        for route in routes.routes(api)
+        if f"{route.service}.{route.method}" == method
+    )
+    fields = [path for path, *_ in route.variables] or ["resource_names"]
+    request = pool.message_class(route.rpc.request)()
+    target, _, leaf = fields[0].rpartition(".")
+    holder: Any = getattr(request, target) if target else request
+    if leaf == "resource_names":
+        holder.resource_names.append("projects/p9/x/y")
+    else:
+        setattr(holder, leaf, "projects/p9/x/y")
+    assert list(projects_of(request)) == ["p9"], wire_json.to_public(request)

@@ -1,0 +1,391 @@
+"""Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story (SPEC §8)."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START
+from tests.contract.api.shelling import ADDRESS, Shelled
+from tests.unit.jobs import exited
+from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
+from trainshed.api.app import ApiApplication
+from trainshed.api.shell.tickets import LIFETIME, Ticket
+from trainshed.core.lifecycle.events import ReplicaExited
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import Autopsy
+
+pytestmark = pytest.mark.anyio
+
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+JOBS = f"{LOCATION}/customJobs"
+JOB = "/trainshed/v1/jobs/1000"
+PROGRAM_TOKEN = "of-a-program"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Shelled]:
+    built = Shelled(tmp_path)
+    yield built
+    built.close()
+
+
+async def running(house: Shelled, *, web_access: bool = True) -> str:
+    """A custom job of two replicas that runs; its name."""
+    body = custom_job(pool(), package(), enableWebAccess=web_access)
+    name: str = (await house.call("POST", JOBS, body)).json["name"]
+    await house.run(name)
+    return name
+
+
+async def links(house: Shelled, name: str, token: str = "") -> dict[str, str]:
+    return (await house.call("GET", f"/v1/{name}", token=token)).json.get("webAccessUris", {})
+
+
+async def story(house: Shelled) -> list[str]:
+    entries = await house.store.reader.timeline(JobUid(1000))
+    return [entry.message for entry in entries if entry.kind == "shell"]
+
+
+def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
+    return Autopsy(
+        JobUid(1000), attempt, replica, 1, START, START + 24 * 3600 * SECOND, 4096, exit_code=3
+    )
+
+
+async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
+    """SPEC §8: every step of a person's shell stands in the job's story."""
+    await running(house, web_access=False)
+    given = (await house.call("POST", f"{JOB}:shell", {"replica": "worker 0"})).json
+    assert (given["replica"], given["task"]) == ("workerpool1-0", "workerpool1-0")
+    async with house.connected() as socket:
+        socket.say(token=given["token"], rows=50, columns=132, term="tmux", label="my $(job)")
+        assert await socket.next() == {"title": "workerpool1-0, job"}
+        ((uid, attempt, replica, incarnation, wish),) = house.shells.opened
+        assert (uid, attempt, replica, incarnation) == (1000, 1, WORKER, 1)
+        assert (wish.rows, wish.columns, wish.term) == (50, 132, "tmux")
+        assert wish.label == "my job workerpool1-0"
+        assert await story(house) == ["owner@example.com opened a shell in workerpool1-0."]
+        terminal = house.shells.terminals[0]
+        socket.type(b"ls\r")
+        assert await socket.next() == b"ls\r"
+        socket.say(resize=[10, 20])
+        socket.say(resize=["a", 20])
+        socket.say(something="newer")
+        house.clock += 75 * SECOND
+        socket.say(end=True)
+        assert await socket.next() == {"exit": 0}
+        assert await socket.next() is None
+        assert socket.close_code == 1000
+    assert terminal.typed == b"ls\r"
+    assert terminal.sizes == [(10, 20)]
+    assert terminal.ended
+    assert terminal.closed
+    assert (await story(house))[1:] == [
+        "The shell of owner@example.com in workerpool1-0 was closed after 75 s."
+    ]
+
+
+async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
+    await running(house)
+    given = (await house.call("POST", f"{JOB}:shell", {})).json
+    async with house.connected() as socket:
+        socket.say(token=given["token"])
+        await socket.next()
+    assert house.shells.terminals[0].closed
+    assert len(await story(house)) == 2
+
+
+async def test_a_shell_that_ended_with_its_replica_has_no_status(house: Shelled) -> None:
+    await running(house)
+    given = (await house.call("POST", f"{JOB}:shell", {})).json
+    async with house.connected() as socket:
+        socket.say(token=given["token"])
+        await socket.next()
+        house.shells.terminals[0].end(None)
+        assert await socket.next() == {"exit": None}
+
+
+async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
+    await running(house)
+    used = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    late = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=used)
+        await socket.next()
+    house.clock += LIFETIME
+    for token in (used, late, "guessed", ""):
+        async with house.connected() as socket:
+            socket.say(token=token)
+            assert "ticket" in (await socket.next())["error"]
+            assert await socket.next() is None
+            assert socket.close_code == 1008
+    assert len(house.shells.opened) == 1
+
+
+async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:
+    ticket = Ticket(JobUid(1000), PRIMARY, "somebody")
+    first, _ = house.shells.tickets.issue(ticket)
+    others = [house.shells.tickets.issue(ticket)[0] for _ in range(1000)]
+    assert house.shells.tickets.redeem(first) is None
+    assert house.shells.tickets.redeem(others[-1]) == ticket
+
+
+async def test_no_other_page_of_a_browser_may_connect(house: Shelled) -> None:
+    async with house.connected(origin="http://evil.example") as socket:
+        assert await socket.next() is None
+        assert not socket.accepted
+    for origin in (ADDRESS, None):
+        async with house.connected(origin=origin) as socket:
+            socket.say(token="x")
+            assert "error" in await socket.next()
+            assert socket.accepted
+    async with house.connected(path="/v1/connect") as socket:
+        assert await socket.next() is None
+        assert not socket.accepted
+
+
+@pytest.mark.parametrize(
+    "order", [{"rows": -1}, {"term": "a b"}, {"command": "a\0"}, {"rows": "many"}]
+)
+async def test_a_terminal_that_cannot_be_is_refused_in_words(
+    house: Shelled, order: dict[str, Any]
+) -> None:
+    await running(house)
+    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=token, **order)
+        assert "no such terminal" in (await socket.next())["error"]
+    assert not house.shells.opened
+
+
+async def test_what_the_engine_refuses_is_told(house: Shelled) -> None:
+    await running(house)
+    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    house.shells.refusal = "There is no shell in workerpool0-0: 8 shells are open."
+    async with house.connected() as socket:
+        socket.say(token=token)
+        assert (await socket.next())["error"] == house.shells.refusal
+    assert await story(house) == []
+
+
+async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
+    await running(house)
+    house.shells.idle = 0.01
+    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=token)
+        await socket.next()
+        assert "hung up" in (await socket.next())["error"]
+        assert await socket.next() is None
+
+
+async def test_a_service_that_stops_says_so(house: Shelled) -> None:
+    await running(house)
+    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=token)
+        await socket.next()
+        house.services.closing.set()
+        assert "job runs on" in (await socket.next())["error"]
+
+
+async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
+    created = await house.call("POST", JOBS, custom_job(container()))
+    waiting = await house.call("POST", f"{JOB}:shell", {})
+    assert (waiting.status, "does not run now" in waiting.error["message"]) == (400, True)
+    name = created.json["name"]
+    await house.run(name)
+    unknown = await house.call("POST", f"{JOB}:shell", {"replica": "worker 7"})
+    assert unknown.error["details"][0]["fieldViolations"][0]["field"] == "replica"
+    assert (await house.call("POST", f"{JOB}:shell", {})).status == 200
+    await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
+    over = await house.call("POST", f"{JOB}:shell", {})
+    assert "is over" in over.error["message"]
+    house.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
+    again = await house.call("POST", f"{JOB}:shell", {})
+    assert "trainshed jobs autopsy 1000 workerpool0-0" in again.error["message"]
+
+
+async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
+    """Facts §1: keys `workerpool0-0`; only with enableWebAccess, only while it runs."""
+    name = await running(house)
+    found = await links(house, name)
+    assert sorted(found) == ["workerpool0-0", "workerpool1-0"]
+    assert all(uri.startswith(f"{ADDRESS}/shell/#") for uri in found.values())
+    assert len(set(found.values())) == 2
+    listed = (await house.call("GET", JOBS)).json["customJobs"][0]
+    assert listed["webAccessUris"] == found
+    await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
+    assert sorted(await links(house, name)) == ["workerpool1-0"]
+    await house.happen(name, ReplicaExited(1, WORKER, 1, exited(0)))
+    assert await links(house, name) == {}
+
+
+async def test_without_being_asked_for_there_are_no_links(house: Shelled) -> None:
+    name = await running(house, web_access=False)
+    assert await links(house, name) == {}
+
+
+async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
+    """Facts §1: keys `master-replica-0`, `worker-replica-0`, in trainingOutput."""
+    body = ml_job(
+        enableWebAccess=True, scaleTier="CUSTOM", masterType="n1-standard-4",
+        workerType="n1-standard-4", workerCount="1",
+    )  # fmt: skip
+    created = await house.call("POST", "/v1/projects/p1/jobs", body)
+    assert created.status == 200, created.body
+    name = f"projects/p1/jobs/{created.json['jobId']}"
+    await house.run(name)
+    found = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]["webAccessUris"]
+    assert sorted(found) == ["master-replica-0", "worker-replica-0"]
+
+
+async def test_programs_that_may_read_a_job_get_no_links(house: Shelled) -> None:
+    """A link opens a shell for whoever has it."""
+    name = await running(house)
+    assert (await house.call("GET", f"/v1/{name}", token=PROGRAM_TOKEN)).status == 200
+    assert await links(house, name, PROGRAM_TOKEN) == {}
+    for method, path in (
+        ("POST", f"{JOB}:shell"),
+        ("GET", f"{JOB}/autopsies"),
+        ("GET", f"{JOB}/autopsyFiles"),
+        ("POST", f"{JOB}:deleteAutopsy"),
+    ):
+        refused = await house.call(method, path, {}, token=PROGRAM_TOKEN)
+        assert refused.status == 403, path
+
+
+async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) -> None:
+    name = await running(house)
+    found = await links(house, name)
+    asked = {
+        key: value[0] for key, value in parse_qs(urlsplit(found["workerpool1-0"]).fragment).items()
+    }
+    given = await house.call("POST", "/shell/ticket", asked, token=None)
+    assert given.json["title"] == "workerpool1-0, job"
+    async with house.connected(origin=ADDRESS) as socket:
+        socket.say(token=given.json["token"])
+        await socket.next()
+    assert house.shells.opened[0][2] == WORKER
+    assert (await story(house))[
+        0
+    ] == "somebody with the job's link opened a shell in workerpool1-0."
+    for wrong in (
+        {"replica": "workerpool0-0"},
+        {"job": "1001"},
+        {"key": ""},
+        {"key": asked["key"][:-1]},
+        {"replica": "all"},
+        {"job": "x"},
+    ):
+        refused = await house.call("POST", "/shell/ticket", asked | wrong, token=None)
+        assert refused.status == 403, wrong
+    assert (await house.call("POST", "/shell/ticket", {}, token=None)).status == 403
+    for replica in (PRIMARY, WORKER):
+        await house.happen(name, ReplicaExited(1, replica, 1, exited(0)))
+    over = await house.call("POST", "/shell/ticket", asked, token=None)
+    assert over.status == 400
+
+
+async def test_an_operator_may_want_none(house: Shelled) -> None:
+    name = await running(house)
+    asked = {k: v[0] for k, v in parse_qs(urlsplit((await links(house, name))["workerpool0-0"]).fragment).items()}  # fmt: skip
+    house.shells.allowed = False
+    assert await links(house, name) == {}
+    assert "turned them off" in (await house.call("POST", f"{JOB}:shell", {})).error["message"]
+    refused = await house.call("POST", "/shell/ticket", asked, token=None)
+    assert "turned them off" in refused.error["message"]
+    assert (await house.call("GET", f"{JOB}/autopsies")).status == 200
+
+
+async def test_a_service_without_an_engine_that_has_any(house: Shelled) -> None:
+    await running(house)
+    bare = ApiApplication(replace(house.services, shells=None), house.tokens.authenticate)
+    house.app = bare
+    assert (await house.call("POST", f"{JOB}:shell", {})).status == 400
+    assert (await house.call("GET", JOB)).json["autopsies"] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", "page.js", "page.css", "xterm.js", "xterm.css", "addon-fit.js"]
+)
+async def test_the_page_is_served_with_all_its_parts(house: Shelled, name: str) -> None:
+    """It works without the internet: nothing of it comes from elsewhere."""
+    answer = await house.call("GET", f"/shell/{name}", token=None)
+    assert answer.status == 200
+    assert answer.body
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    if name in ("", "page.js", "page.css"):
+        assert b"http://" not in answer.body
+        assert b"https://" not in answer.body
+
+
+async def test_nothing_else_is_served_beside_the_page(house: Shelled) -> None:
+    for path in ("/shell/../app.py", "/shell/page.html", "/shell/xterm/LICENSE.xterm"):
+        assert (await house.call("GET", path, token=None)).status == 404
+    assert (await house.call("GET", "/shell", token=None)).status == 308
+
+
+async def test_what_failed_replicas_left(house: Shelled) -> None:
+    name = await running(house)
+    await house.happen(name, ReplicaExited(1, WORKER, 1, exited(3)))
+    for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
+        house.shells.kept[JobUid(1000), attempt, replica] = autopsy(replica, attempt)
+    listed = (await house.call("GET", f"{JOB}/autopsies")).json["autopsies"]
+    assert [(each["attempt"], each["task"]) for each in listed] == [
+        (1, "workerpool0-0"),
+        (2, "workerpool0-0"),
+        (2, "workerpool1-0"),
+    ]
+    assert listed[0]["how"] == "exit code 3"
+    described = (await house.call("GET", JOB)).json["autopsies"]
+    assert [each["attempt"] for each in described] == [1, 2, 2]
+    for body, wanted in (
+        ({}, (2, PRIMARY)),
+        ({"replica": "worker 0"}, (2, WORKER)),
+        ({"attempt": 1}, (1, PRIMARY)),
+    ):
+        given = await house.call("POST", f"{JOB}:shell", {**body, "autopsy": True})
+        async with house.connected() as socket:
+            socket.say(token=given.json["token"])
+            await socket.next()
+        assert house.shells.opened[-1][1:3] == wanted
+    assert (await story(house))[0] == "owner@example.com opened a shell in what workerpool0-0 left."
+    none = await house.call(
+        "POST", f"{JOB}:shell", {"autopsy": True, "replica": "worker 0", "attempt": 1}
+    )
+    assert none.status == 404
+    assert "workerpool1-0 of attempt 2" in none.error["message"]
+    files = await house.call("GET", f"{JOB}/autopsyFiles?replica=worker%200")
+    assert files.body == b"archive of workerpool1-0, attempt 2"
+    assert files.headers["content-type"] == "application/x-tar"
+    gone = await house.call("POST", f"{JOB}:deleteAutopsy", {"replica": "workerpool0-0"})
+    assert gone.json == {"deleted": 2}
+    assert (await house.call("POST", f"{JOB}:deleteAutopsy", {})).json == {"deleted": 1}
+    assert (await house.call("POST", f"{JOB}:shell", {"autopsy": True})).status == 404
+
+
+@pytest.mark.parametrize("body", [{"autopsy": "yes"}, {"attempt": "1"}, {"replica": 5}])
+async def test_wrong_fields_are_named(house: Shelled, body: dict[str, Any]) -> None:
+    await running(house)
+    refused = await house.call("POST", f"{JOB}:shell", body)
+    assert refused.error["details"][0]["fieldViolations"][0]["field"] == next(iter(body))
+
+
+async def test_the_story_of_a_deleted_job_gets_no_more_entries(house: Shelled) -> None:
+    name = await running(house)
+    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=token)
+        await socket.next()
+        await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
+        await house.happen(name, ReplicaExited(1, WORKER, 1, exited(0)))
+        assert (await house.call("DELETE", f"/v1/{name}")).status == 200
+        await asyncio.sleep(0)
+    assert await house.store.reader.timeline(JobUid(1000)) == ()

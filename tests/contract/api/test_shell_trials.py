@@ -1,0 +1,76 @@
+"""Links to the shells of trials that run, in both APIs (facts §1: `webAccessUris` of trials)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api import test_ml_tuning, test_tuning_jobs
+from tests.contract.api.house import START
+from tests.contract.api.shelling import ADDRESS, Shelled
+from tests.unit.specs_requests import custom_job, ml_job
+from trainshed.core.names import JobUid
+from trainshed.core.study.trials import Trial, TrialState
+from trainshed.core.tuning.records import RunningTrial, TuningJob
+
+pytestmark = pytest.mark.anyio
+RUNNING = (RunningTrial(1, JobUid(71)), RunningTrial(2, JobUid(72)))
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Shelled]:
+    built = Shelled(tmp_path)
+    yield built
+    built.close()
+
+
+async def trying(house: Shelled, name: str) -> None:
+    """Trial 1 runs, trial 2 has not begun."""
+    work, _ = await house.store.reader.find(name.rpartition("/")[2])
+    assert isinstance(work, TuningJob)
+
+    def trial(number: int) -> Trial:
+        job = JobUid(70 + number)
+        return Trial(work.study, number, TrialState.ACTIVE, (), START, job=job)
+
+    trials = (replace(trial(1), started=START), trial(2))
+    await house.become(name, {"trials": trials}, running=RUNNING, next_trial=3)
+
+
+def links(trials: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [trial.get("webAccessUris", {}) for trial in trials]
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+async def test_of_a_tuning_job(house: Shelled, asked_for: bool) -> None:
+    spec = custom_job(enableWebAccess=asked_for)["jobSpec"]
+    name = await test_tuning_jobs.created(
+        house, trialJobSpec=test_tuning_jobs.tuning_job()["trialJobSpec"] | _bare(spec)
+    )
+    await trying(house, name)
+    first, second = links((await house.call("GET", f"/v1/{name}")).json["trials"])
+    assert second == {}
+    assert list(first) == (["workerpool0-0"] if asked_for else [])
+    if asked_for:
+        assert first["workerpool0-0"].startswith(f"{ADDRESS}/shell/#job=71&")
+
+
+async def test_of_a_tuning_job_of_the_older_api(house: Shelled) -> None:
+    body = ml_job(
+        job_id="census", hyperparameters=test_ml_tuning.HYPERPARAMETERS, enableWebAccess=True
+    )
+    answer = await house.call("POST", "/v1/projects/p1/jobs", body)
+    assert answer.status == 200, answer.body
+    name = "projects/p1/jobs/census"
+    await trying(house, name)
+    output = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]
+    found = {trial["trialId"]: trial.get("webAccessUris", {}) for trial in output["trials"]}
+    assert found["2"] == {}
+    assert all(uri.startswith(f"{ADDRESS}/shell/#job=71&") for uri in found["1"].values())
+    assert "master-replica-0" in found["1"]
+
+
+def _bare(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key == "enableWebAccess"}

@@ -1,0 +1,134 @@
+"""A bucket process of a test's own, as real clients meet it: directly, and through the API process's gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
+
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import TokenAuthority
+from trainshed.buckets.doorkeeper import Doorkeeper
+from trainshed.buckets.gateway import BucketsGateway
+from trainshed.buckets.keys import address_with_key
+from trainshed.buckets.rules import BucketRules
+from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.sockets import listen_tcp
+
+MIB = 1 << 20
+PROCESS = (sys.executable, "-m", "trainshed.buckets.process")
+
+
+OWN = BucketRules("own")
+
+
+class Service:
+    """A bucket process of the test's own, and a gateway to it."""
+
+    def __init__(
+        self, directory: Path, rules: BucketRules = OWN, *, anonymous: bool = False
+    ) -> None:
+        self.root = directory / "store"
+        # Longer than a unix socket's address may be.
+        self.uds = directory / ("n" * 80) / ("m" * 80) / "gateway.sock"
+        self.uds.parent.mkdir(parents=True)
+        self.replicas = self.uds.with_name("buckets.sock")
+        self.tokens = TokenAuthority.open(directory / "tokens.json", time.time_ns)
+        self.token = self.tokens.issue(Principal("owner@test"))
+        self.setup = BucketSetup(
+            root=str(self.root),
+            gateway=str(self.uds),
+            replicas=str(self.replicas),
+            host="127.0.0.1",
+            tokens=str(directory / "tokens.json"),
+            anonymous=anonymous,
+            rules=rules,
+        )
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start, or start again at the same address; returns when it listens."""
+        read_end, write_end = os.pipe()
+        setup = replace(self.setup, port=self.port).encode()
+        self.process = subprocess.Popen(
+            [*PROCESS, "--setup", setup, "--ready-fd", str(write_end)], pass_fds=[write_end]
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            self.port = json.loads(ready.readline())["port"]
+
+    def gateway(self) -> BucketsGateway:
+        """As the API's process has it."""
+        return BucketsGateway(self.uds, Doorkeeper(lambda: self.tokens).caller)
+
+    def address(self, port: int | None = None) -> str:
+        """Of the process's own port or another one, for clients that send no token."""
+        return address_with_key(f"http://127.0.0.1:{port or self.port}", self.token)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+@contextmanager
+def serving(app: Any) -> Generator[int, None, None]:
+    """An ASGI application on a loopback port, served from a thread."""
+    listener = listen_tcp("127.0.0.1", 0)
+    server = uvicorn.Server(
+        uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+def client_at(address: str) -> Any:
+    """The unmodified client; Any, since the library leaves most of its parameters untyped."""
+    return storage.Client(
+        project="p",
+        credentials=AnonymousCredentials(),
+        client_options={"api_endpoint": address},
+    )
+
+
+def plain(
+    port: int,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+    *,
+    lower: bool = True,
+) -> tuple[int, dict[str, str], bytes]:
+    """One request over a connection of its own: (status, headers as they came, body)."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, target, body, headers or {})
+        answer = connection.getresponse()
+        pairs = answer.getheaders()
+        content = answer.read()
+    finally:
+        connection.close()
+    return answer.status, {(k.lower() if lower else k): v for k, v in pairs}, content

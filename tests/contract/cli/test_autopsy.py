@@ -1,0 +1,138 @@
+"""`trainshed jobs autopsy`: what failed replicas left, listed, copied, deleted (SPEC §8)."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService, job
+
+JOB = "/trainshed/v1/jobs/7"
+
+
+@pytest.fixture(autouse=True)
+def a_failed_job(service: FakeService) -> None:
+    service.on("GET", JOB, job(state="FAILED", autopsies=[kept()]))
+
+
+def kept(**changes: Any) -> dict[str, Any]:
+    return {
+        "replica": "workerpool1-0",
+        "task": "workerpool1-0",
+        "attempt": 2,
+        "incarnation": 1,
+        "keptTime": "2026-11-20T06:00:05.000000Z",
+        "expireTime": "2026-11-21T06:00:05.000000Z",
+        "bytes": 3_500_000,
+        "how": "exit code 3",
+        "argv": ["python3", "-m", "trainer", "--note", "a b"],
+    } | changes
+
+
+def archive(*members: tuple[str, str]) -> bytes:
+    """Of files with content; what begins with -> is a link."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as made:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            if content.startswith("->"):
+                entry.type, entry.linkname = tarfile.SYMTYPE, content[2:]
+                made.addfile(entry)
+            else:
+                entry.size = len(content)
+                made.addfile(entry, io.BytesIO(content.encode()))
+    return packed.getvalue()
+
+
+def test_it_is_listed(service: FakeService, trainshed: Invoke) -> None:
+    service.on("GET", f"{JOB}/autopsies", {"autopsies": [kept(), kept(bytes=-1, attempt=1)]})
+    done = trainshed("jobs", "autopsy", "7", "--list")
+    assert done.exit_code == 0, done.output
+    header, first, second = done.stdout.splitlines()
+    assert header.split()[0] == "REPLICA"
+    assert "exit code 3" in first
+    assert "3.3 MiB" in first
+    assert "2026-11-21 06:00:05" in first
+    assert "python3 -m trainer --note 'a b'" in first
+    assert "–" in second
+    shown = trainshed("jobs", "autopsy", "7", "--list", "--format", "json")
+    assert json.loads(shown.stdout)[0] == kept()
+
+
+def test_nothing_that_is_kept_is_said_in_words(service: FakeService, trainshed: Invoke) -> None:
+    service.on("GET", f"{JOB}/autopsies", {"autopsies": []})
+    done = trainshed("jobs", "autopsy", "7", "--list")
+    assert done.stdout == ""
+    assert "Nothing is kept" in done.stderr
+
+
+def test_the_description_says_what_to_type(trainshed: Invoke) -> None:
+    done = trainshed("jobs", "describe", "7")
+    assert "trainshed jobs autopsy 7 workerpool1-0" in done.stdout
+    assert "2026-11-21 06:00:05" in done.stdout
+
+
+def test_files_are_copied_but_none_leads_out(
+    service: FakeService, trainshed: Invoke, tmp_path: Path
+) -> None:
+    """A program made these files, and may mean harm."""
+    content = archive(
+        ("work/result", "0.93"), ("../outside", "x"), ("work/link", "->/etc/passwd")
+    )  # fmt: skip
+    service.on("GET", f"{JOB}/autopsyFiles", content)
+    target = tmp_path / "copied" / "here"
+    done = trainshed("jobs", "autopsy", "7", "worker 0", "--attempt", "2", "--copy", str(target))
+    assert done.exit_code == 0, done.output
+    assert (target / "work" / "result").read_text() == "0.93"
+    assert not (tmp_path / "copied" / "outside").exists()
+    assert not (target / "work" / "link").is_symlink()
+    assert "left out: ../outside" in done.stderr
+    assert service.asked[-1].query == {"replica": "worker 0", "attempt": "2"}
+    again = trainshed("jobs", "autopsy", "7", "--copy", str(target))
+    assert again.exit_code == 1
+    assert "not empty" in again.output
+
+
+def test_a_copy_that_broke_off_says_so(
+    service: FakeService, trainshed: Invoke, tmp_path: Path
+) -> None:
+    service.on("GET", f"{JOB}/autopsyFiles", archive(("work/result", "x" * 5000))[:2000])
+    done = trainshed("jobs", "autopsy", "7", "--copy", str(tmp_path / "copied"))
+    assert done.exit_code == 1
+    assert "broke off" in done.output
+
+
+def test_it_is_deleted(service: FakeService, trainshed: Invoke) -> None:
+    service.on("POST", f"{JOB}:deleteAutopsy", {"deleted": 1}, {"deleted": 0})
+    assert trainshed("jobs", "autopsy", "7", "worker 0", "--delete").stdout == "1 deleted\n"
+    assert json.loads(service.asked[-1].body) == {"replica": "worker 0"}
+    assert "Nothing was kept" in trainshed("jobs", "autopsy", "7", "--delete").stdout
+
+
+def test_only_one_thing_at_a_time(trainshed: Invoke) -> None:
+    done = trainshed("jobs", "autopsy", "7", "--list", "--delete")
+    assert done.exit_code == 2
+    assert "only one" in done.output
+
+
+def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Invoke) -> None:
+    service.refuse("POST", f"{JOB}:shell", 400, "It is over.")
+    for command in ("shell", "autopsy"):
+        done = trainshed("jobs", command, "7")
+        assert done.exit_code == 1
+        assert "It is over." in done.output
+    assert json.loads(service.asked[-1].body) == {"replica": "", "autopsy": True}
+
+
+def test_a_service_that_speaks_no_websocket_is_told(
+    service: FakeService, trainshed: Invoke
+) -> None:
+    given = {"token": "t", "path": "/shell/connect", "job": "projects/p/jobs/j"}
+    service.on("POST", f"{JOB}:shell", given)
+    done = trainshed("jobs", "shell", "7")
+    assert done.exit_code == 1
+    assert "does not answer" in done.output

@@ -1,0 +1,109 @@
+"""`trainshed runtimes`: list, build, warm, gc on a cache, without a service (SPEC §4)."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from trainshed.replica import leases
+from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.trees import remove_tree
+from trainshed.serve import runtimes
+
+Invoke = Callable[..., Result]
+DAY = 86400 * 10**9
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("runtimes") / "cache"
+    yield root
+    remove_tree(root)
+
+
+@pytest.fixture
+def invoke(cache: Path) -> Invoke:
+    def run(name: str, *arguments: str) -> Result:
+        return CliRunner().invoke(runtimes.command, [name, *arguments, "--cache", str(cache)])
+
+    return run
+
+
+def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke) -> None:
+    offers = json.loads(invoke("list", "--format", "json").output)
+    families = {offer["family"] for offer in offers}
+    assert {"python", "scikit-learn", "xgboost", "pytorch", "tensorflow"} <= families
+    assert all(offer["python"] or offer["needs"].startswith("Python ") for offer in offers)
+    assert all(offer["built"] == "" for offer in offers)
+    lines = invoke("list").output.splitlines()
+    assert lines[0].split() == ["FAMILY", "VERSION", "PYTHON", "STATE", "SIZE", "LAST", "USED"]
+    assert sum("not built" in line or "needs Python" in line for line in lines) == len(offers)
+
+
+def test_a_family_or_a_version_that_is_not_there_is_named_with_those_that_are(
+    invoke: Invoke,
+) -> None:
+    answer = invoke("build", "sklearn")
+    assert answer.exit_code == 1
+    assert "There is no runtime family 'sklearn'; there are: scikit-learn, python" in answer.output
+    answer = invoke("build", "scikit-learn", "9.9")
+    assert answer.exit_code == 1
+    assert "scikit-learn 9.9 is not served; there are: 1.9, " in answer.output
+    answer = invoke("build", "python", "--python", "2.7")
+    assert answer.exit_code == 1
+    assert "plain Python cannot be built on Python 2.7 here: it needs Python 3." in answer.output
+
+
+def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
+    invoke: Invoke, cache: Path
+) -> None:
+    """One test, for a build takes its time."""
+    built = invoke("build", "python")
+    assert built.exit_code == 0, built.output
+    assert "Building the runtime python-plain-py" in built.output
+    assert "Compiling the packages to bytecode." in built.output
+    assert "python on Python 3." in built.output.splitlines()[-1]
+    again = invoke("warm", "python")
+    assert again.exit_code == 0
+    assert "Building" not in again.output
+
+    (offer,) = json.loads(invoke("list", "python", "--format", "json").output)
+    path = Path(offer["built"])
+    assert path.is_dir()
+    assert offer["bytes"] > 10**6
+    listed = invoke("list").output
+    assert any(line.startswith("python") and " built " in line for line in listed.splitlines())
+
+    # It was used just now; nobody is so hasty.
+    assert "0 removed" in invoke("gc", "--older-than", "0").output
+    at = time.time_ns() - 40 * DAY
+    os.utime(path / ".built", ns=(at, at))
+    assert "0 removed" in invoke("gc", "--older-than", "41d").output
+    dry = invoke("gc", "--dry-run").output
+    assert "would go  environment python-plain-py" in dry
+    assert "1 would be removed" in dry
+    assert path.is_dir()
+    (held,) = leases.hold([str(path)])
+    stays = invoke("gc").output
+    assert "stays  environment python-plain-py" in stays
+    assert "(a program lives in it)" in stays
+    os.close(held)
+    assert "removed  environment python-plain-py" in invoke("gc").output
+    assert not path.exists()
+    assert not Shelf(cache / "environments").has(path.name)
+
+
+def test_an_age_that_is_none_is_refused(invoke: Invoke) -> None:
+    answer = invoke("gc", "--older-than", "a month")
+    assert answer.exit_code == 2
+    assert "'a month' is not an age such as 30d, 12h, 45m or 0." in answer.output
+
+
+def test_an_empty_cache_has_nothing_to_clear(invoke: Invoke, tmp_path: Path) -> None:
+    answer = CliRunner().invoke(runtimes.command, ["gc", "--cache", str(tmp_path / "none")])
+    assert answer.exit_code == 0
+    assert answer.output.startswith("0 removed, 0 MiB")

@@ -1,0 +1,120 @@
+"""`trainshed secrets`: what is asked of the service, and what is printed; a value never is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService
+
+SECRETS = "/trainshed/v1/secrets"
+VALUE = "correct horse"
+
+
+def secret(name: str = "db", *versions: int) -> dict[str, Any]:
+    at = "2026-11-20T05:55:42.123456Z"
+    listed = [{"version": n, "created": at, "lastUsed": at if n == 1 else ""} for n in versions]
+    return {"name": name, "created": at, "lastUsed": at, "versions": listed}
+
+
+def stored(service: FakeService) -> None:
+    service.on("POST", SECRETS, {"project": "p", "name": "db", "version": 3, "created": ""})
+
+
+def sent(service: FakeService) -> dict[str, Any]:
+    (body,) = service.bodies("POST", SECRETS)
+    return json.loads(body)
+
+
+def shows_no_value(result: Result) -> bool:
+    return VALUE not in result.output and VALUE not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        (VALUE, VALUE),
+        (f"{VALUE}\n", VALUE),
+        (f"{VALUE}\r\n", VALUE),
+        (f" {VALUE} \n\n", f" {VALUE} \n\n"),
+        ("-----BEGIN\nMIIE\n", "-----BEGIN\nMIIE\n"),
+    ],
+)
+def test_what_comes_in_is_the_value(
+    trainshed: Invoke, service: FakeService, given: str, value: str
+) -> None:
+    stored(service)
+    result = trainshed("secrets", "set", "db", input=given)
+    assert result.exit_code == 0, result.output
+    assert sent(service) == {"name": "db", "value": value, "project": "p"}
+    assert "version 3" in result.stdout and "$(secret:db)" in result.stdout
+    assert shows_no_value(result)
+
+
+def test_a_file_or_a_variable_may_hold_it(
+    trainshed: Invoke, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(service)
+    (tmp_path / "value").write_text(f"{VALUE}\n")
+    monkeypatch.setenv("DB_PASSWORD", "from env")
+    trainshed("secrets", "set", "db", "--from-file", str(tmp_path / "value"), "--project", "q")
+    trainshed("secrets", "set", "db", "--from-env", "DB_PASSWORD")
+    first, second = map(json.loads, service.bodies("POST", SECRETS))
+    assert (first["value"], first["project"]) == (VALUE, "q")
+    assert (second["value"], second["project"]) == ("from env", "p")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "code", "told"),
+    [
+        (("db", VALUE), "", 2, "not given on the command line"),
+        (("db", "--from-file", "a", "--from-env", "B"), "", 2, "not both"),
+        (("db", "--from-file", "/nowhere/at/all"), "", 1, "cannot be read: No such file"),
+        (("db", "--from-env", "NOT_SET_ANYWHERE"), "", 1, "NOT_SET_ANYWHERE is not set"),
+        (("db",), b"\xff\xfe", 1, "Store it as base64"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_here(
+    trainshed: Invoke,
+    service: FakeService,
+    arguments: tuple[str, ...],
+    given: str | bytes,
+    code: int,
+    told: str,
+) -> None:
+    result = trainshed("secrets", "set", *arguments, input=given)
+    assert (result.exit_code, told in result.stderr) == (code, True), result.stderr
+    assert shows_no_value(result)
+    assert service.asked == []
+
+
+def test_the_list_shows_versions_and_moments(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", SECRETS, {"project": "p", "secrets": [secret("api", 1), secret("db", 2, 1)]})
+    for command in (("secrets",), ("secrets", "list")):
+        header, api, db, older = trainshed(*command).stdout.splitlines()
+        assert header.split() == ["SECRET", "VERSION", "CREATED", "LAST", "USED"]
+        assert api.split() == ["api", "1", "2026-11-20", "05:55:42", "2026-11-20", "05:55:42"]
+        assert db.split() == ["db", "2", "2026-11-20", "05:55:42", "–"]
+        assert older.split()[0] == "1"
+    listed = trainshed("secrets", "list", "--project", "q", "--format", "json").stdout
+    assert json.loads(listed)[0]["name"] == "api"
+    assert service.asked[-1].query == {"project": "q"}
+
+
+def test_no_secrets_says_how_to_store_one(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", SECRETS, {"project": "p", "secrets": []})
+    assert "trainshed secrets set NAME" in trainshed("secrets").stderr
+
+
+def test_delete_all_of_it_or_one_version(trainshed: Invoke, service: FakeService) -> None:
+    service.on("DELETE", f"{SECRETS}/db", {})
+    assert trainshed("secrets", "delete", "db").stdout == "db  is deleted\n"
+    said = trainshed("secrets", "delete", "db", "--version", "2", "--project", "q").stdout
+    assert said == "version 2 of db  is deleted\n"
+    assert [each.query for each in service.asked] == [
+        {"project": "p"},
+        {"project": "q", "version": "2"},
+    ]

@@ -1,0 +1,482 @@
+"""Whose a request is at each way into the bucket process, and what follows from it, with real clients."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.buckets_service import MIB, Service, plain, serving
+from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import TokenAuthority
+from trainshed.buckets.callers import Caller, Kind, encode_caller
+from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.local import LocalStore
+from trainshed.buckets.rules import BucketRules
+from trainshed.buckets.sockets import reachable
+from trainshed.cli.connection import Endpoint
+from trainshed.cli.environment import variables
+from trainshed.serve import clock
+
+RULES = BucketRules("own", frozenset({"shared-1"}))
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """With a bucket of each of two projects, and a shared one; `x` lies in each of them."""
+    made = Service(tmp_path, RULES)
+    try:
+        for bucket, project in (("bucket-p", "p"), ("bucket-q", "q"), ("shared-1", "own")):
+            answer = owner(made, "POST", f"/storage/v1/b?project={project}", {"name": bucket})
+            assert answer[0] == 200, answer
+            owner(made, "POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=x", b"old")
+        yield made
+    finally:
+        if made.process is not None and made.process.poll() is None:
+            made.stop()
+
+
+def owner(service: Service, method: str, target: str, body: Any = b"") -> tuple[int, Any]:
+    content = json.dumps(body).encode() if isinstance(body, dict) else body
+    known = {"Authorization": f"Bearer {service.token}"}
+    status, _, answer = plain(service.port, method, target, content, known)
+    return status, json.loads(answer) if answer.startswith(b"{") else answer
+
+
+class Relay(http.client.HTTPConnection):
+    """A connection as a replica's relay makes it: the introduction first, then whatever the program sends."""
+
+    def __init__(self, service: Service, introduction: bytes) -> None:
+        super().__init__("h", timeout=20)
+        self._path = service.replicas
+        self._introduction = introduction
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        with reachable(self._path) as short:
+            self.sock.connect(short)
+        self.sock.sendall(self._introduction)
+
+
+def program(project: str, account: str = "sa@p") -> bytes:
+    said = {"job_uid": "7", "project": project, "replica": "workerpool0-0", "attempt": 1}
+    return json.dumps({**said, "service_account": account}).encode() + b"\n"
+
+
+def ask(
+    service: Service,
+    who: bytes,
+    method: str,
+    target: str,
+    body: Any = b"",
+    headers: dict[str, str] | None = None,
+) -> tuple[int, Any]:
+    content = json.dumps(body).encode() if isinstance(body, dict) else body
+    connection = Relay(service, who)
+    try:
+        connection.request(method, target, content, headers or {})
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    return answer.status, json.loads(text) if text.startswith(b"{") else text
+
+
+def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Service) -> None:
+    """SPEC §3: no access to other projects' buckets, by any of the API's methods."""
+    mine = program("p")
+    assert ask(service, mine, "GET", "/storage/v1/b/bucket-p/o/x?alt=media") == (200, b"old")
+    assert ask(service, mine, "GET", "/storage/v1/b/shared-1/o/x?alt=media") == (200, b"old")
+    closed = [
+        ("GET", "/storage/v1/b/bucket-q"),
+        ("GET", "/storage/v1/b/bucket-q/o"),
+        ("GET", "/storage/v1/b/bucket-q/o/x?alt=media"),
+        ("GET", "/download/storage/v1/b/bucket-q/o/x?alt=media"),
+        ("GET", "/bucket-q/x"),
+        ("DELETE", "/storage/v1/b/bucket-q/o/x"),
+        ("DELETE", "/storage/v1/b/bucket-q"),
+        ("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=media&name=y"),
+        ("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=resumable&name=y"),
+        ("POST", "/storage/v1/b/bucket-p/o/x/rewriteTo/b/bucket-q/o/y"),
+        ("POST", "/storage/v1/b/bucket-q/o/x/rewriteTo/b/bucket-p/o/y"),
+        ("PUT", "/storage/v1/b/bucket-q/iam"),
+        # A shared bucket's objects are everybody's; whether it is there, and for whom, is not.
+        ("DELETE", "/storage/v1/b/shared-1"),
+        ("PUT", "/storage/v1/b/shared-1/iam"),
+        ("POST", "/storage/v1/b?project=q"),
+        ("GET", "/storage/v1/b?project=q"),
+    ]
+    answers = [ask(service, mine, method, target, b"{}") for method, target in closed]
+    assert [status for status, _ in answers] == [403] * len(closed)
+    assert "belongs to the project q, the job to p" in answers[0][1]["error"]["message"]
+    listed = ask(service, mine, "GET", "/storage/v1/b")[1]["items"]
+    assert [each["name"] for each in listed] == ["bucket-p", "shared-1"]
+    assert ask(service, mine, "POST", "/storage/v1/b", {"name": "made-1"})[0] == 200
+    assert ask(service, program("q"), "GET", "/storage/v1/b/made-1")[0] == 403
+    taken = ask(service, mine, "POST", "/storage/v1/b", {"name": "bucket-q"})
+    assert (taken[0], "not available" in taken[1]["error"]["message"]) == (409, True)
+    target = "/storage/v1/b/shared-1/iam/testPermissions?permissions=storage.buckets.delete"
+    held = ask(service, mine, "GET", f"{target}&permissions=storage.objects.get")[1]
+    assert held["permissions"] == ["storage.objects.get"]
+    assert owner(service, "GET", "/storage/v1/b/bucket-q/o/x?alt=media") == (200, b"old")
+
+
+def test_a_batch_is_no_way_round(service: Service) -> None:
+    inner = (
+        "--b\r\nContent-Type: application/http\r\n\r\n"
+        "DELETE /storage/v1/b/bucket-q/o/x HTTP/1.1\r\n"
+        f"X-Trainshed-Identity: {encode_caller(Caller(Kind.PERSON)).decode()}\r\n"
+        f"Authorization: Bearer {service.token}\r\n\r\n--b--"
+    )
+    sort = {"Content-Type": "multipart/mixed; boundary=b"}
+    status, text = ask(service, program("p"), "POST", "/batch/storage/v1", inner.encode(), sort)
+    assert (status, b"HTTP/1.1 403" in text) == (200, True)
+    assert owner(service, "GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
+
+
+def test_an_upload_session_belongs_to_its_bucket(service: Service) -> None:
+    """Who learns another project's session id writes to that bucket as little as without."""
+    connection = Relay(service, program("q"))
+    connection.request("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=resumable&name=y", b"{}")
+    answer = connection.getresponse()
+    answer.read()
+    session = answer.headers["Location"].partition("?")[2]
+    connection.close()
+    target = f"/upload/storage/v1/b/bucket-p/o?{session}"
+    assert ask(service, program("p"), "PUT", target, b"evil")[0] == 404
+    assert ask(service, program("p"), "DELETE", target)[0] == 404
+    assert ask(service, program("q"), "PUT", target.replace("-p/", "-q/"), b"good")[0] == 200
+
+
+def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -> None:
+    """A second introduction, an identity header, a token of somebody else, a key: who it is was said before."""
+    forged = {
+        "X-Trainshed-Identity": encode_caller(Caller(Kind.PERSON, "owner@test")).decode(),
+        "X-Forwarded-Proto": "https",
+        "Authorization": f"Bearer {service.token}",
+    }
+    mine = program("p")
+    assert ask(service, mine, "GET", "/storage/v1/b/bucket-q", headers=forged)[0] == 403
+    keyed = service.address().removeprefix(f"http://127.0.0.1:{service.port}")
+    assert ask(service, mine, "GET", f"{keyed}/storage/v1/b/bucket-q")[0] == 403
+    twice = ask(service, mine + program("q"), "GET", "/storage/v1/b/bucket-q")
+    assert twice[0] == 400
+    log = (state_directory(service.root) / "access.log").read_text().splitlines()
+    seen = [json.loads(line) for line in log][-2:]
+    assert [(s["door"], s["identity"], s["project"], s["job"]) for s in seen] == [
+        ("replica", "sa@p", "p", "7")
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b'{"project": ""}\n', b"{}\n", b"x" * 5000 + b"\n", b"x" * 5000]
+)
+def test_a_relay_that_does_not_say_whose_it_is(service: Service, first: bytes) -> None:
+    """As of an older version: a clear answer instead of anybody's rights."""
+    connection = Relay(service, first)
+    connection.connect()
+    with contextlib.suppress(BrokenPipeError):  # it may have heard enough
+        connection.sock.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
+    answer = b""
+    while block := connection.sock.recv(MIB):
+        answer += block
+    connection.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"older version" in answer
+
+
+def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(service: Service) -> None:
+    connection = Relay(service, b"")
+    connection.connect()
+    who = program("p")
+    for piece in (who[:10], who[10:-1], b"\nGET /storage/v1/b/bucket-p/o/x?alt=media HTT"):
+        connection.sock.sendall(piece)
+    connection.sock.sendall(b"P/1.1\r\nHost: h\r\n\r\n")
+    answer = http.client.HTTPResponse(connection.sock)
+    answer.begin()
+    assert (answer.status, answer.read()) == (200, b"old")
+    for bucket, status in (("bucket-q", 403), ("bucket-p", 200)):
+        connection.request("GET", f"/storage/v1/b/{bucket}")
+        following = connection.getresponse()
+        following.read()
+        assert following.status == status
+    connection.close()
+
+
+def test_addresses_in_answers_are_in_the_scheme_that_the_program_speaks(service: Service) -> None:
+    """A relay that takes calls of Google's hosts over TLS says so; the program goes on where it is told to."""
+    secured = json.dumps({**json.loads(program("p")), "scheme": "https"}).encode() + b"\n"
+    told = {"Host": "www.googleapis.com"}
+    view = ask(service, secured, "GET", "/storage/v1/b/bucket-p/o/x", headers=told)[1]
+    assert view["mediaLink"].startswith("https://www.googleapis.com/download/storage/v1/")
+
+
+def test_grants_of_the_iam_policy_count(service: Service) -> None:
+    """Across projects, as far as the role goes, from the moment at which it is set."""
+    read = ("GET", "/storage/v1/b/bucket-q/o/x?alt=media")
+    write = ("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=media&name=z")
+    assert ask(service, program("p"), *read)[0] == 403
+    policy = {
+        "bindings": [
+            {"role": "roles/storage.objectViewer", "members": ["serviceAccount:sa@p"]},
+        ]
+    }
+    assert owner(service, "PUT", "/storage/v1/b/bucket-q/iam", policy)[0] == 200
+    assert ask(service, program("p"), *read) == (200, b"old")
+    assert ask(service, program("p", "other@p"), *read)[0] == 403
+    assert ask(service, program("p"), *write)[0] == 403
+    assert plain(service.port, *read)[0] == 401
+    policy["bindings"][0]["members"] = ["allUsers"]
+    owner(service, "PUT", "/storage/v1/b/bucket-q/iam", policy)
+    assert plain(service.port, *read)[2] == b"old"
+    assert plain(service.port, *write)[0] == 401
+
+
+def test_what_is_mounted_is_what_is_admitted(service: Service) -> None:
+    """SPEC §3: `/gcs/BUCKET` shows no bucket that the storage API would refuse."""
+    (service.root / "operators-1").mkdir()
+    store = LocalStore(service.root, rules=RULES)
+    names = {project: [name for name, _ in store.shown(project)] for project in ("p", "q", "own")}
+    assert names == {
+        "p": ["bucket-p", "shared-1"],
+        "q": ["bucket-q", "shared-1"],
+        "own": ["operators-1", "shared-1"],
+    }
+    for project, shown in names.items():
+        for bucket in ("bucket-p", "bucket-q", "shared-1", "operators-1"):
+            target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=probe"
+            status, _ = ask(service, program(project), "POST", target, b"1")
+            assert (status == 200) is (bucket in shown)
+
+
+def test_the_port_asks_who_calls(service: Service) -> None:
+    """Programs share the machine's network: reaching the port is no permission."""
+    target = "/storage/v1/b/bucket-p/o/x?alt=media"
+    status, headers, body = plain(service.port, "GET", target)
+    assert (status, headers["www-authenticate"]) == (401, 'Bearer realm="trainshed"')
+    assert "trainshed env" in json.loads(body)["error"]["message"]
+    wrong = {"Authorization": "Bearer wrong"}
+    assert plain(service.port, "GET", target, headers=wrong)[0] == 401
+    assert plain(service.port, "GET", f"/with/{'k' * 32}{target}")[0] == 401
+    key = service.address().removeprefix(f"http://127.0.0.1:{service.port}")
+    assert plain(service.port, "GET", f"{key}{target}")[2] == b"old"
+    told = {"Authorization": f"Bearer {service.token}"}
+    assert plain(service.port, "GET", target, headers=told)[2] == b"old"
+    assert plain(service.port, "GET", "/storage/v1/b/nowhere-1")[0] == 401
+    # A token that was issued or taken back since is known from the file, and its key with it.
+    other = service.tokens.issue(Principal("other@test"))
+    told = {"Authorization": f"Bearer {other}"}
+    assert plain(service.port, "GET", target, headers=told)[0] == 200
+    service.tokens.revoke(Principal("owner@test"))
+    assert plain(service.port, "GET", f"{key}{target}")[0] == 401
+    assert plain(service.port, "GET", target, headers=told)[0] == 200
+
+
+def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
+    key = Path(service.setup.tokens).with_name(KEY_FILE)
+    minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
+    told = {"Authorization": f"Bearer {minted[0]}"}
+    assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=told)[0] == 200
+    assert plain(service.port, "GET", "/storage/v1/b/bucket-q", headers=told)[0] == 403
+    forged = {"Authorization": f"Bearer {minted[0][:-2]}xx"}
+    assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=forged)[0] == 401
+
+
+def test_an_operator_may_open_the_port(tmp_path: Path) -> None:
+    """`anonymous_storage = true`: everything as it was, also for who sends a token of somewhere else."""
+    service = Service(tmp_path, anonymous=True)
+    try:
+        wrong = {"Authorization": "Bearer of-somewhere-else"}
+        assert plain(service.port, "GET", "/storage/v1/b")[0] == 200
+        assert plain(service.port, "GET", "/storage/v1/b", headers=wrong)[0] == 200
+    finally:
+        service.stop()
+
+
+def test_records_of_older_versions_are_the_service_s_own_project_s(service: Service) -> None:
+    """What was made before buckets had projects, and an operator's directory."""
+    record = state_directory(service.root) / "buckets" / "bucket-p.json"
+    old = json.loads(record.read_text())
+    del old["project"]
+    record.write_text(json.dumps(old))
+    assert ask(service, program("p"), "GET", "/storage/v1/b/bucket-p")[0] == 403
+    assert ask(service, program("own"), "GET", "/storage/v1/b/bucket-p")[0] == 200
+
+
+@pytest.fixture(params=["port", "gateway"])
+def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
+    """What `trainshed env` prints as STORAGE_EMULATOR_HOST."""
+    if request.param == "port":
+        yield service.address()
+        return
+    with serving(service.gateway()) as port:
+        yield service.address(port)
+
+
+def test_links_in_answers_carry_the_key(address: str) -> None:
+    """mediaLink, selfLink and the session of an upload work for the client that got them."""
+    port, key = int(address.split(":")[2].split("/", maxsplit=1)[0]), address.partition("/with/")[2]
+    target = f"/with/{key}/upload/storage/v1/b/bucket-p/o?name=y"
+    _, headers, _ = plain(port, "POST", f"{target}&uploadType=resumable", b"{}")
+    assert headers["location"].startswith(f"{address}/upload/storage/v1/b/bucket-p/o?")
+    session = headers["location"].removeprefix(f"http://127.0.0.1:{port}")
+    made = json.loads(plain(port, "PUT", session, b"content")[2])
+    assert made["selfLink"].startswith(f"{address}/storage/v1/b/bucket-p/o/y")
+    link = made["mediaLink"].removeprefix(f"http://127.0.0.1:{port}")
+    assert plain(port, "GET", link)[2] == b"content"
+
+
+def test_the_python_client_by_the_variable_alone(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLIENTS §2: with STORAGE_EMULATOR_HOST it sends no token, and resumable uploads go where it is told to."""
+    from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+    client: Any = storage.Client(project="p")
+    blob = client.bucket("bucket-p").blob("dir/big", chunk_size=MIB)
+    content = os.urandom(3 * MIB)
+    blob.upload_from_string(content)
+    assert client.bucket("bucket-p").blob("dir/big").download_as_bytes(checksum="md5") == content
+    assert [each.name for each in client.list_blobs("bucket-p", prefix="dir/")] == ["dir/big"]
+    with client.batch():
+        client.bucket("bucket-p").blob("dir/big").delete()
+    assert not blob.exists()
+
+
+GCSFS = """
+import sys, gcsfs
+fs = gcsfs.GCSFileSystem(project="p", token="anon", skip_instance_cache=True)
+content = bytes(range(256)) * 4096 * 7
+with fs.open("bucket-p/f/big", "wb", block_size=2**20) as file:
+    file.write(content)
+fs.pipe("bucket-p/f/small", b"hello")
+assert fs.cat("bucket-p/f/big") == content
+assert fs.cat_file("bucket-p/f/big", start=256, end=512) == bytes(range(256))
+assert sorted(fs.ls("bucket-p/f")) == ["bucket-p/f/big", "bucket-p/f/small"], fs.ls("bucket-p/f")
+fs.mv("bucket-p/f/small", "bucket-p/f/moved")
+fs.rm("bucket-p/f", recursive=True)
+assert not fs.exists("bucket-p/f/big")
+try:
+    fs.cat("bucket-q/x")
+except FileNotFoundError:
+    sys.exit(3)
+except OSError as error:
+    print("refused", error)
+else:
+    print("read")
+"""
+
+
+def test_gcsfs(address: str, service: Service) -> None:
+    """SPEC §3: gs:// by gcsfs, unmodified, with the variables that `trainshed env` prints."""
+    pytest.importorskip("gcsfs", reason="gcsfs is not installed: NOT TESTED")
+    done = subprocess.run(
+        [sys.executable, "-c", GCSFS],
+        env={
+            **os.environ,
+            **variables(Endpoint("http://127.0.0.1:9", service.token)),
+            "STORAGE_EMULATOR_HOST": address,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "read"
+
+
+SDK = """
+import os
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
+aiplatform.init(project="p", location="us-central1", api_endpoint="http://127.0.0.1:9",
+                api_transport="rest", credentials=Credentials("none"), staging_bucket="gs://bucket-p")
+from google.cloud.aiplatform.utils import gcs_utils
+print(gcs_utils.upload_to_gcs(os.environ["FILE"], "gs://bucket-p/staged/script.py"))
+gcs_utils.stage_local_data_in_gcs(os.environ["FILE"], "gs://bucket-p/data")
+"""
+
+
+def test_the_vertex_sdk_stages_files(service: Service, tmp_path: Path) -> None:
+    """CLIENTS §2: `CustomTrainingJob` and `from_local_script` upload what they run by this, without a token."""
+    script = tmp_path / "script.py"
+    script.write_text("print('hello')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", SDK],
+        env={**os.environ, "STORAGE_EMULATOR_HOST": service.address(), "FILE": str(script)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert owner(service, "GET", "/storage/v1/b/bucket-p/o/staged%2Fscript.py?alt=media")[1]
+
+
+@pytest.mark.gcloud
+def test_gcloud_storage_with_its_token(service: Service, tmp_path: Path) -> None:
+    """At the port itself, small and resumable, as `trainshed env` points it there; and an error without delay."""
+    gcloud = shutil.which("gcloud")
+    if gcloud is None:
+        pytest.skip("NOT TESTED: there is no gcloud on this machine's PATH")
+    (tmp_path / "small").write_text("hello")
+    (tmp_path / "big").write_bytes(os.urandom(12 * MIB))
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("CLOUDSDK_")},
+        "CLOUDSDK_CONFIG": str(tmp_path / "config"),
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": service.token,
+        "CLOUDSDK_CORE_PROJECT": "p",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"http://127.0.0.1:{service.port}/storage/v1/",
+    }
+
+    def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [gcloud, "storage", *arguments],
+            env=environment | changes,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    copied = run("cp", "small", "big", "gs://bucket-p/in/")
+    assert copied.returncode == 0, copied.stderr
+    back = run("cp", "gs://bucket-p/in/big", "back")
+    assert back.returncode == 0, back.stderr
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
+    refused = run("buckets", "notifications", "list", "gs://bucket-p")
+    assert refused.returncode != 0
+    log = (state_directory(service.root) / "access.log").read_text().splitlines()
+    asked = [line["status"] for line in map(json.loads, log) if line["identity"] == "owner@test"]
+    assert asked[-1:] == [400]  # told once, and not tried again as if it would pass
+    assert asked.count(400) == 1
+    unknown = run("cat", "gs://bucket-p/in/small", CLOUDSDK_AUTH_ACCESS_TOKEN="wrong")
+    assert unknown.returncode != 0
+    assert "401" in unknown.stderr or "token" in unknown.stderr
+
+
+def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:
+    Path(service.setup.tokens).write_text("{")
+    known = {"Authorization": f"Bearer {service.token}"}
+    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 503
+    assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
+    Path(service.setup.tokens).unlink()
+    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 401
+    TokenAuthority.open(Path(service.setup.tokens), clock.now).issue(Principal("new@test"))
+    assert plain(service.port, "GET", "/storage/v1/b")[0] == 401

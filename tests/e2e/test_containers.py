@@ -1,0 +1,283 @@
+"""Jobs in container images, from the request to the program's own view (SPEC §1.3, §3, §4; facts §3.5).
+
+The images are made of this machine's own files and imported with podman, in a store of their own.
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import CUSTOM_JOBS, ROOT, Service, running, submit
+
+OWN_PATHS = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT", "PIP_FIND_LINKS")
+SHELL = 'ENTRYPOINT ["/bin/sh", "-c"]'
+
+
+@dataclass
+class Yard:
+    """A running service, and podman with a store of its own."""
+
+    service: Service
+    tars: dict[bool, Path]
+
+    def image(self, name: str, *changes: str, python: bool = False) -> str:
+        """An image of that name with what it says of itself; its reference."""
+        reference = f"localhost/{name}:1"
+        options = [f"--change={change}" for change in changes]
+        _podman("import", *options, str(self.tars[python]), reference)
+        return reference
+
+    def run(self, program: dict[str, Any]) -> tuple[str, list[str]]:
+        """Run a job of one replica; its final state and its lines."""
+        pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "1", **program}
+        spec = {"displayName": "contained", "jobSpec": {"workerPoolSpecs": [pool]}}
+        uid = submit(self.service, spec)
+        state = self.service.finish(uid, seconds=120)["state"]
+        return state, self.service.lines(uid, "workerpool0-0")
+
+
+def wheel(name: str, source: str) -> bytes:
+    """A wheel with one module, which needs nothing to be built with."""
+    info = f"{name}-0.1.dist-info"
+    files = {
+        f"{name}.py": source,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in (files | {f"{info}/RECORD": record}).items():
+            archive.writestr(path, text)
+    return made.getvalue()
+
+
+def _podman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["podman", *arguments]
+    if os.geteuid():
+        command.insert(1, "--storage-opt=vfs.ignore_chown_errors=true")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        pytest.skip(f"podman does not work here, containers are NOT tested: {done.stderr}")
+    return done
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed: containers are NOT tested")
+    place = tmp_path_factory.mktemp("yard")
+    storage = place / "storage.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/store"\nrunroot = "{place}/run"\n'
+        f'rootless_storage_path = "{place}/store"\n'
+    )
+    config = place / "service.toml"
+    config.write_text(f'cache = "{place}/cache"\n')
+    tars = {False: place / "small.tar", True: place / "python.tar"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+        for name in OWN_PATHS:
+            patch.delenv(name, raising=False)
+        _podman("info")
+        for python, tar in tars.items():
+            with_programs(tar, python=python)
+        with running(place / "data", "--config", str(config)) as service:
+            yield Yard(service, tars)
+        _podman("rmi", "--all", "--force")
+
+
+def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:
+    """SPEC §3: entry point and CMD of the image, its variables and directory; hostname and buckets of the job."""
+    image = yard.image(
+        "seen",
+        SHELL,
+        'CMD ["echo $GREETING; pwd; hostname; ls /gcs; echo $HOME; ls /; echo $CLUSTER_SPEC"]',
+        "ENV GREETING=hello",
+        "WORKDIR /srv/deep",
+    )
+    state, lines = yard.run({"containerSpec": {"imageUri": image}})
+    assert state == "SUCCEEDED", lines
+    greeting, place, host, bucket, home, *names, cluster = lines
+    assert (greeting, place, home) == ("hello", "/srv/deep", "/root")
+    assert host.startswith("cmle-training-workerpool0-")
+    assert host in cluster
+    assert bucket == "trainshed"
+    # Nothing of the machine's own: only the image's directories and the ones that every program has.
+    assert "opt" not in names
+    assert {"bin", "gcs", "tmp", "proc"} <= set(names)
+
+
+def test_arguments_replace_cmd_and_a_command_the_entry_point(yard: Yard) -> None:
+    """Facts §3.5; SPEC §3: `$(VAR)` is expanded, with the image's variables as well."""
+    image = yard.image("words", SHELL, 'CMD ["echo cmd"]', "ENV GREETING=hello")
+    args: dict[str, Any] = {"imageUri": image, "args": ["echo '$(GREETING)' '$(NOBODY)' '$(OWN)'"]}
+    args["env"] = [{"name": "OWN", "value": "<$(GREETING)>"}]
+    assert yard.run({"containerSpec": args})[1] == ["hello $(NOBODY) <hello>"]
+    command = {"imageUri": image, "command": ["/bin/cat", "/etc/group"]}
+    assert yard.run({"containerSpec": command})[1][0] == "root:x:0:"
+
+
+def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) -> None:
+    """SPEC §3: the image's user, at home where the image says."""
+    image = yard.image(
+        "ada",
+        SHELL,
+        'CMD ["id -u; id -g; echo $HOME; touch mine /tmp/t && stat -c %u mine; touch /etc/x || echo no"]',
+        "USER ada:crew",
+        "WORKDIR /home/ada",
+    )
+    state, lines = yard.run({"containerSpec": {"imageUri": image}})
+    assert state == "SUCCEEDED", lines
+    user, group, home, owner, *rest = lines
+    assert home == "/home/ada"
+    assert owner == user
+    if user == "0":
+        # An ordinary user's service has one user only, whom programs find to be root.
+        assert os.geteuid() != 0
+    else:
+        assert (user, group) == ("1000", "2000")
+        assert rest[-1] == "no"
+
+
+def test_what_a_program_changes_stays_its_own(yard: Yard) -> None:
+    """SPEC §4: shared and read-only; each job sees an image as it was made."""
+    image = yard.image("kept", SHELL, 'CMD ["ls /etc/new 2>&1; touch /etc/new; ls /etc/new"]')
+    for _ in range(2):
+        _, lines = yard.run({"containerSpec": {"imageUri": image}})
+        assert "No such file" in lines[0]
+        assert lines[1] == "/etc/new"
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 3", "3"), ("kill -9 $$; sleep 60", "137")])
+def test_an_exit_is_published_as_in_process_mode(yard: Yard, script: str, status: str) -> None:
+    """SPEC §2.1: the code of the image's own program, told with its last lines."""
+    image = yard.image("exits", SHELL)
+    uid = submit(
+        yard.service,
+        {
+            "displayName": "exits",
+            "jobSpec": {
+                "workerPoolSpecs": [
+                    {
+                        "machineSpec": {"machineType": "n1-standard-4"},
+                        "replicaCount": "1",
+                        "containerSpec": {
+                            "imageUri": image,
+                            "args": [f"echo last words; {script}"],
+                        },
+                    }
+                ]
+            },
+        },
+    )
+    yard.service.finish(uid, seconds=120)
+    failed = yard.service.call("GET", f"{CUSTOM_JOBS}/{uid}")
+    assert failed["state"] == "JOB_STATE_FAILED"
+    assert f"workerpool0-0 exited with a non-zero status of {status}" in failed["error"]["message"]
+    assert "last words" in failed["error"]["message"]
+
+
+def test_packages_are_installed_inside_an_executor_image_of_ones_own(yard: Yard) -> None:
+    """SPEC §3: packages installed first, then `python3 -m MODULE`, by the Python of the image."""
+    image = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
+    content = wheel("shout", "import sys; print('shouted', sys.argv[1:])")
+    yard.service.put("trainshed", "shout-0.1-py3-none-any.whl", content)
+    state, lines = yard.run(
+        {
+            "pythonPackageSpec": {
+                "executorImageUri": image,
+                "packageUris": ["gs://trainshed/shout-0.1-py3-none-any.whl"],
+                "pythonModule": "shout",
+                "args": ["--loud", "1"],
+            }
+        }
+    )
+    assert state == "SUCCEEDED", lines
+    assert lines[0] == "Installing the package: gs://trainshed/shout-0.1-py3-none-any.whl"
+    assert lines[-1] == "shouted ['--loud', '1']"
+
+
+@pytest.mark.gcloud
+@needs_gcloud
+def test_gcloud_packages_a_directory_and_its_image_runs(
+    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC §1, facts §5.5: `local-package-path`, by podman under docker's name; docs/containers.md says how."""
+    base = yard.image("base", "ENV PATH=/usr/local/bin:/bin", python=True)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "task.py").write_text("import sys; print('packed', sys.argv[1:])")
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(_documented_script())
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}{os.pathsep}{os.environ['PATH']}")
+    # Where containers cannot be run by podman itself, it can still build them.
+    monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
+    pool = (
+        f"machine-type=n1-standard-4,replica-count=1,executor-image-uri={base},"
+        f"local-package-path={tmp_path}/code,script=task.py"
+    )
+    gcloud = Gcloud(yard.service, tmp_path / "gcloud")
+    create = ("ai", "custom-jobs", "create", "--display-name=packed", "--format=value(name)")
+    name = gcloud.run(*create, f"--worker-pool-spec={pool}", "--args=--x,1", timeout=180).stdout
+    uid = name.strip().splitlines()[-1].rpartition("/")[2]
+    assert yard.service.finish(uid, seconds=120)["state"] == "SUCCEEDED", yard.service.lines(uid)
+    assert yard.service.lines(uid, "workerpool0-0")[-1] == "packed ['--x', '1']"
+
+
+def _documented_script() -> str:
+    """The `docker` of the guide, as it stands there."""
+    text = (ROOT / "docs" / "containers.md").read_text()
+    return "#!" + text.partition("```sh\n#!")[2].partition("```")[0]
+
+
+def test_an_image_that_is_nowhere_fails_the_job_with_what_to_do(yard: Yard) -> None:
+    """SPEC §2.1, §8: the cause is the job's error."""
+    uid = submit(
+        yard.service,
+        {
+            "displayName": "nowhere",
+            "jobSpec": {
+                "workerPoolSpecs": [
+                    {
+                        "machineSpec": {"machineType": "n1-standard-4"},
+                        "replicaCount": "1",
+                        "containerSpec": {"imageUri": "localhost/nowhere:1"},
+                    }
+                ]
+            },
+        },
+    )
+    yard.service.finish(uid, seconds=120)
+    message = yard.service.call("GET", f"{CUSTOM_JOBS}/{uid}")["error"]["message"]
+    assert "podman has none of that name here" in message
+    assert "podman load" in message
+
+
+def test_without_a_tool_an_image_is_refused_at_create(tmp_path: Path) -> None:
+    """SPEC §4: refused at once, with the reason, and nothing is stored."""
+    config = tmp_path / "service.toml"
+    config.write_text(f'cache = "{tmp_path}/cache"\ncontainer_tool = "none"\n')
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": "1",
+        "containerSpec": {"imageUri": "registry.example.org/team/trainer:1"},
+    }
+    body = {"displayName": "refused", "jobSpec": {"workerPoolSpecs": [pool]}}
+    with running(tmp_path / "data", "--config", str(config)) as service:
+        refused = service.call("POST", CUSTOM_JOBS, body, expect=400)["error"]
+        assert "container_tool" in refused["message"]
+        (violation,) = refused["details"][0]["fieldViolations"]
+        assert violation["field"] == "job_spec.worker_pool_specs[0].container_spec.image_uri"
+        assert service.call("GET", CUSTOM_JOBS) == {}

@@ -1,0 +1,220 @@
+"""Shells of a real service: by the command line, by a job's link as a browser does it, and in what a failed job left."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
+
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    Service,
+    command,
+    container_job,
+    environment,
+    start,
+    submit,
+)
+
+pytestmark = pytest.mark.e2e
+WAITS = "import os, time; print('here', flush=True); os.environ['X'] = 'y'; time.sleep(600)"
+FAILS = """
+import sys
+open("notes.txt", "w").write("loss is nan")
+print(sys.prefix)
+raise SystemExit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def waiting(service: Service) -> Iterator[str]:
+    """A job that runs, made with enableWebAccess; its id."""
+    body = container_job(WAITS, name="waits")
+    body["jobSpec"]["enableWebAccess"] = True
+    job = submit(service, body)
+    for line in service.follow(job):
+        if line == "here":
+            break
+    yield job
+    service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
+    service.finish(job, 60)
+
+
+def run(
+    service: Service, *arguments: str, typed: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command("jobs", *arguments, "--data", str(service.data)),
+        env=environment(service.data),
+        input=typed,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def link(service: Service, job: str) -> dict[str, str]:
+    """What stands behind the # of the link of a job's primary."""
+    uri = service.call("GET", f"{CUSTOM_JOBS}/{job}")["webAccessUris"]["workerpool0-0"]
+    assert uri.startswith(f"{service.rest}/shell/#")
+    fragment: str = urlsplit(str(uri)).fragment
+    return {key: values[0] for key, values in parse_qs(fragment).items()}
+
+
+@contextlib.contextmanager
+def opened(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
+    """A shell as the page opens it, once its title came."""
+    with connect(door(service), origin=Origin(service.rest)) as connection:
+        connection.send(json.dumps({"token": token, "rows": 24, "columns": 80, **order}))
+        assert json.loads(connection.recv(30))["title"] == "workerpool0-0, waits"
+        yield connection
+
+
+def door(service: Service) -> str:
+    return f"ws{service.rest.removeprefix('http')}/shell/connect"
+
+
+def test_input_from_a_pipe_and_the_shells_status(service: Service, waiting: str) -> None:
+    """SPEC §8: `echo ls | trainshed jobs shell JOB`."""
+    done = run(service, "shell", waiting, typed=b"echo $CLOUD_ML_JOB_ID; ls /gcs; exit 7\n")
+    assert done.returncode == 7, done.stderr
+    assert waiting.encode() in done.stdout
+
+
+def test_a_command_line_and_bytes_as_they_are(service: Service, waiting: str) -> None:
+    content = os.urandom(1 << 20)
+    done = run(service, "shell", waiting, "workerpool0-0", "-c", "cat", typed=content)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == content
+
+
+def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -> None:
+    process, handle = pty.fork()
+    if process == 0:
+        os.environ.update(environment(service.data), TERM="xterm")
+        line = command("jobs", "shell", waiting, "--data", str(service.data))
+        os.execv(line[0], line)
+    seen = b""
+
+    def until(wanted: bytes) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + 30
+        while not re.search(wanted, seen):
+            assert select.select([handle], [], [], deadline - time.monotonic())[0], seen
+            seen += os.read(handle, 4096)
+        seen = b""
+
+    until(rb"workerpool0-0[^\n]*work")
+    fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 119, 0, 0))
+    os.kill(process, signal.SIGWINCH)
+    # The size comes beside the keys: asked until it is there.
+    os.write(handle, b"until stty size | grep '41 119'; do :; done; sleep 300\r")
+    until(rb"[\r\n]41 119\r")
+    os.write(handle, b"\x03")
+    os.write(handle, b"echo went on; exit 9\r")
+    until(rb"[\r\n]went on\r")
+    try:
+        while os.read(handle, 4096):
+            pass
+    except OSError:
+        pass  # How the end of a terminal is told.
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+
+
+def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: str) -> None:
+    """Facts §1: webAccessUris. The page is served; its ticket is good once."""
+    asked = link(service, waiting)
+    given = service.call("POST", "/shell/ticket", asked)
+    with opened(service, given["token"]) as connection:
+        connection.send(b"echo $((6*7)); exit 4\r")
+        messages = list(connection)
+    shown = b"".join(part for part in messages if isinstance(part, bytes))
+    assert re.search(rb"[\r\n]42\r", shown)
+    assert json.loads(str(messages[-1])) == {"exit": 4}
+    with connect(door(service)) as again:
+        again.send(json.dumps({"token": given["token"]}))
+        assert "ticket" in json.loads(again.recv(30))["error"]
+    with (
+        pytest.raises(InvalidStatus),
+        connect(door(service), origin=Origin("http://evil.example")),
+    ):
+        pass
+    story = service.call("GET", f"/trainshed/v1/jobs/{waiting}/timeline")["entries"]
+    told = [entry["message"] for entry in story if entry["kind"] == "shell"]
+    assert "somebody with the job's link opened a shell in workerpool0-0." in told
+    assert any("was closed after" in text for text in told)
+
+
+def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> None:
+    """The link is the same after the restart; the library for WebSockets is loaded for the first shell, not before."""
+    service = start(data)
+    try:
+        body = container_job(WAITS, name="waits")
+        body["jobSpec"]["enableWebAccess"] = True
+        job = submit(service, body)
+        for line in service.follow(job):
+            if line == "here":
+                break
+        asked = link(service, job)
+        maps = Path(f"/proc/{service.pid}/maps")
+        if maps.exists():
+            assert "/websockets/" not in maps.read_text()
+        token = service.call("POST", "/shell/ticket", asked)["token"]
+        with opened(service, token, terminal=False) as connection:
+            connection.send(b"echo $$ > shell.pid; echo noted\n")
+            assert connection.recv(30) == b"noted\n"
+            service.kill()
+        service = start(data)
+        assert link(service, job) == asked
+        wait = "while kill -0 $(cat shell.pid) 2>/dev/null; do sleep 0.05; done; echo gone"
+        done = run(service, "shell", job, "-c", wait)
+        assert done.stdout == b"gone\n", done.stderr
+    finally:
+        subprocess.run(
+            command("down", "--data", str(data)), env=environment(data), timeout=90, check=False
+        )
+
+
+def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
+    """SPEC §8: autopsy: the files, the same shell, a copy; told where the job is described."""
+    body = container_job(FAILS, name="fails")
+    container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    container["env"] = [
+        {"name": "SERVICE_PASSWORD", "value": "not-for-eyes"},
+        {"name": "EPOCHS", "value": "3"},
+    ]
+    job = submit(service, body)
+    assert service.finish(job, 120)["state"] == "FAILED"
+    # What a job leaves is taken care of after its end is told.
+    deadline = time.monotonic() + 30
+    while not service.call("GET", f"/trainshed/v1/jobs/{job}/autopsies")["autopsies"]:
+        assert time.monotonic() < deadline
+    described = run(service, "describe", job)
+    assert f"trainshed jobs autopsy {job} workerpool0-0".encode() in described.stdout
+    look = "cat notes.txt; echo; echo $EPOCHS $SERVICE_PASSWORD"
+    same = "python3 -c 'import sys; print(sys.prefix)'; env | grep -c STORAGE_EMULATOR; exit 6"
+    done = run(service, "autopsy", job, "-c", f"{look}; {same}")
+    assert done.returncode == 6, done.stderr
+    prefix = service.lines(job)[-1]
+    assert done.stdout.decode().splitlines() == ["loss is nan", "3 (redacted)", prefix, "0"]
+    copied = run(service, "autopsy", job, "--copy", str(tmp_path / "copy"))
+    assert copied.returncode == 0, copied.stderr
+    assert (tmp_path / "copy" / "work" / "notes.txt").read_text() == "loss is nan"
+    assert run(service, "autopsy", job, "--delete").stdout == b"1 deleted\n"
+    assert run(service, "autopsy", job).returncode == 1

@@ -1,0 +1,196 @@
+"""Who may do what with a bucket (SPEC §3): own project, shared buckets, grants; and the keys in addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainshed.buckets.admission import (
+    GRANTS,
+    Holding,
+    admit,
+    admit_project,
+    allowed,
+    readable,
+    shown,
+    wanted,
+)
+from trainshed.buckets.callers import (
+    ANYBODY,
+    NOBODY,
+    Caller,
+    Kind,
+    UnreadableCaller,
+    decode_caller,
+    encode_caller,
+    introduced,
+)
+from trainshed.buckets.errors import Forbidden, Unauthenticated
+from trainshed.buckets.keys import address_with_key, split_key, storage_key
+from trainshed.buckets.routes import parse_target
+
+PERSON = Caller(Kind.PERSON, "owner@x")
+PROGRAM = Caller(Kind.REPLICA, "sa@p", "p", "7", 1, "workerpool0-0")
+OWN, SHARED, OTHER = Holding("own", "p"), Holding("shared", "q", shared=True), Holding("other", "q")
+
+
+def granted(role: str, *members: str, **more: Any) -> Holding:
+    return Holding("other", "q", bindings=({"role": role, "members": list(members), **more},))
+
+
+EVERYTHING = sorted({permission for held in GRANTS.values() for permission in held})
+
+
+@pytest.mark.parametrize("permission", EVERYTHING)
+@pytest.mark.parametrize("holding", [OWN, SHARED, OTHER], ids=lambda each: each.name)
+def test_people_may_do_everything(permission: str, holding: Holding) -> None:
+    key = Caller(Kind.KEY, "owner@x")
+    assert all(allowed(caller, permission, holding) for caller in (PERSON, key, ANYBODY))
+    assert not allowed(NOBODY, permission, holding)
+
+
+def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() -> None:
+    held = {
+        holding.name: [one for one in EVERYTHING if allowed(PROGRAM, one, holding)]
+        for holding in (OWN, SHARED, OTHER)
+    }
+    assert held == {
+        "own": EVERYTHING,
+        "shared": [
+            "storage.buckets.get",
+            *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")),
+        ],
+        "other": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("holding", "read", "write"),
+    [
+        (granted("roles/storage.objectViewer", "serviceAccount:sa@p"), True, False),
+        (granted("roles/storage.objectUser", "serviceAccount:sa@p"), True, True),
+        (granted("roles/storage.objectAdmin", "projectEditor:p"), True, True),
+        (granted("roles/storage.objectViewer", "allAuthenticatedUsers"), True, False),
+        (granted("roles/storage.objectViewer", "serviceAccount:other@p"), False, False),
+        (granted("roles/storage.objectViewer", "projectEditor:r"), False, False),
+        (granted("roles/storage.objectCreator", "serviceAccount:sa@p"), False, False),
+        (granted("roles/storage.objectAdmin", "allUsers", condition={"title": "t"}), False, False),
+        (Holding("other", "q", bindings=({"role": "roles/storage.objectAdmin"},)), False, False),
+    ],
+)
+def test_a_grant_goes_as_far_as_its_role(holding: Holding, read: bool, write: bool) -> None:
+    """A condition, which is not evaluated, makes a grant worth nothing rather than everything."""
+    assert allowed(PROGRAM, "storage.objects.get", holding) is read
+    assert allowed(PROGRAM, "storage.objects.delete", holding) is write
+    assert not allowed(NOBODY, "storage.objects.get", holding)
+
+
+def test_what_is_granted_to_all_users_can_be_read_by_nobody_in_particular() -> None:
+    public = granted("roles/storage.objectViewer", "allUsers")
+    assert allowed(NOBODY, "storage.objects.get", public)
+    assert not allowed(NOBODY, "storage.objects.create", public)
+
+
+def test_a_directory_shows_what_all_programs_of_the_project_may_write() -> None:
+    """Nobody asks again behind a mount: reading alone, or one service account's grant, is not enough."""
+    assert shown("p", OWN)
+    assert shown("p", SHARED)
+    assert shown("p", granted("roles/storage.objectAdmin", "projectEditor:p"))
+    assert not shown("p", OTHER)
+    assert not shown("p", granted("roles/storage.objectViewer", "allUsers"))
+    assert not shown("p", granted("roles/storage.objectAdmin", "serviceAccount:sa@p"))
+
+
+def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> None:
+    assert readable("p", OWN)
+    assert not readable("p", OTHER)
+    assert readable("p", granted("roles/storage.objectViewer", "serviceAccount:any@where"))
+
+
+def test_refusals_say_why_and_what_to_do() -> None:
+    with pytest.raises(Forbidden, match=r"sa@p .* other\. .*project q.*Grant it a role"):
+        admit(PROGRAM, "storage.objects.get", OTHER)
+    with pytest.raises(Unauthenticated, match="trainshed env"):
+        admit(NOBODY, "storage.objects.get", OWN)
+    # Whether a bucket is there is not told to somebody unknown.
+    with pytest.raises(Unauthenticated):
+        admit(NOBODY, "storage.objects.get", None)
+    admit(PROGRAM, "storage.objects.get", None)
+    with pytest.raises(Forbidden, match="project q"):
+        admit_project(PROGRAM, "storage.buckets.create", "q")
+    admit_project(PROGRAM, "storage.buckets.create", "p")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked"),
+    [
+        ("GET", "/storage/v1/b", []),
+        ("GET", "/storage/v1/b/x", ["x buckets.get"]),
+        ("DELETE", "/storage/v1/b/x", ["x buckets.delete"]),
+        ("PATCH", "/storage/v1/b/x", ["x buckets.update"]),
+        ("PUT", "/storage/v1/b/x/iam", ["x buckets.setIamPolicy"]),
+        ("GET", "/storage/v1/b/x/iam", ["x buckets.getIamPolicy"]),
+        ("GET", "/storage/v1/b/x/storageLayout", ["x objects.list"]),
+        ("POST", "/storage/v1/b/x/unheard-of", ["x buckets.get"]),
+        ("GET", "/storage/v1/b/x/o", ["x objects.list"]),
+        ("GET", "/storage/v1/b/x/o/n", ["x objects.get"]),
+        ("PATCH", "/storage/v1/b/x/o/n", ["x objects.update"]),
+        ("DELETE", "/storage/v1/b/x/o/n", ["x objects.delete"]),
+        ("POST", "/storage/v1/b/x/o/n/compose", ["x objects.get", "x objects.create"]),
+        ("POST", "/storage/v1/b/x/o/n/rewriteTo/b/y/o/m", ["x objects.get", "y objects.create"]),
+        ("POST", "/storage/v1/b/x/o/n/copyTo/b/y/o/m", ["x objects.get", "y objects.create"]),
+        (
+            "POST",
+            "/storage/v1/b/x/o/n/moveTo/o/m",
+            ["x objects.get", "x objects.create", "x objects.delete"],
+        ),
+        ("GET", "/storage/v1/b/x/o/n/acl", ["x objects.get"]),
+        ("POST", "/upload/storage/v1/b/x/o", ["x objects.create"]),
+        ("PUT", "/resumable/upload/storage/v1/b/x/o", ["x objects.create"]),
+        ("GET", "/download/storage/v1/b/x/o/n", ["x objects.get"]),
+        ("GET", "/x/n", ["x objects.get"]),
+        ("PUT", "/x/n", ["x objects.get"]),
+    ],
+)
+def test_every_path_asks_for_something(method: str, path: str, asked: list[str]) -> None:
+    found = [
+        f"{bucket} {permission.removeprefix('storage.')}"
+        for bucket, permission in wanted(method, parse_target(path.encode()))
+    ]
+    assert found == asked
+
+
+def test_a_caller_goes_through_a_header_and_comes_back() -> None:
+    loud = Caller(Kind.REPLICA, "é\r\nx@p", "p", "7", 2, "0-0")
+    encoded = encode_caller(loud)
+    assert encoded.isascii()
+    assert b"\n" not in encoded
+    assert decode_caller(encoded) == loud
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET / HTTP/1.1", b"{}", b'{"project": ""}', b'{"project": 7}', b"[]", b"\xff{}"]
+)
+def test_a_line_that_says_nothing_introduces_nobody(line: bytes) -> None:
+    with pytest.raises(UnreadableCaller):
+        introduced(line)
+
+
+def test_an_introduction_may_say_more_than_is_asked() -> None:
+    line = (
+        b'{"project":"p","job_uid":"7","attempt":2,"replica":"0-0","service_account":"s","new":1}'
+    )
+    assert introduced(line).caller == Caller(Kind.REPLICA, "s", "p", "7", 2, "0-0")
+
+
+def test_a_key_is_told_from_a_bucket_of_that_name() -> None:
+    address = address_with_key("http://h:1/", "token")
+    key = storage_key("token")
+    assert address == f"http://h:1/with/{key}"
+    assert "token" not in address
+    assert split_key(f"/with/{key}/storage/v1/b".encode()) == (key, b"/storage/v1/b")
+    assert split_key(f"/with/{key}".encode()) == (key, b"/")
+    for plain in (b"/with/object", b"/storage/v1/b/with/o/x", b"/with/" + b"k" * 33 + b"/x"):
+        assert split_key(plain) == ("", plain)
+    assert storage_key("token") != storage_key("tokem")

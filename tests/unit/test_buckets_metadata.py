@@ -1,0 +1,177 @@
+"""What a program's client libraries learn from the metadata endpoint of its replica (SPEC §3, CLIENTS §1)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trainshed.access.job_tokens import JobClaims, JobTokens
+from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.metadata import Answer, Metadata, Token
+from trainshed.core.names import project_number
+
+EMAIL = "trainer@p1.iam.gserviceaccount.com"
+CALLER = Caller(Kind.REPLICA, EMAIL, "p1", "1234567890123", 2, "workerpool1-3")
+FLAVOR = {"metadata-flavor": "Google"}
+V1 = "/computeMetadata/v1"
+ACCOUNT = f"{V1}/instance/service-accounts/default"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    return Metadata(
+        lambda caller: Token(f"token of {caller.replica}", 3599),
+        lambda caller, audience: f"{caller.email} for {audience}",
+    )
+
+
+def asked(metadata: Metadata, path: str, query: str = "", **more: Any) -> Answer:
+    found = metadata.answer(path, query, more.pop("headers", FLAVOR), CALLER, **more)
+    assert found is not None
+    assert dict(found.headers)["Metadata-Flavor"] == "Google"
+    assert dict(found.headers)["Content-Length"] == str(len(found.body))
+    return found
+
+
+def text(metadata: Metadata, path: str, query: str = "") -> str:
+    found = asked(metadata, path, query)
+    assert found.status == 200, found.body
+    assert dict(found.headers)["Content-Type"] in ("application/text", "text/html")
+    return found.body.decode()
+
+
+def told(metadata: Metadata, path: str, query: str = "") -> Any:
+    found = asked(metadata, path, query)
+    assert found.status == 200, found.body
+    assert dict(found.headers)["Content-Type"] == "application/json"
+    return json.loads(found.body)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", "computeMetadata/\n"),
+        ("/", "computeMetadata/\n"),
+        ("/computeMetadata/", "v1/\n"),
+        (V1, "instance/\nproject/\nuniverse/\n"),
+        (f"{V1}/", "instance/\nproject/\nuniverse/\n"),
+        (f"{V1}/project/project-id", "p1"),
+        (f"{V1}/project/numeric-project-id", str(project_number("p1"))),
+        (f"{V1}/project/attributes/", ""),
+        (f"{V1}/universe/universe-domain", "googleapis.com"),
+        (f"{V1}/instance/service-accounts/", f"{EMAIL}/\ndefault/\n"),
+        (f"{ACCOUNT}/", "aliases\nemail\nidentity\nscopes\ntoken\n"),
+        (f"{ACCOUNT}/email", EMAIL),
+        (f"{ACCOUNT}/aliases", "default\n"),
+        (f"{ACCOUNT}/scopes", f"{SCOPE}\n"),
+        (f"{V1}/instance/service-accounts/{EMAIL}/email", EMAIL),
+    ],
+)
+def test_values_and_directories(metadata: Metadata, path: str, expected: str) -> None:
+    assert text(metadata, path) == expected
+
+
+def test_a_token_for_whatever_scopes(metadata: Metadata) -> None:
+    for account in ("default", EMAIL):
+        path = f"{V1}/instance/service-accounts/{account}/token"
+        assert told(metadata, path, f"scopes={SCOPE}") == {
+            "access_token": "token of workerpool1-3",
+            "expires_in": 3599,
+            "token_type": "Bearer",
+        }
+
+
+def test_the_account_as_google_auth_asks_for_it(metadata: Metadata) -> None:
+    """STACK §7. No token in it: it would be minted for nothing, and shown where nobody expects one."""
+    expected = {"aliases": ["default"], "email": EMAIL, "scopes": [SCOPE]}
+    assert told(metadata, f"{ACCOUNT}/", "recursive=true") == expected
+    assert told(metadata, f"{ACCOUNT}/", "recursive=true&alt=json") == expected
+
+
+def test_all_of_it_at_once(metadata: Metadata) -> None:
+    whole = told(metadata, f"{V1}/", "recursive=true")
+    assert whole["project"] == {
+        "attributes": {},
+        "numericProjectId": project_number("p1"),
+        "projectId": "p1",
+    }
+    assert set(whole["instance"]["serviceAccounts"]) == {EMAIL, "default"}
+    assert whole["instance"]["name"].endswith("-3")
+    assert whole["instance"]["hostname"] == f"{whole['instance']['name']}.c.p1.internal"
+    assert 0 < whole["instance"]["id"] < 2**63
+    assert "token of" not in json.dumps(whole)
+    lines = text(metadata, f"{V1}/project/", "recursive=true&alt=text").splitlines()
+    assert "project-id p1" in lines
+
+
+def test_values_as_json(metadata: Metadata) -> None:
+    assert told(metadata, f"{V1}/project/project-id", "alt=json") == "p1"
+    assert told(metadata, f"{V1}/project/", "alt=json") == [
+        "attributes/",
+        "numeric-project-id",
+        "project-id",
+    ]
+
+
+def test_an_identity_token_needs_an_audience(metadata: Metadata) -> None:
+    path = f"{ACCOUNT}/identity"
+    assert text(metadata, path, "audience=https://a&format=full") == f"{EMAIL} for https://a"
+    refused = asked(metadata, path)
+    assert (refused.status, refused.body) == (400, b"non-empty audience parameter required\n")
+
+
+@pytest.mark.parametrize("headers", [{}, {"metadata-flavor": "google"}, {"x-google": "True"}])
+def test_nothing_is_said_without_the_header(metadata: Metadata, headers: dict[str, str]) -> None:
+    """Who makes a browser or a server ask on his behalf cannot set it."""
+    for path in (V1, f"{V1}/", f"{ACCOUNT}/token", f"{V1}/no/such/thing"):
+        refused = asked(metadata, path, headers=headers)
+        assert refused.status == 403
+        assert b"Metadata-Flavor:Google" in refused.body
+    assert asked(metadata, "/", headers=headers).status == 200
+
+
+def test_a_request_that_was_forwarded_is_refused(metadata: Metadata) -> None:
+    headers = FLAVOR | {"x-forwarded-for": "10.0.0.1"}
+    assert asked(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/computeMetadata/v2",
+        "/computeMetadata/v1beta1/instance",
+        f"{V1}/instance/zone",
+        f"{V1}/instance/service-accounts/other@p1/token",
+        f"{ACCOUNT}/token/x",
+        f"{V1}/project/project-id/x",
+    ],
+)
+def test_what_is_not_there_is_not_found_by_its_name(metadata: Metadata, path: str) -> None:
+    refused = asked(metadata, path)
+    assert refused.status == 404
+    assert path in refused.body.decode()
+
+
+def test_metadata_is_read_and_not_waited_for(metadata: Metadata) -> None:
+    assert asked(metadata, f"{ACCOUNT}/token", method="POST").status == 405
+    assert asked(metadata, f"{ACCOUNT}/email", method="HEAD").status == 200
+    refused = asked(metadata, f"{V1}/instance/", "wait_for_change=true")
+    assert (refused.status, b"wait_for_change" in refused.body) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "path", ["/bucket", "/storage/v1/b", "/computemetadata/v1", "/b/computeMetadata"]
+)
+def test_other_paths_are_not_its(metadata: Metadata, path: str) -> None:
+    assert metadata.answer(path, "", FLAVOR, CALLER) is None
+
+
+def test_the_tokens_are_those_that_the_service_reads() -> None:
+    tokens = JobTokens(bytes(32), lambda: 1_760_000_000 * 10**9)
+    metadata = Metadata.of(tokens)
+    claims = JobClaims(1234567890123, 2, "workerpool1-3", "p1", EMAIL)
+    given = told(metadata, f"{ACCOUNT}/token")
+    assert (tokens.read(given["access_token"]), given["expires_in"]) == (claims, 3600)
+    identity = text(metadata, f"{ACCOUNT}/identity", "audience=a")
+    assert identity == tokens.identity_token(claims, "a")

@@ -1,0 +1,150 @@
+"""Build lines on their way to a job's log and timeline (SPEC §4, §5, §8)."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from trainshed.controller import preparing as module
+from trainshed.controller.preparing import Hearing
+from trainshed.core.lifecycle.events import Event, PreparationAdvanced
+from trainshed.core.names import SERVICE, JobUid
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.service_log import ServiceLog
+
+pytestmark = pytest.mark.anyio
+UID = JobUid(7)
+
+
+class Written:
+    """A log that is a list of batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.failure: OSError | None = None
+        self._news = asyncio.Event()
+
+    async def has(self, count: int) -> None:
+        """Wait until so many lines were written."""
+        async with asyncio.timeout(10):
+            while sum(map(len, self.batches)) < count:
+                await self._news.wait()
+                self._news.clear()
+
+    async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.batches.append(list(lines))
+        self._news.set()
+
+
+def _ignore(uid: JobUid, event: Event) -> None:
+    """The timeline is not looked at."""
+
+
+async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: Path) -> None:
+    """They can be read, under the task of the service, before a replica has said anything."""
+    published: list[JobUid] = []
+    log = ServiceLog(tmp_path, published.append)
+    async with Hearing(UID, 2, log, _ignore) as hearing:
+        lines = [f"line {n}" for n in range(100)]
+        thread = threading.Thread(target=lambda: [hearing.hear(line) for line in lines])
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    page = await LogReader(tmp_path).page(UID)
+    assert [line.text for line in page.lines] == lines
+    assert {(line.replica, line.attempt) for line in page.lines} == {(SERVICE, 2)}
+    assert [line.n for line in page.lines] == list(range(100))
+    assert UID in published
+
+
+async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Path) -> None:
+    """As after a restart of the service in the middle of a build."""
+    for text in ("first", "second"):
+        async with Hearing(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
+            hearing.hear(text)
+    page = await LogReader(tmp_path).page(UID)
+    assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
+    assert page.lines[0].at < page.lines[1].at
+
+
+async def test_many_lines_are_few_writes_and_no_entry_of_the_timeline() -> None:
+    written, told = Written(), list[Event]()
+    async with Hearing(UID, 1, written, lambda uid, event: told.append(event)) as hearing:
+        for n in range(1000):
+            hearing.hear(f"line {n}")
+    assert sum(map(len, written.batches)) == 1000
+    assert len(written.batches) <= 2
+    assert told == []
+
+
+async def test_a_long_build_tells_its_last_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_GATHER", 0.0)
+    written, told = Written(), list[PreparationAdvanced]()
+    clock = 0.0
+
+    def report(uid: JobUid, event: Event) -> None:
+        assert isinstance(event, PreparationAdvanced)
+        told.append(event)
+
+    def now(loop: asyncio.AbstractEventLoop) -> float:
+        return clock
+
+    monkeypatch.setattr(module, "_now", now)
+    async with Hearing(UID, 3, written, report) as hearing:
+        for second in range(0, 601, 5):
+            clock = float(second)
+            hearing.hear(f"after {second}")
+            await written.has(second // 5 + 1)
+        assert hearing.took == 600 * 10**9
+    assert [event.took // 10**9 for event in told] == [5, 10, 30, 60, 120, 240, 480]
+    assert told[-1].message == "after 480"
+    assert {event.attempt for event in told} == {3}
+
+
+async def test_nothing_was_built_if_nothing_was_heard() -> None:
+    async with Hearing(UID, 1, Written(), _ignore) as hearing:
+        pass
+    assert hearing.took == 0
+
+
+async def test_who_has_left_hears_nothing_more() -> None:
+    written = Written()
+    async with Hearing(UID, 1, written, _ignore) as hearing:
+        hearing.hear("in time")
+        await asyncio.sleep(0)
+    hearing.hear("too late")
+    await asyncio.sleep(0)
+    assert written.batches == [["in time"]]
+
+
+async def test_a_log_that_cannot_be_written_fails_no_build() -> None:
+    written = Written()
+    written.failure = OSError("no space left")
+    async with Hearing(UID, 1, written, _ignore) as hearing:
+        hearing.hear("lost")
+        await asyncio.sleep(0)
+    assert hearing.took > 0
+
+
+async def test_a_cancelled_preparation_has_written_what_it_heard() -> None:
+    written = Written()
+    begun = asyncio.Event()
+
+    async def prepare() -> None:
+        async with Hearing(UID, 1, written, _ignore) as hearing:
+            hearing.hear("heard")
+            await asyncio.sleep(0)
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(prepare())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert written.batches == [["heard"]]

@@ -1,0 +1,151 @@
+"""Secrets are opened when a program is about to start, and at no other moment (SPEC §8; DESIGN §4)."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainshed.access.sealing import Sealer, SecretId
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.secrets import SecretRef, marked
+from trainshed.engines.local.revealing import revealed
+from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
+from trainshed.serve.vault import Vault
+from trainshed.store.sqlite.inline import InlineStore, open_inline
+
+pytestmark = pytest.mark.anyio
+SECOND = 10**9
+DB, DB_1, API = SecretRef("db"), SecretRef("db", 1), SecretRef("api")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def store() -> Iterator[InlineStore]:
+    opened = open_inline()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def sealer(tmp_path: Path) -> Sealer:
+    return Sealer(tmp_path / "secrets.key", {})
+
+
+class Clock:
+    now = 1_760_000_000 * SECOND
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def vault(store: InlineStore, sealer: Sealer, clock: Clock) -> Vault:
+    return Vault(store.secrets, sealer, clock)
+
+
+async def add(
+    store: InlineStore, sealer: Sealer, name: str, value: str, project: str = "p"
+) -> None:
+    def seal(version: int) -> bytes:
+        return sealer.seal(value, SecretId(project, name, version))
+
+    await store.secrets.add(project, name, 1, seal)
+
+
+async def used(store: InlineStore) -> dict[tuple[str, int], int]:
+    await asyncio.sleep(
+        0
+    )  # What notes a use runs beside the start, and this store answers at once.
+    return {(each.name, each.version): each.used for each in await store.secrets.versions("p")}
+
+
+async def test_the_newest_or_the_named_version_is_given(
+    store: InlineStore, sealer: Sealer, vault: Vault, clock: Clock
+) -> None:
+    await add(store, sealer, "db", "first")
+    await add(store, sealer, "db", "second")
+    assert await vault.values("p", {DB, DB_1}) == {DB: "second", DB_1: "first"}
+    assert await vault.values("p", {DB_1}) == {DB_1: "first"}
+    assert await used(store) == {("db", 2): clock.now, ("db", 1): clock.now}
+
+
+async def test_uses_are_noted_once_a_minute(
+    store: InlineStore, sealer: Sealer, vault: Vault, clock: Clock
+) -> None:
+    await add(store, sealer, "db", "first")
+    begin = clock.now
+    for moment, noted in ((0, 0), (59, 0), (60, 60), (90, 60)):
+        clock.now = begin + moment * SECOND
+        await vault.values("p", {DB})
+        assert await used(store) == {("db", 1): begin + noted * SECOND}
+
+
+async def test_a_secret_that_is_gone_is_named(
+    store: InlineStore, sealer: Sealer, vault: Vault
+) -> None:
+    await add(store, sealer, "db", "first")
+    await add(store, sealer, "api", "of another project", "q")
+    with pytest.raises(SecretMissing, match="project p has no secret api any more") as told:
+        await vault.values("p", {DB, API})
+    assert "first" not in str(told.value)
+
+
+async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
+    store: InlineStore, sealer: Sealer, tmp_path: Path, clock: Clock
+) -> None:
+    await add(store, sealer, "db", "first")
+    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock)
+    with pytest.raises(LaunchRejected, match="is missing") as told:
+        await other.values("p", {DB})
+    assert not isinstance(told.value, SecretMissing)
+    store.close()
+    with pytest.raises(EngineUnavailable):
+        await other.values("p", {DB})
+
+
+def plan(**environ: str) -> LaunchPlan:
+    return LaunchPlan(
+        job_uid=JobUid(7),
+        attempt=1,
+        replica=ReplicaId(0, 0),
+        incarnation=1,
+        argv=("prog", environ.get("ARG", "")),
+        environ=tuple(environ.items()),
+        hostname="h",
+        address="127.0.0.1",
+        hosts=(),
+        project="p",
+    )
+
+
+async def test_plans_are_revealed_each_with_what_its_log_must_not_show(
+    store: InlineStore, sealer: Sealer, vault: Vault
+) -> None:
+    await add(store, sealer, "db", "fir\ufdd0st")
+    await add(store, sealer, "api", "k-e-y")
+    plain = plan(A="b")
+    one = plan(DB=f"x{marked('db', '')}", ARG=marked("api", ""))
+    found = await revealed([plain, one, replace(one, incarnation=2)], vault)
+    assert found[0] == (plain, ()) and found[0][0] is plain
+    (given, masked), (again, _) = found[1:]
+    assert dict(given.environ)["DB"] == "xfir\ufdd0st" and given.argv == ("prog", "k-e-y")
+    assert sorted(masked) == ["fir\ufdd0st", "k-e-y"]
+    assert again == replace(given, incarnation=2)
+
+
+async def test_without_a_way_to_secrets_only_plans_that_need_none_are_started() -> None:
+    assert await revealed([plan(A="b")], None) == [(plan(A="b"), ())]
+    with pytest.raises(LaunchRejected):
+        await revealed([plan(A=marked("db", ""))], None)
