@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.e2e.running import ROOT
 
-from bench import control_plane, decision, main_job, recovery, report, restarts
+from bench import cold, control_plane, decision, main_job, recovery, report, restarts
 from bench.measures import Row
 from bench.peers import __main__ as all_peers
 from bench.report import Section
@@ -59,6 +59,14 @@ PARTS = (
         "restart in place and whole-job retry",
         25,
         lambda options: restarts.measure(max(5, options.rounds // 2)),
+    ),
+    Part(
+        "cold",
+        "the first job of a runtime, the same job again",
+        110,
+        lambda options: cold.measure(max(10, options.rounds // 2)),
+        floor="the other, same run",
+        disk=3,
     ),
     Part(
         "recovery",

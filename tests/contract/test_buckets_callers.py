@@ -274,7 +274,10 @@ def test_the_port_asks_who_calls(service: Service) -> None:
     assert plain(service.port, "GET", f"{key}{target}")[2] == b"old"
     told = {"Authorization": f"Bearer {service.token}"}
     assert plain(service.port, "GET", target, headers=told)[2] == b"old"
-    assert plain(service.port, "GET", "/storage/v1/b/nowhere-1")[0] == 401
+    for name in ("nowhere-1", "bucket-p"):
+        for part in ("", "/o", "/iam/testPermissions?permissions=storage.objects.get"):
+            assert plain(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401
+    assert plain(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
     # A token that was issued or taken back since is known from the file, and its key with it.
     other = service.tokens.issue(Principal("other@test"))
     told = {"Authorization": f"Bearer {other}"}

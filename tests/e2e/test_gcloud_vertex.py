@@ -262,7 +262,7 @@ workerPoolSpecs:
 - machineSpec: {{machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_A100, acceleratorCount: 1}}
   replicaCount: 1
   pythonPackageSpec:
-    executorImageUri: us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest
+    executorImageUri: us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest
     packageUris: [trainer.tar.gz]
     pythonModule: trainer/task.py
 - machineSpec: {{machineType: n1-highcpu-16}}

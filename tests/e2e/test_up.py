@@ -101,9 +101,13 @@ def test_the_ready_file_says_how_to_reach_it_and_is_private(data: Path, tmp_path
         assert document["pid"] == service.pid == service.process.pid
         for file in (ready, data / "service.json", data / "credentials.json", data / "owner.token"):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+        # The log is this test's own; whom to trust is for every program to read.
+        public = {"service.log", "trust"}
         for file in data.iterdir():
-            if not file.is_socket() and file.name != "service.log":  # the log is this test's own
+            if not file.is_socket() and file.name not in public:
                 assert not file.stat().st_mode & 0o077, file
+        assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
+        assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
         assert service.rest in said(service)
         assert service.token not in said(service)  # DESIGN §3.9
 

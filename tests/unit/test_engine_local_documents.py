@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.devices import FakeDevices
 from trainshed.engines.local.documents import (
     Ground,
     Host,
@@ -66,11 +67,14 @@ def test_environment_of_a_slot() -> None:
         "PATH": f"{files}/python-user/bin:/layer/bin:/image/bin",
         "PYTHONUNBUFFERED": "1",
         "PYTHONUSERBASE": f"{files}/python-user",
+        "GCE_METADATA_HOST": "127.64.0.7:2223",
+        "GCE_METADATA_IP": "127.64.0.7:2223",
+        "GCE_METADATA_ROOT": "127.64.0.7:2223",
+        "METADATA_SERVER_DETECTION": "assume-present",
         "HOSTNAME": "host-a",
         "STORAGE_EMULATOR_HOST": "http://127.64.0.7:2223",
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": "http://127.64.0.7:2223/storage/v1/",
-        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
     }
 
 
@@ -127,14 +131,14 @@ def test_outermost_directories() -> None:
 
 def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     """SPEC §3: assigned GPUs only; §2, Capacity modes: an empty CUDA_VISIBLE_DEVICES where there are none."""
-    gpus = replace(HOST, gpus=True)
+    gpus = replace(HOST, gpus=FakeDevices("Tesla T4", "Tesla T4").find())
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
     def seen(host: Host, devices: str | None) -> list[str | None]:
         environ = document(host, slot=replace(SLOT, devices=devices)).environ
         return [environ.get(name) for name in names]
 
-    assert seen(gpus, "1,3") == ["1,3", "1,3", "PCI_BUS_ID"]
+    assert seen(gpus, "0,1") == ["0,1", "GPU-00000000,GPU-00000001", "PCI_BUS_ID"]
     assert seen(gpus, "") == seen(gpus, None) == seen(HOST, "") == ["", "", None]
     assert seen(HOST, None) == [None, None, None]
 

@@ -97,7 +97,12 @@ class Look:
     """A replica's usage, with all that it is made of."""
 
     def __init__(
-        self, logs: Path, guardian: int, *groups: Path, gpus: tuple[str, ...] = ()
+        self,
+        logs: Path,
+        guardian: int,
+        *groups: Path,
+        gpus: tuple[str, ...] = (),
+        watch: Callable[[Any], Any] | None = None,
     ) -> None:
         self.path = logs / usage.FILE
         self.loop = Loop()
@@ -111,7 +116,7 @@ class Look:
             directories=[str(group) for group in groups],
             guardian=guardian,
             events=self.loop,
-            watch=self._watch,
+            watch=watch or self._watch,
         )
 
     def _watch(self, uuids: Any) -> Any:
@@ -229,6 +234,20 @@ def test_gpus_of_its_own_are_looked_at_until_the_end(tmp_path: Path) -> None:
     assert [(each.uuids, each.closed) for each in look.watched] == [(["GPU-a", "GPU-b"], True)]
     look.usage.seal(spent())
     assert look.entries()[-1]["gpus"] == [[1.5, 2, 16, 3]] * 2
+
+
+def test_where_nobody_can_be_forked_the_rest_is_still_told(tmp_path: Path) -> None:
+    """Into a namespace whose first process has ended the kernel lets no one be forked."""
+
+    def refused(uuids: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    look = Look(tmp_path, 1 << 22, gpus=("GPU-a",), watch=refused)
+    look.usage.begin(1)
+    look.usage.stop()
+    look.usage.seal(spent(memory=300 * MIB))
+    last = look.entries()[-1]
+    assert (last["peak"], last["gpus"], last["last"]) == (300 * MIB, [], True)
 
 
 def test_a_replica_without_gpus_has_nobody_look_for_them(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from trainshed.buckets.admission import admit_project, allowed
+from trainshed.buckets.admission import admit_project, allowed, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.calls import Call, json_answer
 from trainshed.buckets.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
@@ -67,6 +67,8 @@ async def part(call: Call) -> Response:
                 policy_view(await call.run(catalog.set_policy, call.target.bucket, bindings))
             )
         case "GET", "iam/testPermissions":
+            if call.caller.kind is Kind.NOBODY:
+                raise nobody("storage.buckets.testIamPermissions")
             await call.run(catalog.get, call.target.bucket)
             return json_answer(
                 {"kind": "storage#testIamPermissionsResponse", "permissions": _held(call)}

@@ -19,8 +19,8 @@ _AHEAD = 10_000
 """Updates that may wait to be shown; a program that is faster than the terminal waits in the service."""
 
 
-_SAID_IN_THE_LOG = frozenset({"notice", "warning"})
-"""Entries of the story that the primary's log begins with: who reads the log need not read them twice."""
+_SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
+"""Entries of the story that the log has as well: who reads the log need not read them twice."""
 
 
 class _Ended:

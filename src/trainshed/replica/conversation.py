@@ -7,38 +7,24 @@ the bucket process says. Nothing that is about a bucket of ours goes out, nor do
 Runs on Python 3.6.
 """
 
-import base64
 import itertools
-import re
 import select
 import socket
 import ssl
 import time
-from urllib.parse import unquote_to_bytes
 
-from trainshed.replica import messages, reaching
+from trainshed.replica import messages, parting, reaching, targets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Iterable, Iterator
 
     from trainshed.replica import outside
 
-HOSTS = (b"storage.googleapis.com", b"www.googleapis.com")
-JOB_TOKEN = b"tsj1."
-"""What a token of a job begins with."""
-
-_OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
-"""A token of a person; Google's have dots in them."""
-_ISSUER = b"https://trainshed.local"
-_OURS_ALONE = (b"with", b"computeMetadata", b"batch")
-_STORAGE = re.compile(rb"/*(?:storage|(?:resumable/)?upload/storage|download/storage)/v1(?:/|\Z)")
-_BUCKET = re.compile(_STORAGE.pattern + rb"b/([^/]+)")
 _RETRY_SECONDS = 10.0
 _RETRY_PAUSE = 0.05
 _KNOWN_SECONDS = 60.0
 _SMALL = 64 << 10
-_LINGER = 2.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _AWAY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -72,82 +58,22 @@ class Behind:
         self._known[bucket] = time.monotonic() + _KNOWN_SECONDS
 
 
-class Request:
-    """A client's request, put right. Raises NotHttp.
-
-    `bucket`: as its path has it, b"" = it names none; `length`: of its body; `is_read`: it may be made twice.
-    """
-
-    __slots__ = ("bucket", "head", "host", "is_read", "is_storage", "length", "method", "path")
-
-    def __init__(self, head: messages.Head) -> None:
-        words = head.first.split(b" ")
-        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            raise messages.NotHttp("a request of another kind")
-        self.head = head
-        self.length = head.put_right()
-        self.method = words[0]
-        # Clients may say the whole address.
-        self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
-        self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
-        self.is_read = self.method in (b"GET", b"HEAD") and not self.length
-        self.is_storage = bool(_STORAGE.match(self.path)) or self.host != HOSTS[1]
-        named = _BUCKET.match(self.path)
-        if named:
-            self.bucket = named.group(1)
-        else:
-            self.bucket = b"" if _STORAGE.match(self.path) else self._first()
-
-    def may_go_out(self) -> bool:
-        """Whether it may concern somebody else than us at all."""
-        if self.host not in HOSTS or self._first() in _OURS_ALONE:
-            return False
-        if not self.bucket and _STORAGE.match(self.path):
-            return False
-        return JOB_TOKEN not in unquote_to_bytes(self.head.first)
-
-    def outwards(self) -> bytes:
-        """Its head without any token of ours."""
-        sent = messages.Head(self.head.first, [f for f in self.head.fields if JOB_TOKEN not in f])
-        sent.drop(b"proxy-authorization")
-        if any(map(is_ours, sent.values(b"authorization"))):
-            sent.drop(b"authorization")
-        return sent.encode()
-
-    def _first(self) -> bytes:
-        return self.path.lstrip(b"/").partition(b"/")[0]
-
-
-def is_ours(authorization: bytes) -> bool:
-    """Whether it holds a token of this service, of a job or of a person, or has the form of one."""
-    said = authorization.split()[-1:]
-    if JOB_TOKEN in authorization or not said:
-        return True
-    if _OTHER_TOKEN.match(said[0]):
-        return True
-    return any(JOB_TOKEN in part or _ISSUER in part for part in map(_decoded, said[0].split(b".")))
-
-
-def _decoded(text: bytes) -> bytes:
-    try:
-        return base64.b64decode(text.rstrip(b"=") + b"=" * (-len(text.rstrip(b"=")) % 4), b"-_")
-    except ValueError:
-        return b""
-
-
 class _Server:
     """A connection to one who answers."""
 
-    __slots__ = ("incoming", "socket")
+    __slots__ = ("connection", "incoming")
 
     def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
+        self.connection = connection
         self.incoming = messages.Incoming(connection.recv)
 
     def answer(self) -> messages.Head:
         """The head of its next answer. Raises OSError, Cut."""
         while True:
-            head = self.incoming.head()
+            try:
+                head = self.incoming.head()
+            except messages.NotHttp as error:
+                raise ConnectionError(str(error)) from None
             if head is None:
                 raise messages.Cut
             if not head.first.startswith(b"HTTP/1."):
@@ -155,10 +81,18 @@ class _Server:
             if status_of(head)[:1] != b"1":
                 return head
 
+    def body(self, length: int) -> "Iterator[bytes]":
+        """The parts of its answer's body. Raises OSError, Cut."""
+        try:
+            for part in self.incoming.body(length):
+                yield part
+        except messages.NotHttp as error:
+            raise ConnectionError(str(error)) from None
+
     def is_silent(self) -> bool:
         """Nothing has come since the last answer, its end neither."""
         ready = select.poll()
-        ready.register(self.socket, select.POLLIN)
+        ready.register(self.connection, select.POLLIN)
         return not ready.poll(0)
 
 
@@ -171,7 +105,9 @@ class Conversation:
 
     __slots__ = ("_behind", "_client", "_incoming", "_out", "_servers")
 
-    def __init__(self, client: ssl.SSLSocket, behind: Behind, out: "outside.Outside | None") -> None:
+    def __init__(
+        self, client: ssl.SSLSocket, behind: Behind, out: "outside.Outside | None"
+    ) -> None:
         self._client = client
         self._incoming = messages.Incoming(client.recv)
         self._behind = behind
@@ -191,30 +127,27 @@ class Conversation:
         finally:
             for host in list(self._servers):
                 self._drop(host)
-            hang_up(self._client)
+            parting.hang_up(self._client)
 
     def _exchange(self) -> bool:
         """One request and its answer; False: no other can follow."""
         head = self._incoming.head()
         if head is None:
             return False
-        request = Request(head)
+        request = targets.Request(head)
         if head.values(b"expect"):
             # Whoever answers in the end, the body is taken.
             head.drop(b"expect")
             self._client.sendall(_CONTINUE)
         if request.is_read:
             return self._read(request)
-        host, parts = b"", self._incoming.body(request.length)
-        sent = head.encode()
+        parts: "Iterable[bytes]" = self._incoming.body(request.length)
+        host, sent = b"", head.encode()
         if self._out and not request.is_storage and request.may_go_out():
-            if 0 <= request.length <= _SMALL:
-                parts = iter([b"".join(parts)])
-                parts, looked_at = itertools.tee(parts)
-                secret = any(JOB_TOKEN in unquote_to_bytes(part) for part in looked_at)
-            else:
-                secret = False
-            if not secret and not self._is_here(request.bucket) and self._reached(request.host):
+            begun = list(_begun(parts))
+            parts = itertools.chain(begun, parts)
+            ours = targets.has_token(b"".join(begun)) or self._is_here(request.bucket)
+            if not ours and self._reached(request.host):
                 host, sent = request.host, request.outwards()
         server = self._servers.get(host) if host else self._asked(b"")
         if server is None:
@@ -222,7 +155,7 @@ class Conversation:
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
 
-    def _read(self, request: Request) -> bool:
+    def _read(self, request: targets.Request) -> bool:
         answer = self._answered(b"", request.head.encode())
         if answer is None:
             return self._say(_AWAY)
@@ -231,7 +164,7 @@ class Conversation:
             return self._pass_on(b"", answer, request)
         if not request.may_go_out() or self._behind.has(request.bucket):
             return self._pass_on(b"", answer, request)
-        body = b"".join(self._servers[b""].incoming.body(length))
+        body = b"".join(self._servers[b""].body(length))
         if not self._is_here(request.bucket):
             found = self._answered(request.host, request.outwards())
             if found is not None:
@@ -245,11 +178,14 @@ class Conversation:
             return False
         if self._behind.has(bucket):
             return True
-        asked = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (bucket, HOSTS[0])
+        asked = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
+            bucket,
+            targets.HOSTS[0],
+        )
         answer = self._answered(b"", asked)
         if answer is None:
             return True
-        for _ in self._servers[b""].incoming.body(answer.length(messages.UNTIL_END)):
+        for _ in self._servers[b""].body(answer.length(messages.UNTIL_END)):
             pass
         if answer.has_option(b"close"):
             self._drop(b"")
@@ -265,7 +201,7 @@ class Conversation:
         if server is None:
             return None
         try:
-            server.socket.sendall(request)
+            server.connection.sendall(request)
             return server.answer()
         except (OSError, messages.Cut, messages.NotHttp):
             self._drop(host)
@@ -295,13 +231,13 @@ class Conversation:
     def _drop(self, host: bytes) -> None:
         server = self._servers.pop(host, None)
         if server is not None:
-            server.socket.close()
+            server.connection.close()
 
-    def _pass_on(self, host: bytes, answer: messages.Head, request: Request) -> bool:
+    def _pass_on(self, host: bytes, answer: messages.Head, request: targets.Request) -> bool:
         """Pass an answer on as it comes; returns whether another request may follow."""
         length = _length(answer, request)
         head = answer.encode()
-        for part in self._servers[host].incoming.body(length):
+        for part in self._servers[host].body(length):
             self._client.sendall(head + part)
             head = b""
         if head:
@@ -319,40 +255,32 @@ class Conversation:
         return False
 
 
-def hang_up(client: ssl.SSLSocket) -> None:
-    """Close a connection so that what was said last arrives, also where the client still speaks."""
-    deadline = time.monotonic() + _LINGER
-    try:
-        client.settimeout(_LINGER)
-        try:
-            client.unwrap()
-        except (OSError, ValueError):
-            pass  # It said something else, or had gone before.
-        socket.socket.shutdown(client, socket.SHUT_WR)
-        while time.monotonic() < deadline and socket.socket.recv(client, 1 << 16):
-            pass
-    except OSError:
-        pass
-    finally:
-        client.close()
-
-
-def _length(answer: messages.Head, request: Request) -> int:
+def _length(answer: messages.Head, request: targets.Request) -> int:
     if request.method == b"HEAD" or status_of(answer) in (b"204", b"304"):
         return 0
     return answer.length(messages.UNTIL_END)
 
 
-def _closes(answer: messages.Head, request: Request) -> bool:
+def _closes(answer: messages.Head, request: targets.Request) -> bool:
     said = answer.has_option(b"close") or request.head.has_option(b"close")
     return said or request.head.first.endswith(b"/1.0") or answer.first.startswith(b"HTTP/1.0")
+
+
+def _begun(parts: "Iterable[bytes]") -> "Iterator[bytes]":
+    """The first parts of a body: where a token would be, which is said in a short form."""
+    size = 0
+    for part in parts:
+        yield part
+        size += len(part)
+        if size >= _SMALL:
+            return
 
 
 def _send(server: _Server, parts: "Iterable[bytes]") -> bool:
     """Send all of it; False: not all was taken, and perhaps there is an answer already."""
     for part in parts:
         try:
-            server.socket.sendall(part)
+            server.connection.sendall(part)
         except OSError:
             return False
     return True

@@ -74,7 +74,10 @@ class Peers:
         except OSError:
             return None
         tail = _BEFORE_TUPLE + _TUPLE.size
-        if len(answer) < tail + _USER_AND_INODE.size or _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
+        if (
+            len(answer) < tail + _USER_AND_INODE.size
+            or _HEADER.unpack_from(answer)[1] != _BY_FAMILY
+        ):
             return None
         if answer[_BEFORE_TUPLE : _BEFORE_TUPLE + 4] != wanted[:4]:
             return None  # One that listens at the same port, say.
@@ -128,7 +131,9 @@ def _tuple(own: "Address", other: "Address") -> bytes:
 def _listed(own: "Address", other: "Address") -> "tuple[int, int]":
     """User and number of the socket with these addresses, from the kernel's tables; (0, 0) = there is none."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
-        ends = ["%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(h)), p) for h, p in (own, other)]
+        ends = [
+            "%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(h)), p) for h, p in (own, other)
+        ]
         for line in processes.read("/proc/self/net/" + name).decode("ascii").splitlines():
             fields = line.split()
             if fields[1:3] == ends:

@@ -83,7 +83,7 @@ class LaunchDocument:
     `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none; `identity`: JSON
     text that each connection to it begins with, as one line. `certificate`: PEM file, key and chain, by which Google's
     storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts that never get into the log.
-    `usage_every`: seconds between two looks at what the replica uses, 0 = nobody looks. `stall_after`: seconds without any progress after which the program is ended
+    `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the replica uses, 0 = nobody looks. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
     done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports (`metrics` module).
     """
@@ -121,6 +121,7 @@ class LaunchDocument:
         "identity",
         "certificate",
         "masked",
+        "gpus",
         "usage_every",
         "storage_socket",
         "storage_port",
@@ -165,6 +166,7 @@ class LaunchDocument:
         identity: str = "",
         certificate: str = "",
         masked: "tuple[str, ...]" = (),
+        gpus: "tuple[str, ...]" = (),
         usage_every: float = 0.0,
         storage_socket: str = "",
         storage_port: int = 0,
@@ -204,6 +206,7 @@ class LaunchDocument:
         self.identity = identity
         self.certificate = certificate
         self.masked = masked
+        self.gpus = gpus
         self.usage_every = usage_every
         self.storage_socket = storage_socket
         self.storage_port = storage_port

@@ -14,17 +14,14 @@ import signal
 import socket
 import time
 
-from trainshed.replica import loop, reaching, system
+from trainshed.replica import loop, pairs, reaching, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Union
+    from typing import Callable
 
-    from trainshed.replica import interception
+    from trainshed.replica import interception, outside, peers
 
-    Connection = Union[socket.socket, interception.Secured]
-
-_CHUNK = 256 << 10
 _RETRY_SECONDS = 10.0
 _RETRY_PAUSE = 0.05
 _NO_ROOM_PAUSE = 0.2
@@ -64,10 +61,14 @@ class Endpoint:
         *,
         identity: bytes = b"",
         certificate: str = "",
+        peers: "peers.Peers | None" = None,
+        proxy: str = "",
+        trust: str = "",
     ) -> None:
         """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as a line;
         b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind `port` is served as
-        well, over TLS. Raises OSError if somebody else has a port."""
+        well, over TLS; `proxy` and `trust` are for what is passed on from there (`outside.Outside`). `peers`: who may
+        come, None = everybody. Raises OSError if somebody else has a port."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -78,9 +79,14 @@ class Endpoint:
         self._target = target
         self._preamble = identity and identity + b"\n"
         self._certificate = certificate
+        self._peers = peers
+        self._proxy = proxy
+        self._trust = trust
         self._loop = events
         self.process = 0
         """The relay's process id; 0 = there is none now."""
+        self.refused = 0
+        """How many connections came from somebody else."""
         if system.LINUX:
             # The relay is born like this. It runs among the program's processes, perhaps as the same user, and sees
             # all that the program must not: who could trace it would speak for others, and read their files.
@@ -113,25 +119,49 @@ class Endpoint:
                 system.die_with_parent(signal.SIGKILL)
                 keep = {0, 1, 2, alive_write, *(each.fileno() for each in self._listeners)}
                 system.close_all(handle for handle in system.open_handles() if handle not in keep)
-                Relay(
-                    self._listeners[0],
-                    self._target,
-                    self._preamble,
-                    self._listeners[1] if self._certificate else None,
-                    self._certificate,
-                ).run()
+                self._relay(alive_write).run()
             finally:
                 os._exit(0)
         os.close(alive_write)
         self.process = child
 
-        def died() -> None:
-            self._loop.drop(alive_read)
-            os.close(alive_read)
-            self._reap()
-            self._listen()
+        def told() -> None:
+            news = os.read(alive_read, 4096)
+            self.refused += len(news)
+            if not news:
+                # It has died.
+                self._loop.drop(alive_read)
+                os.close(alive_read)
+                self._reap()
+                self._listen()
 
-        self._loop.add(alive_read, died)
+        self._loop.add(alive_read, told)
+
+    def _relay(self, say: int) -> "Relay":
+        """What the relay process runs. It writes a byte to `say` for each connection that it refuses."""
+        os.set_blocking(say, False)
+
+        def refused() -> None:
+            try:
+                os.write(say, b".")
+            except BlockingIOError:
+                pass  # Enough are counted.
+
+        out = None
+        if self._certificate:
+            from trainshed.replica import outside  # Takes a large library, which few need.
+
+            out = outside.Outside(self._proxy, self._trust)
+        return Relay(
+            self._listeners[0],
+            self._target,
+            self._preamble,
+            self._listeners[1] if self._certificate else None,
+            self._certificate,
+            peers=self._peers,
+            out=out,
+            refused=refused,
+        )
 
     def _reap(self) -> None:
         os.waitpid(self.process, 0)
@@ -147,20 +177,8 @@ class Endpoint:
             self._reap()
 
 
-class _End:
-    """One side of a connection and what still has to be written to it."""
-
-    __slots__ = ("connection", "done_reading", "peer", "pending")
-
-    def __init__(self, connection: "Connection") -> None:
-        self.connection = connection
-        self.pending = memoryview(b"")
-        self.done_reading = False
-        self.peer = self
-
-
 class Relay:
-    """The loop of the relay process. At most one chunk per direction and connection is in memory."""
+    """The loop of the relay process."""
 
     def __init__(
         self,
@@ -169,22 +187,29 @@ class Relay:
         preamble: bytes = b"",
         secure: "socket.socket | None" = None,
         certificate: str = "",
+        *,
+        peers: "peers.Peers | None" = None,
+        out: "outside.Outside | None" = None,
+        refused: "Callable[[], None]" = lambda: None,
     ) -> None:
         """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections over TLS,
-        which `certificate` is for; their line, a JSON object, says so."""
+        which `certificate` is for; their line, a JSON object, says so; `out`: where requests go from there that are not
+        for us. `peers`: who may come, None = everybody; `refused`: called when somebody else comes."""
         self._target = target
+        self._preamble = preamble
+        self._peers = peers
+        self._refused = refused
         self._listeners = {listener.fileno(): listener}
-        self._preambles = {listener.fileno(): preamble}
         self._doors: "dict[int, interception.Door]" = {}
         if secure is not None:
-            from trainshed.replica import interception  # Takes a large library, which few need.
+            from trainshed.replica import conversation, interception
 
+            behind = conversation.Behind(target, interception.preamble(preamble))
             self._listeners[secure.fileno()] = secure
-            self._preambles[secure.fileno()] = interception.preamble(preamble)
-            self._doors[secure.fileno()] = interception.Door(certificate)
-        self._ends: "dict[int, _End]" = {}
-        self._waiting: "list[tuple[Connection, bytes, float]]" = []
+            self._doors[secure.fileno()] = interception.Door(certificate, behind, out)
+        self._waiting: "list[tuple[socket.socket, float]]" = []
         self._poll = select.poll()
+        self._pairs = pairs.Pairs(self._poll)
         self._deaf_until = 0.0
 
     def run(self) -> None:
@@ -195,8 +220,8 @@ class Relay:
             for handle, events in self._poll.poll(pause):
                 if handle in self._listeners:
                     self._accept(handle)
-                elif handle in self._ends:
-                    self._move(self._ends[handle], events)
+                else:
+                    self._pairs.move(handle, events)
             self._connect_waiting()
             if self._deaf_until and time.monotonic() >= self._deaf_until:
                 self._deaf_until = 0.0
@@ -219,65 +244,31 @@ class Relay:
                 self._poll.unregister(each)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
             return
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         door = self._doors.get(handle)
-        client = door.enter(connection) if door is not None else connection
-        if client is not None:
-            deadline = time.monotonic() + _RETRY_SECONDS
-            self._waiting.append((client, self._preambles[handle], deadline))
+        if self._peers is not None and not self._peers.belongs(connection):
+            self._refused()
+            if door is not None:
+                door.refuse(connection)
+            else:
+                from trainshed.replica import parting
+
+                parting.send_away(connection)
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if door is not None:
+            door.enter(connection)
+        else:
+            connection.setblocking(False)
+            self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
 
     def _connect_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for connection, preamble, deadline in waiting:
-            server = reaching.connected(self._target, preamble)
+        for connection, deadline in waiting:
+            server = reaching.connected(self._target, self._preamble)
             if server is None:
                 if time.monotonic() < deadline:
-                    self._waiting.append((connection, preamble, deadline))
+                    self._waiting.append((connection, deadline))
                 else:
                     connection.close()
                 continue
-            server.setblocking(False)
-            near, far = _End(connection), _End(server)
-            near.peer, far.peer = far, near
-            for end in (near, far):
-                self._ends[end.connection.fileno()] = end
-                self._poll.register(end.connection, select.POLLIN)
-
-    def _move(self, end: _End, events: int) -> None:
-        try:
-            if events & select.POLLOUT and end.pending:
-                end.pending = end.pending[end.connection.send(end.pending) :]
-            if events & ~select.POLLOUT and not end.done_reading and not end.peer.pending:
-                data = end.connection.recv(_CHUNK)
-                if data:
-                    end.peer.pending = memoryview(data)
-                    end.peer.pending = end.peer.pending[end.peer.connection.send(data) :]
-                else:
-                    end.done_reading = True
-                    end.peer.connection.shutdown(socket.SHUT_WR)
-            elif events & (select.POLLERR | select.POLLHUP) and not end.peer.pending:
-                raise ConnectionResetError
-        except BlockingIOError:
-            pass  # The other side is slower; its POLLOUT goes on from here.
-        except OSError:
-            self._close(end)
-            return
-        if end.done_reading and end.peer.done_reading and not end.pending and not end.peer.pending:
-            self._close(end)
-            return
-        self._arm(end)
-        self._arm(end.peer)
-
-    def _arm(self, end: _End) -> None:
-        """Wait for what can go on: read only while the peer has taken the last chunk."""
-        events = select.POLLOUT if end.pending else 0
-        if not end.done_reading and not end.peer.pending:
-            events |= select.POLLIN
-        self._poll.modify(end.connection, events)
-
-    def _close(self, end: _End) -> None:
-        for side in (end, end.peer):
-            self._poll.unregister(side.connection)
-            del self._ends[side.connection.fileno()]
-            side.connection.close()
+            self._pairs.add(connection, server)

@@ -132,9 +132,7 @@ class Shim:
                 plan.incarnation,
                 every=plan.usage_every,
                 limit=plan.memory_limit,
-                gpus=[
-                    gpu for gpu in plan.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if gpu
-                ],
+                gpus=plan.gpus,
                 directories=self._groups.directories(),
                 guardian=self._child,
                 events=self._loop,

@@ -110,11 +110,14 @@ class Usage:
                     "gpus": self._gpus,
                 }
             )
-            if self._gpus:
-                self._watch = self._watched(self._gpus)
         except OSError:
             self._give_up()
             return
+        if self._gpus:
+            try:
+                self._watch = self._watched(self._gpus)
+            except OSError:
+                pass  # Nobody can be forked, for one into the namespace of a program that is over already.
         self._look_after(0.0)
 
     def stop(self) -> None:

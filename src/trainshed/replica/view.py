@@ -5,9 +5,8 @@ Owns the mounts of a replica. `View.enter` is called in the first process of a p
 
 import os
 import socket
-import stat
 
-from trainshed.replica import devices, layers, system, users
+from trainshed.replica import devices, layers, mounting, system, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
 GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
-
-_SAFE = system.MS_NOSUID | system.MS_NODEV
 
 
 class View:
@@ -64,7 +61,9 @@ class View:
         self._covered = covered
         self._read_only = [path for path in read_only if os.path.isdir(path)]
         self._buckets = buckets
-        self._mounts = mounts
+        # What belongs into /dev would be covered by the one that is made here.
+        self._mounts = [mount for mount in mounts if not mount[1].startswith("/dev/")]
+        self._device_mounts = [mount for mount in mounts if mount[1].startswith("/dev/")]
         self._device_files = device_files
         self._user_range = user_range
         self._image = image
@@ -82,17 +81,22 @@ class View:
         system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
         if self._hostname:
             socket.sethostname(self._hostname)
-        buckets = [(name, _open(source)) for name, source in self._buckets]
+        buckets = [(name, mounting.open_path(source)) for name, source in self._buckets]
         # First: what follows finds itself there, and its children, by the numbers of this namespace.
-        self._mount("proc", "/proc", _SAFE | system.MS_NOEXEC)
+        self._mount("proc", "/proc", mounting.SAFE | system.MS_NOEXEC)
         if self._user_range:
             self.owners = users.Users(*self._user_range)
         if self._image:
             self._show_image()
-            self._mount("proc", "/proc", _SAFE | system.MS_NOEXEC)
+            self._mount("proc", "/proc", mounting.SAFE | system.MS_NOEXEC)
         else:
             self._hide()
+        late = [(mounting.open_path(source), target) for source, target, _ in self._device_mounts]
         devices.show(self._root, self._device_files, self._shm_bytes)
+        for handle, target in late:
+            source = mounting.Source(handle, None)
+            mounting.make_target(self._root + target, source.is_directory)
+            source.bind(self._root + target)
         self._show_buckets(buckets)
         if self._root:
             # The rest was bound where the image will be; from here on there is nothing else.
@@ -106,14 +110,14 @@ class View:
         shown = [(self._source(source), target) for source, target in self._binds]
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
         hosts = self._source(self._hosts_file)
-        hidden = _outermost(self._hidden + self._closed_ways())
+        hidden = mounting.outermost(self._hidden + self._closed_ways())
         self._add_missing([target for _, target in self._binds])
         if self._buckets:
             self._add_missing([GCS])
         for path in hidden:
-            system.mount("tmpfs", path, "tmpfs", _SAFE, "mode=755,size=64k")
+            system.mount("tmpfs", path, "tmpfs", mounting.SAFE, "mode=755,size=64k")
         for path in self._covered:
-            if _is_file(path):
+            if mounting.is_file(path):
                 system.bind(os.devnull, path)
         for source, target in shown:
             source.show(target)
@@ -126,7 +130,7 @@ class View:
             os.makedirs(path, exist_ok=True)
             source.lend(path)
         for source, target, frost in bound:
-            _make_target(target, source.is_directory)
+            mounting.make_target(target, source.is_directory)
             if frost:
                 source.lend(target)
             else:
@@ -142,11 +146,11 @@ class View:
         if self.owners is None:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
-        return [closed for closed in map(_first_closed, ways) if closed]
+        return [closed for closed in map(mounting.first_closed, ways) if closed]
 
-    def _source(self, path: str) -> "_Source":
+    def _source(self, path: str) -> "mounting.Source":
         """Opened before anything is covered: afterwards its path may lead elsewhere."""
-        return _Source(_open(path), self._file_owners())
+        return mounting.Source(mounting.open_path(path), self._file_owners())
 
     def _file_owners(self) -> "users.Users | None":
         """Whose what is shown shall be: root's, or the one user's whom an image's program runs as."""
@@ -168,7 +172,7 @@ class View:
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         for source, target, frost in shown:
             place = layers.inside(self._root, target)
-            _make_target(place, source.is_directory)
+            mounting.make_target(place, source.is_directory)
             if frost:
                 source.lend(place)
                 system.make_read_only(place)
@@ -176,7 +180,7 @@ class View:
                 source.show(place)
         for name, source in (("hosts", hosts), ("resolv.conf", self._source("/etc/resolv.conf"))):
             place = layers.inside(self._root, "/etc/" + name)
-            _make_target(place, directory=False)
+            mounting.make_target(place, directory=False)
             source.bind(place)
 
     # --- both ---
@@ -189,11 +193,11 @@ class View:
     def _show_buckets(self, buckets: "Sequence[tuple[str, int]]") -> None:
         if not buckets:
             return
-        self._mount("tmpfs", GCS, _SAFE, "mode=755,size=1m")
+        self._mount("tmpfs", GCS, mounting.SAFE, "mode=755,size=1m")
         for name, handle in buckets:
             place = "%s%s/%s" % (self._root, GCS, name)
             os.mkdir(place, 0o755)
-            _Source(handle, self._file_owners()).show(place)
+            mounting.Source(handle, self._file_owners()).show(place)
         system.make_read_only(self._root + GCS)
 
     def _add_missing(self, targets: "list[str]") -> None:
@@ -204,103 +208,4 @@ class View:
             try:
                 os.mkdir(target, 0o755)
             except OSError:
-                _add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
-
-
-class _Source:
-    """Something of the machine's, held open, to be shown in another place."""
-
-    __slots__ = ("_handle", "_owners", "is_directory")
-
-    def __init__(self, handle: int, owners: "users.Users | None") -> None:
-        self._handle = handle
-        self._owners = owners
-        self.is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
-
-    def bind(self, target: str) -> None:
-        """Show it as it is."""
-        system.bind("/proc/self/fd/%d" % self._handle, target)
-        os.close(self._handle)
-
-    def show(self, target: str) -> None:
-        """Show it as the program's own."""
-        if self._owners is None:
-            self.bind(target)
-            return
-        self._owners.show("/proc/self/fd/%d" % self._handle, target)
-        os.close(self._handle)
-
-    def lend(self, target: str) -> None:
-        """Show what is only to be read: as the program's own, if its file system can do that, else to whom its own bits
-        let read it."""
-        try:
-            self.show(target)
-        except OSError:
-            self.bind(target)
-
-
-def _open(path: str) -> int:
-    return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return not os.path.isdir(path) and os.path.exists(path)
-    except OSError:
-        return False
-
-
-def _make_target(path: str, directory: bool) -> None:
-    if os.path.lexists(path):
-        return
-    if directory:
-        os.makedirs(path)
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-
-
-def _first_closed(path: str) -> str:
-    """The first directory on the way to `path` that others may not pass; "" = there is none."""
-    way = ""
-    for part in path.strip("/").split("/")[:-1]:
-        way += "/" + part
-        try:
-            if not os.stat(way).st_mode & stat.S_IXOTH:
-                return way
-        except OSError:
-            return ""
-    return ""
-
-
-def _outermost(directories: "list[str]") -> "list[str]":
-    found: "list[str]" = []
-    for path in sorted(set(directories)):
-        if os.path.isdir(path) and not any(path.startswith(outer + "/") for outer in found):
-            found.append(path)
-    return found
-
-
-def _add_entry(parent: str, name: str, scratch: str) -> None:
-    """Cover `parent` by a copy of itself, made of mounts, that has one more directory.
-
-    What needs no right on the real directory: an in-memory directory, every entry of the old one bound into it.
-    """
-    os.makedirs(scratch, exist_ok=True)
-    system.mount("tmpfs", scratch, "tmpfs", _SAFE, "mode=755,size=1m")
-    with os.scandir(parent) as entries:
-        for entry in entries:
-            copy = os.path.join(scratch, entry.name)
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), copy)
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                os.mkdir(copy)
-            else:
-                os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o600))
-            system.bind(entry.path, copy)
-    os.mkdir(os.path.join(scratch, name), 0o755)
-    if parent == "/":
-        system.pivot_root(scratch)
-    else:
-        system.bind(scratch, parent)
+                mounting.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)

@@ -1,7 +1,7 @@
 """Where setup scripts of users run: a process kept apart as far as the machine lets, as the programs of jobs are.
 
-`Confinement` says what one installation may see and change; `python -m trainshed.runtimes.confinement` makes it so and
-becomes the installer. A process of its own, because a service with threads cannot make namespaces for a child.
+`Confinement` says what one installation may see and change; `main`, in a process of its own, makes it so and becomes the
+installer. A process of its own, because a service with threads cannot make namespaces for a child.
 """
 
 import os
@@ -15,6 +15,12 @@ import msgspec
 
 from trainshed.replica import program, protocol, sandbox, system, users, view
 
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+from trainshed.runtimes.confinement import main
+main()
+"""
 _FIRST_USER = 0x7FFE0000
 """The machine's user numbers of all installations: they see nothing of each other, and own no file."""
 _HOSTS = "/etc/hosts"
@@ -46,9 +52,9 @@ class Confinement:
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The command that runs `command` inside."""
-        document = msgspec.json.encode(self).decode()
-        module = ["-I", "-m", "trainshed.runtimes.confinement", document]
-        return [sys.executable, *module, *command]
+        told = (msgspec.json.encode(each).decode() for each in (sys.path, self))
+        # Nothing is looked up on the way: neither a user's own packages nor the working directory's.
+        return [sys.executable, "-I", "-S", "-c", _START, *told, *command]
 
     def environ(self, environ: dict[str, str], *, offline: bool) -> dict[str, str]:
         """The installer's variables as they are inside. Whoever needs no index is told no password of one."""
@@ -131,10 +137,6 @@ def _status_of(child: int) -> int:
 
 
 def main() -> None:
-    """`confinement DOCUMENT COMMAND...`."""
+    """With the arguments DOCUMENT COMMAND..."""
     found = msgspec.json.decode(sys.argv[1], type=Confinement)
     sys.exit(_run(found, sys.argv[2:]))
-
-
-if __name__ == "__main__":
-    main()

@@ -32,7 +32,7 @@ class Installation:
             # Most jobs need nothing but the base. They must not wait for an index, nor fail without one.
             self._at_once("--offline", tell=False)
         except InstallFailed:
-            self.progress("They need more than the runtime has; the package index is asked.")
+            self.progress("What the runtime has will not do; the package index is asked as well.")
             try:
                 self._by_wheels()
             except InstallFailed:

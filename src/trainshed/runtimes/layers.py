@@ -24,7 +24,7 @@ from trainshed.runtimes.stopping import Stop
 from trainshed.runtimes.template import write_template
 from trainshed.runtimes.trees import is_file, let_read, remove_tree
 
-_LAYOUT = "2"
+_LAYOUT = "3"
 _ROOM = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
@@ -92,7 +92,8 @@ class Layers:
             progress(f"Installing the job's packages: {uris}.")
             prefix = derive_prefix(draft, base, interpreter)
             ghosts = _raise_ghosts(base, prefix)
-            self._install(prefix, base, interpreter, _Given(tuple(packages), progress, stop))
+            given = _Given(tuple(packages), lambda line: progress(_named(line, packages)), stop)
+            self._install(prefix, base, interpreter, given)
             _lay_ghosts(prefix)
             take_scripts(prefix)
             write_template(prefix, final)
@@ -106,7 +107,7 @@ class Layers:
             with held(base.root):
                 self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
         except InstallFailed as failure:
-            said = f"The installer's last lines:\n{_readable(failure, packages)}"
+            said = f"The installer's last lines:\n{_named(str(failure), packages)}"
             if failure.is_machine_trouble:
                 raise BuildFailed(
                     f"The packages {uris} could not be installed because of this machine or its network. {said}"
@@ -160,9 +161,8 @@ class Layers:
             remove_tree(room)
 
 
-def _readable(failure: InstallFailed, packages: Sequence[Package]) -> str:
+def _named(text: str, packages: Sequence[Package]) -> str:
     """The installer's words, with the packages' own names instead of where they lie in the cache."""
-    text = str(failure)
     for package in packages:
         for place in (package.path.as_uri(), str(package.path)):
             text = text.replace(place, package.uri)

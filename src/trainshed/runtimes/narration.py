@@ -36,7 +36,8 @@ class Narration:
         elif line.startswith(_ENDS):
             self._downloading.pop(line.removeprefix(_ENDS).strip(), None)
         self._last = line.strip()
-        self._tell(self._last)
+        # One space is how uv ends what it began; more of them are somebody's layout.
+        self._tell(line.removeprefix(" "))
 
     def silence(self) -> None:
         """The installer said nothing for another `BEAT`."""

@@ -70,10 +70,9 @@ def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    lines = [str(base.site)]
-    # A directory named in a path file is not searched for path files: take the base's lines over.
-    for path in sorted(base.site.glob("*.pth")):
-        lines += path.read_text().splitlines()
+    # A directory named in a path file is not searched for path files. Their lines have to be run for the directory that
+    # they lie in: those of namespace packages look there for what is theirs.
+    lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix
 

@@ -8,7 +8,6 @@ from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.paths import parse_gs_uri
-from trainshed.buckets.process import ACCESS_LOG
 from trainshed.core.resume.traffic import Access
 
 
@@ -79,6 +78,9 @@ class BucketHistory:
 
     def __init__(self, root: Path, door: BucketDoor) -> None:
         """`root`: the buckets' directory, as the bucket process was given it."""
+        # Not at the top: who only needs a door does without all that a server takes.
+        from trainshed.buckets.process import ACCESS_LOG
+
         self._path = state_directory(root) / ACCESS_LOG
         self._door = door
 

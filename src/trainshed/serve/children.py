@@ -39,14 +39,14 @@ class ForkedBuckets:
         self._reports = os.fdopen(our_reports)
 
     def serve(self, setup: BucketSetup) -> BucketSetup:
-        """Let it serve; returns the setup with the TCP port it got. Raises OSError if it cannot."""
+        """Let it serve; returns the setup with the TCP port it got, 0 = none was asked for. Raises OSError if it cannot."""
         with self._orders as orders:
             orders.write(setup.encode())
         with self._reports as reports:
             line = reports.readline()
         if not line:
             raise OSError(f"the bucket process could not start on {setup.host}:{setup.port}")
-        return replace(setup, port=int(json.loads(line)["port"]))
+        return replace(setup, port=int(json.loads(line)["port"] or 0))
 
     def dismiss(self) -> None:
         """It is not needed: the service does not start. Waits for its end."""
@@ -106,7 +106,7 @@ class BucketKeeper:
                 return
             log.warning("the bucket process ended with status %s; starting it again", status)
             await asyncio.sleep(RESTART_DELAY)
-            self._pid = await asyncio.to_thread(_spawn, self._setup)
+            self._pid = await asyncio.to_thread(spawn_buckets, self._setup)
             if self._closing:
                 self._signal(signal.SIGTERM)
 
@@ -125,7 +125,7 @@ def _wait(pid: int) -> int:
         return 0
 
 
-def _spawn(setup: BucketSetup) -> int:
+def spawn_buckets(setup: BucketSetup) -> int:
     """Start a bucket process as a new interpreter: this process has threads by now."""
     command = [
         # Without the working directory on the import path: a file there is no library.

@@ -66,8 +66,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 def _disks(settings: Settings) -> Iterator[Finding]:
     for about, path in (("data directory", settings.data), ("cache", settings.cache)):
-        place = next(parent for parent in (path, *path.parents) if parent.exists())
-        if not os.access(place, os.W_OK):
+        place = _nearest(path)
+        if not (place.is_dir() and os.access(place, os.W_OK)):
             option = "--data" if path is settings.data else "$TRAINSHED_CACHE"
             yield Finding(
                 about, "bad", f"{path} cannot be written.", f"Choose another one by {option}."
@@ -81,13 +81,18 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             yield Finding(about, "good", told)
 
 
+def _nearest(path: Path) -> Path:
+    """The path, or the nearest above it that is there."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
 async def _engine(settings: Settings) -> list[Finding]:
     """What the local engine finds out when it starts, on the file system that slots would lie on."""
     from trainshed.engines.local.engine import LocalEngine
     from trainshed.engines.port import LevelUnavailable
 
-    place = next(parent for parent in (settings.data, *settings.data.parents) if parent.exists())
-    beside = place if os.access(place, os.W_OK) else None
+    place = _nearest(settings.data)
+    beside = place if place.is_dir() and os.access(place, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".trainshed-doctor-", dir=beside) as name:
         engine = LocalEngine(Path(name), level=settings.isolation, processes=settings.max_processes)
         try:
@@ -103,7 +108,10 @@ async def _engine(settings: Settings) -> list[Finding]:
 async def _promises(engine: "LocalEngine") -> AsyncIterator[Finding]:
     can = engine.capabilities()
     told = f"{can.isolation}: {_LEVELS[can.isolation]}"
-    better = [f"Not {level}: {why}." for level, why in can.not_stronger]
+    reasons: dict[str, list[str]] = {}
+    for level, why in can.not_stronger:
+        reasons.setdefault(why, []).append(level)
+    better = [f"Not {' or '.join(levels)}: {why}." for why, levels in reasons.items()]
     weak = can.isolation in ("root", "session")
     yield Finding("isolation", "less" if weak else "good", told, " ".join(better))
     if can.memory_limit == "kernel":

@@ -1,47 +1,18 @@
-"""A replica's own endpoint: it says whose a connection is, and stands in for Google's storage hosts (SPEC §3, Storage)."""
+"""A replica's own endpoint: it says whose a connection is (SPEC §3, Storage)."""
 
-import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE, Place
+from tests.contract.replica.relays import IDENTITY, Behind, running
 from trainshed.replica import protocol, relay
-from trainshed.serve import interception
-
-IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
-NOW = 1_760_000_000.0
-HOST = "storage.googleapis.com"
-
-
-class Behind:
-    """What stands for the bucket process: a Unix socket that answers connections with what they said."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self.server = socket.socket(socket.AF_UNIX)
-        self.server.bind(self.path)
-        self.server.listen(16)
-        self.server.settimeout(PATIENCE)
-
-    def accept(self) -> tuple[bytes, socket.socket]:
-        """The next connection, and the line that it begins with."""
-        connection, _ = self.server.accept()
-        connection.settimeout(PATIENCE)
-        line = b""
-        while not line.endswith(b"\n"):
-            byte = connection.recv(1)
-            assert byte, line
-            line += byte
-        return line, connection
 
 
 @pytest.fixture
@@ -49,55 +20,6 @@ def behind(tmp_path: Path) -> Iterator[Behind]:
     made = Behind(tmp_path / "behind")
     yield made
     made.server.close()
-
-
-@dataclass
-class Secure:
-    """A relay with a port for TLS, and how a program trusts it."""
-
-    port: int
-    secure_port: int
-    trust: ssl.SSLContext
-
-    def client(self, host: str = HOST) -> ssl.SSLSocket:
-        raw = socket.create_connection(("127.0.0.1", self.secure_port), timeout=PATIENCE)
-        return self.trust.wrap_socket(raw, server_hostname=host)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> interception.Interception:
-    return interception.prepare(tmp_path_factory.mktemp("service"), NOW, {})
-
-
-@pytest.fixture
-def secure(behind: Behind, files: interception.Interception) -> Iterator[Secure]:
-    yield from _running(behind, files, str(files.certificate))
-
-
-def _running(
-    behind: Behind, files: interception.Interception, certificate: str
-) -> Iterator[Secure]:
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from trainshed.replica import relay\n"
-        "doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)\n"
-        "print(*(door.getsockname()[1] for door in doors), flush=True)\n"
-        "relay.Relay(doors[0], sys.argv[2], sys.argv[3].encode() + b'\\n', doors[1], sys.argv[4]).run()"
-    )
-    source = str(Path(relay.__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, source, behind.path, IDENTITY.decode(), certificate],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        plain, over_tls = map(int, process.stdout.readline().split())
-        trust = ssl.create_default_context(cafile=str(files.trust))
-        yield Secure(plain, over_tls, trust)
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)
 
 
 PRINTS = """
@@ -179,96 +101,45 @@ def test_a_program_cannot_look_into_its_relay(place: Place, behind: Behind) -> N
     assert place.texts() == ["1"] + ["PermissionError"] * 5
 
 
-def test_googles_storage_hosts_are_answered_over_tls(secure: Secure, behind: Behind) -> None:
-    for host in (HOST, "www.googleapis.com", f"bucket.{HOST}"):
-        with secure.client(host) as client:
-            line, connection = behind.accept()
-            assert json.loads(line) == {**json.loads(IDENTITY), "scheme": "https"}
-            with connection:
-                client.sendall(b"GET / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n")
-                assert connection.recv(1000) == b"GET / HTTP/1.1\r\n\r\n"
-                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                connection.shutdown(socket.SHUT_WR)
-                assert client.recv(1000) == b"HTTP/1.1 200 OK\r\n\r\n"
-                assert client.recv(1000) == b""
-
-
-def test_nobody_else_is_impersonated(secure: Secure) -> None:
-    with pytest.raises(ssl.SSLCertVerificationError):
-        secure.client("example.com")
-
-
-def test_the_plain_port_is_served_beside_it(secure: Secure, behind: Behind) -> None:
-    with socket.create_connection(("127.0.0.1", secure.port), timeout=PATIENCE) as client:
+def test_what_a_program_says_is_passed_on_as_it_is(behind: Behind) -> None:
+    """Only who speaks over TLS is mended."""
+    said = b"GET / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n"
+    with (
+        running(behind.path) as relaying,
+        socket.create_connection(("127.0.0.1", relaying.port), timeout=PATIENCE) as client,
+    ):
         line, connection = behind.accept()
         assert line == IDENTITY + b"\n"
         with connection:
-            client.sendall(NOTHING_PUT_RIGHT)
-            assert connection.recv(1000) == NOTHING_PUT_RIGHT
+            client.sendall(said)
+            assert connection.recv(1000) == said
 
 
-NOTHING_PUT_RIGHT = b"GET / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n"
-"""Only who speaks over TLS is mended."""
-
-
-def test_much_is_passed_on_both_ways_at_once_whoever_is_slow(
-    secure: Secure, behind: Behind
-) -> None:
+def test_much_is_passed_on_both_ways_at_once_whoever_is_slow(behind: Behind) -> None:
     data = os.urandom(3 << 20)
-    head = b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(data)
 
     def echo() -> None:
         _, connection = behind.accept()
         with connection:
-            got = b""
-            while len(got) < len(head) + len(data):
-                got += connection.recv(1 << 16)
-            connection.sendall(got)
+            while block := connection.recv(1 << 16):
+                connection.sendall(block)
 
-    answering = threading.Thread(target=echo)
-    answering.start()
-    with secure.client() as client:
-        client.sendall(head + data)
-        answered = b""
-        # The other side has written all it has, and hung up, long before this is read.
-        answering.join(PATIENCE)
-        while block := client.recv(1 << 16):
-            answered += block
-    assert answered == head + data
-
-
-def test_who_does_not_trust_it_or_speaks_something_else_harms_nobody(
-    secure: Secure, behind: Behind
-) -> None:
-    stranger = ssl.create_default_context()
     with (
-        socket.create_connection(("127.0.0.1", secure.secure_port), timeout=PATIENCE) as raw,
-        pytest.raises(ssl.SSLCertVerificationError),
+        running(behind.path) as relaying,
+        socket.create_connection(("127.0.0.1", relaying.port), timeout=PATIENCE) as client,
     ):
-        stranger.wrap_socket(raw, server_hostname=HOST)
-    behind.accept()[1].close()
-    with socket.create_connection(("127.0.0.1", secure.secure_port), timeout=PATIENCE) as raw:
-        raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        behind.accept()[1].close()
-    with secure.client() as client:
-        _, connection = behind.accept()
-        with connection:
-            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert connection.recv(100)
-
-
-def test_without_the_certificate_the_plain_port_is_served_all_the_same(
-    behind: Behind, files: interception.Interception, tmp_path: Path
-) -> None:
-    running = _running(behind, files, str(tmp_path / "gone.pem"))
-    secure = next(running)
-    try:
-        with pytest.raises((ConnectionError, ssl.SSLError)):
-            secure.client()
-        with socket.create_connection(("127.0.0.1", secure.port), timeout=PATIENCE):
-            assert behind.accept()[0] == IDENTITY + b"\n"
-    finally:
-        next(running, None)
+        answering = threading.Thread(target=echo)
+        answering.start()
+        saying = threading.Thread(target=client.sendall, args=(data,))
+        saying.start()
+        answered = b""
+        while len(answered) < len(data):
+            answered += client.recv(1 << 16)
+        saying.join(PATIENCE)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
+        answering.join(PATIENCE)
+    assert answered == data
 
 
 def test_an_endpoint_that_gets_one_port_only_gives_it_free_again(behind: Behind) -> None:

@@ -1,9 +1,6 @@
 """Setup scripts of users run apart from the service and from other jobs (SPEC §3, DESIGN §3.9)."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import pytest
 
 from tests.contract.runtimes.conftest import Workshop, sdist
 from trainshed.replica import sandbox
-from trainshed.runtimes.confinement import Confinement
 from trainshed.runtimes.port import PackageFailed
 
 _PRYING = """
@@ -110,18 +106,6 @@ def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> No
     assert planted.is_symlink()
     assert not (layer / "scripts" / "stolen").exists()
     assert Path("/etc").stat().st_mode == mode
-
-
-def test_a_level_that_is_demanded_and_does_not_work_is_no_level_below(tmp_path: Path) -> None:
-    """SPEC §3: refused instead of silently weakened."""
-    impossible = "user" if os.geteuid() == 0 else "own-user"
-    confinement = Confinement(str(tmp_path), (), (), (), (impossible,))
-    confinement.prepare()
-    command = confinement.command([sys.executable, "-c", "print('ran')"])
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert answer.returncode == 1
-    assert "ran" not in answer.stdout
-    assert "cannot be installed apart" in answer.stderr
 
 
 def test_a_package_that_cannot_be_built_says_why(workshop: Workshop) -> None:

@@ -1,13 +1,17 @@
 """A job's packages on top of the base: only the difference, in order, errors that name them (SPEC §3, §4)."""
 
 import asyncio
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
+from trainshed.runtimes.prefix import base_of, derive_prefix, make_prefix
+from trainshed.runtimes.sheet import format_minor
 
 _SETUP = (
     "from setuptools import setup, find_packages\n"
@@ -153,3 +157,26 @@ def test_no_layer_changes_the_base(workshop: Workshop) -> None:
     for metadata in site.glob("*.dist-info"):
         assert (metadata / "METADATA").is_file()
         assert (metadata / "RECORD").stat().st_size > 0
+
+
+def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
+    """SPEC §4: old packages in namespaces, google-cloud ones say, have path files that look for what lies beside them."""
+    interpreters = Interpreters(tmp_path / "interpreters.json")
+    for minor in interpreters.found():
+        interpreter = interpreters.get(minor)
+        assert interpreter is not None
+        place = tmp_path / format_minor(minor)
+        base = make_prefix(place / "base", interpreter)
+        (base.site / "spaced" / "part").mkdir(parents=True)
+        (base.site / "spaced" / "part" / "__init__.py").write_text("VALUE = 42\n")
+        (base.site / "spaced-nspkg.pth").write_text(
+            "import os, sys, types; m = sys.modules.setdefault('spaced', types.ModuleType('spaced')); "
+            "m.__path__ = [os.path.join(sys._getframe(1).f_locals['sitedir'], 'spaced')]\n"
+        )
+        layer = derive_prefix(place / "layer", base, interpreter)
+        code = "import spaced.part, sys; print(spaced.part.VALUE, *sys.path[-2:])"
+        done = subprocess.run(
+            [layer.executable, "-c", code], capture_output=True, text=True, env={}, check=False
+        )
+        assert (done.stdout, done.stderr) == (f"42 {layer.site} {base.site}\n", ""), minor
+        assert base_of(layer.root) == base.root

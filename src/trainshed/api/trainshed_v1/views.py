@@ -35,7 +35,9 @@ from trainshed.store.logs.lines import LogLine
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
-    JobState.PREPARING: frozenset({"waiting", "admitted", "attempt", "preparing", "launching"}),
+    JobState.PREPARING: frozenset(
+        {"waiting", "admitted", "attempt", "preparing", "building", "launching"}
+    ),
 }
 """Kinds of timeline entries that say what a job in this state waits for."""
 

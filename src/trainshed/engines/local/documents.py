@@ -7,6 +7,8 @@ from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.local import environs
+from trainshed.engines.local.devices import Device
+from trainshed.engines.local.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
 from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol, socket_calls, users
@@ -28,7 +30,7 @@ class Host:
 
     `level`: sandbox level (`protocol.LEVEL_*`). `memory_base`, `cpu_base`, `pids_base`: control group directories ("" =
     none). `memory_bytes`: what all replicas share. `identity`: tells this service from others on the machine.
-    `gpus`: it has some, so that each replica is told which are its own.
+    `gpus`: those that it has; each replica is told which are its own. `driver`: what their driver is made of.
     """
 
     level: str
@@ -36,8 +38,9 @@ class Host:
     cpu_base: str
     memory_bytes: int
     identity: str
-    gpus: bool = False
+    gpus: tuple[Device, ...] = ()
     pids_base: str = ""
+    driver: Driver = NO_DRIVER
 
     @property
     def namespaced(self) -> bool:
@@ -56,7 +59,7 @@ class Ground:
 
     hidden: tuple[str, ...] = ()
     read_only: tuple[Path, ...] = ()
-    visible: tuple[Path, ...] = ()
+    visible: tuple[str, ...] = ()
     storage_socket: str = ""
     certificate: str = ""
     trust: str = ""
@@ -82,15 +85,19 @@ def launch_document(
     storage_port = slot.port + 1
     image = plan.image
     intercepts = _intercepts(plan, host, ground)
-    mounts = [(str(path), str(path), True) for path in ground.visible]
+    mounts = [(path, path, True) for path in ground.visible]
     if intercepts and image is not None:
         mounts.append((ground.trust, environs.IMAGE_TRUST, True))
+    edits = device_edits(
+        slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
+    )
+    mounts += edits.mounts
     template = (plan.python_template,) if host.namespaced and plan.python_template else ()
     read_only = [*ground.read_only, *map(Path, (*plan.read_only, *template))]
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         argv=list(plan.argv),
-        environ=_environ(plan, slot, host, ground, directory / protocol.FILES),
+        environ=_environ(plan, slot, host, ground, edits, directory / protocol.FILES),
         logs=str(logs),
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
@@ -109,6 +116,8 @@ def launch_document(
         covered=COVERED,
         read_only=outermost(read_only),
         mounts=tuple(mounts),
+        devices=edits.devices,
+        gpus=edits.gpus,
         buckets=plan.buckets if host.namespaced else (),
         users=(slot.users, users.COUNT) if slot.users else (),
         image=image.directory if image else "",
@@ -146,7 +155,7 @@ def _intercepts(plan: LaunchPlan, host: Host, ground: Ground) -> bool:
 
 
 def _environ(
-    plan: LaunchPlan, slot: Slot, host: Host, ground: Ground, files: Path
+    plan: LaunchPlan, slot: Slot, host: Host, ground: Ground, edits: DeviceEdits, files: Path
 ) -> dict[str, str]:
     endpoint = f"{slot.address}:{slot.port + 1}"
     given = environs.ambient(ground.ambient or {})
@@ -156,13 +165,20 @@ def _environ(
     if _intercepts(plan, host, ground):
         ours += _INTERCEPTED
         given |= environs.trust(environs.IMAGE_TRUST if plan.image else ground.trust)
-    return (
+    environ = (
         given
         | environs.past_proxies(given, ours)
         | dict(plan.environ)
         | environs.of_slot(plan, slot, files, namespaced=host.namespaced)
-        | environs.devices(slot, gpus=host.gpus)
+        | edits.environ
     )
+    for name, parts in (
+        ("LD_LIBRARY_PATH", (*edits.library_path, environ.get("LD_LIBRARY_PATH", ""))),
+        ("PATH", (environ["PATH"], *edits.path)),
+    ):
+        if joined := ":".join(filter(None, parts)):
+            environ[name] = joined
+    return environ
 
 
 def hosts_text(

@@ -21,6 +21,7 @@ from trainshed.engines.local.documents import (
     launch_document,
     outermost,
 )
+from trainshed.engines.local.driver import NO_DRIVER, find_driver
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
@@ -114,9 +115,11 @@ class LocalEngine:
                 ]
             ),
             read_only=tuple(path.resolve() for path in read_only),
-            visible=(
-                *(path.resolve() for path in visible),
-                *(Path(path) for path in environs.places(ambient) if Path(path).exists()),
+            visible=outermost(
+                [
+                    *(path.resolve() for path in visible),
+                    *(Path(path) for path in environs.places(ambient) if Path(path).exists()),
+                ]
             ),
             storage_socket=str(storage_socket.resolve()) if storage_socket else "",
             certificate=str(certificate or ""),
@@ -361,6 +364,7 @@ class LocalEngine:
         """Find out what this machine has."""
         memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
         devices = await asyncio.to_thread(self._devices.find)
+        driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
         whole = machine.node(memory_base)
         shares = machine.share(devices, self._node_count)
         host = Host(
@@ -369,8 +373,9 @@ class LocalEngine:
             cpu_base,
             whole.memory_bytes,
             self._identity,
-            bool(devices),
+            devices,
             pids_base,
+            driver,
         )
         self._capacity = machine.split(whole, shares, self._declared)
         self._nodes.begin(shares)

@@ -134,13 +134,3 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
         # /var/hypertune cannot be shown to one replica alone here.
         environ[METRIC_FILE] = str(files / program.HYPERTUNE / reports.FILE)
     return environ
-
-
-def devices(slot: Slot, *, gpus: bool) -> dict[str, str]:
-    """Which GPUs a program sees: the replica's own, none where it has none (SPEC §2, Capacity modes; §3)."""
-    if slot.devices is None and not gpus:
-        return {}
-    seen = slot.devices or ""
-    environ = {"CUDA_VISIBLE_DEVICES": seen, "NVIDIA_VISIBLE_DEVICES": seen}
-    # Ours are numbered so; CUDA's own order would begin with the fastest.
-    return environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if seen else environ

@@ -5,14 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import (
-    Capabilities,
-    EngineEvent,
-    Fault,
-    Node,
-    Slot,
-    SlotRequest,
-)
+from trainshed.engines.port import Capabilities, EngineEvent, Fault, Node, Slot, SlotRequest
 from trainshed.engines.sim.world import World
 
 

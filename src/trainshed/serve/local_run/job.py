@@ -6,7 +6,7 @@ from typing import Any
 
 from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.machines import machine_types
-from trainshed.core.errors import InvalidRequest
+from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
@@ -100,12 +100,7 @@ def specified(
     try:
         spec = parse_custom_job(public, region=place.region, runtimes=runtimes).spec
     except InvalidRequest as invalid:
-        told = [
-            f"{_option(each.field)}: {each.description}"
-            for each in invalid.violations
-            # What is wrong about a command follows from an image that is refused.
-            if not (each.field.endswith(".command") and len(invalid.violations) > 1)
-        ]
+        told = [f"{_option(each.field)}: {_described(each)}" for each in invalid.violations]
         raise NotRun("\n".join(told)) from None
     pool = spec.pools[0]
     _check_secrets(pool.program.env, wish.secrets)
@@ -164,6 +159,14 @@ def _check_secrets(env: Iterable[tuple[str, str]], given: Mapping[SecretRef, str
     ]
     if missing:
         raise NotRun("\n".join(missing))
+
+
+def _described(violation: Violation) -> str:
+    if violation.field.endswith(".command"):
+        return (
+            "A runtime runs nothing by itself, as an image may; give --script or --python-module."
+        )
+    return violation.description
 
 
 def _option(field: str) -> str:

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trainshed.runtimes.port import PackageSource
 from trainshed.serve.local_run import requirements
@@ -160,7 +160,9 @@ def _title(directory: Path) -> tuple[str, str]:
     try:
         if (file := directory / "pyproject.toml").is_file():
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-            project = table.get("project") or table.get("tool", {}).get("poetry") or {}
+            project: dict[str, Any] = (
+                table.get("project") or table.get("tool", {}).get("poetry") or {}
+            )
             found |= {key: text for key, text in project.items() if isinstance(text, str)}
         if (file := directory / "setup.cfg").is_file():
             parser = configparser.ConfigParser(interpolation=None)

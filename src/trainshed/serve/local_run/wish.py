@@ -1,5 +1,6 @@
 """What a local run is asked for, checked as far as that takes no more than a look at the disk."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -61,7 +62,7 @@ def _faults(wish: Wish, private: tuple[Path, ...]) -> list[str]:
             f"--local-package-path: {directory} holds more than a program. Put the program into a directory of its own and name "
             "that, or run this there."
         )
-    if wish.script and not _inside(directory, wish.script).is_file():
+    if wish.script and not (directory / wish.script).is_file():
         faults.append(f"--script: there is no file {wish.script} in {directory}.")
     if wish.module and not _is_module(directory, wish.module):
         faults.append(
@@ -71,7 +72,7 @@ def _faults(wish: Wish, private: tuple[Path, ...]) -> list[str]:
     faults += [
         f"--extra-dirs: there is no directory {name} in {directory}."
         for name in wish.extra_dirs
-        if not _inside(directory, name).is_dir()
+        if not (directory / name).is_dir()
     ]
     faults += [
         f"--{option}: {name} leads out of {directory}; name what lies in it."
@@ -86,10 +87,6 @@ def _faults(wish: Wish, private: tuple[Path, ...]) -> list[str]:
     ]
 
 
-def _inside(directory: Path, name: str) -> Path:
-    return directory / name
-
-
 def _is_module(directory: Path, module: str) -> bool:
     # A project may keep its packages in src/, and build tools map more than that.
     places = (directory, directory / "src")
@@ -102,8 +99,14 @@ def _is_module(directory: Path, module: str) -> bool:
 
 
 def is_project(directory: Path) -> bool:
-    """Whether it says itself how it is installed."""
-    return any((directory / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    """Whether it says itself how it is installed; a `pyproject.toml` may be there for other tools alone."""
+    if (directory / "setup.py").is_file():
+        return True
+    try:
+        table = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool({"project", "build-system"} & table.keys())
 
 
 def read_env(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

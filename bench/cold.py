@@ -1,0 +1,266 @@
+"""The first job of a runtime and the same job again, against a fresh virtual environment and against `podman run`.
+
+`python -m bench.cold` prints the rows. Both sides build from uv's downloads of the same cache, which an unmeasured round
+fills first, so that no network is measured. A cold round of ours begins with an empty cache of runtimes.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.running import Service, environment, running
+
+from bench import measures
+from bench.measures import STAMP, Connection, Row, median
+from trainshed.runtimes.trees import remove_tree
+
+ADDED = 20.0
+"""Milliseconds that a job which ran before may add to the start of its own interpreter."""
+FORGIVEN = 2
+"""Warm rounds at the start whose times do not count."""
+_IMAGE = "trainshed-bench-cold"
+_SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'], install_requires=['six'])"
+_RUNS = f"{STAMP}\nimport os, sys; print('runs', os.path.realpath(sys.executable), flush=True)"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`cache`: of the runtimes of this round; `downloads`: uv's, shared by all; `package`: the job's own."""
+
+    directory: Path
+    downloads: Path
+
+    @property
+    def package(self) -> Path:
+        return self.directory / "pkg-1.0.tar.gz"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return environment(self.directory) | {"UV_CACHE_DIR": str(self.downloads)}
+
+
+def measure(rounds: int) -> list[Row]:
+    """`rounds` of the warm rows; a few of the cold ones, each of which takes half a minute."""
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        place = Place(Path(directory), Path(directory, "downloads"))
+        place.package.write_bytes(source_package(_RUNS, _SETUP))
+        with _uv_downloads_in(place.downloads):
+            return _rows(place, rounds)
+
+
+def _rows(place: Place, rounds: int) -> list[Row]:
+    content = _warm_up(place)
+    ours: list[float] = []
+    venv: list[float] = []
+    for number in range(max(2, rounds // 10)):
+        venv.append(fresh_environment(place, place.directory / "venv", content))
+        with _service(place, f"cold-{number}") as service:
+            ours.append(_first_line(service, place)[0])
+    rows = [_row("cold: first job of a runtime → first line, p50", ours, venv)]
+    with _service(place, "warm") as service:
+        _, interpreter = _first_line(service, place)
+        uri = upload(service, "pkg-1.0.tar.gz", place.package.read_bytes())
+        connection = Connection(service)
+        python = str(place.directory / "venv" / "bin" / "python")
+        again, own, bare = (
+            values[FORGIVEN:]
+            for values in measures.interleaved(
+                rounds + FORGIVEN,
+                lambda: _submitted(connection, uri)[0],
+                lambda: measures.bare_first_line(interpreter),
+                lambda: measures.bare_first_line(python),
+            )
+        )
+        rows.append(
+            _row(
+                "warm: the same job again → first line, against the environment's own Python, p50",
+                again,
+                bare,
+            )
+        )
+        added = median(again) - median(own)
+        rows.append(
+            Row(
+                "warm: what the same job again adds to its interpreter's start, p50",
+                f"{added:.1f} ms",
+                f"{median(own):.1f} ms",
+                None,
+                f"≤ {ADDED:g} ms",
+                added <= ADDED,
+            )
+        )
+        if (podman := container_tool(place)) is None:
+            print("NOTE: podman does not run here; its row is SKIPPED.", file=sys.stderr)
+            return rows
+        try:
+            again, contained = measures.interleaved(
+                max(3, rounds // 3),
+                lambda: _submitted(connection, uri)[0],
+                lambda: contained_first_line(podman),
+            )
+        finally:
+            podman.run("rmi", "--force", _IMAGE)
+        rows.append(
+            _row(
+                "warm: the same job again → first line, against `podman run` of an image, p50",
+                again,
+                contained,
+            )
+        )
+    return rows
+
+
+def _row(name: str, values: list[float], floor: list[float]) -> Row:
+    return Row(
+        name,
+        f"{median(values):.1f} ms",
+        f"{median(floor):.1f} ms",
+        median(values) / median(floor),
+    )
+
+
+@contextlib.contextmanager
+def _service(place: Place, name: str) -> Generator[Service]:
+    """A service with an empty cache of runtimes of its own."""
+    cache = place.directory / name / "cache"
+    config = place.directory / f"{name}.toml"
+    config.write_text(f'cache = "{cache}"\n')
+    try:
+        with running(place.directory / name / "data", "--config", str(config)) as service:
+            yield service
+    finally:
+        remove_tree(cache)
+
+
+@contextlib.contextmanager
+def _uv_downloads_in(directory: Path) -> Generator[None]:
+    """Services inherit it, and so does the uv of the fresh environment."""
+    before = os.environ.get("UV_CACHE_DIR")
+    os.environ["UV_CACHE_DIR"] = str(directory)
+    try:
+        yield
+    finally:
+        os.environ.pop("UV_CACHE_DIR")
+        if before is not None:
+            os.environ["UV_CACHE_DIR"] = before
+
+
+def _warm_up(place: Place) -> list[str]:
+    """Download everything once; what the runtime of the job holds, as requirements."""
+    with _service(place, "download") as service:
+        _first_line(service, place)
+        (content,) = (place.directory / "download" / "cache").glob("environments/*/content.txt")
+        return content.read_text().split()
+
+
+def _first_line(service: Service, place: Place) -> tuple[float, str]:
+    """From submit to the first statement of a job with a package, and the interpreter that it ran in."""
+    uri = upload(service, "pkg-1.0.tar.gz", place.package.read_bytes())
+    return _submitted(Connection(service), uri)
+
+
+def _submitted(connection: Connection, uri: str) -> tuple[float, str]:
+    begun = time.time_ns()
+    job = connection.submit(package_job(uri))
+    stamp, interpreter = 0, ""
+    for message in connection.messages(job):
+        if message.isdigit():
+            stamp = int(message)
+        elif message.startswith("runs "):
+            interpreter = message.split()[1]
+    if not stamp:
+        raise RuntimeError(f"{job} wrote no line; its log says why")
+    return (stamp - begun) / 1e6, interpreter
+
+
+def fresh_environment(place: Place, directory: Path, content: list[str]) -> float:
+    """From nothing to the first statement: a virtual environment, the same packages in it, the program."""
+    shutil.rmtree(directory, ignore_errors=True)
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    python = str(directory / "bin" / "python")
+    installed = [*(line for line in content if not line.startswith("pip==")), str(place.package)]
+    begun = time.time_ns()
+    for command in (
+        [uv, "venv", "--quiet", "--python", sys.executable, str(directory)],
+        [uv, "pip", "install", "--quiet", "--python", python, *installed],
+    ):
+        subprocess.run(command, env=place.variables, check=True)
+    process = subprocess.run(
+        [python, "-m", "trainer.task"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return (int(process.stdout.split()[0]) - begun) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Podman:
+    """A podman that runs here, with the options and variables that it takes."""
+
+    options: tuple[str, ...]
+    variables: dict[str, str]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["podman", *self.options, *arguments],
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+
+def container_tool(place: Place) -> Podman | None:
+    """podman with an image made here of a shell and `date`; None if none can be made or run."""
+    if shutil.which("podman") is None:
+        return None
+    settings = place.directory / "containers.conf"
+    # Where the limits of this process may not be raised, podman's own defaults stop every start.
+    settings.write_text("[containers]\ndefault_ulimits=[]\n")
+    archive = _root_file_system(place.directory / "image")
+    for options in ((), ("--runtime", "runc")):
+        podman = Podman(options, os.environ | {"CONTAINERS_CONF": str(settings)})
+        if podman.run("import", str(archive), _IMAGE).returncode:
+            continue
+        if podman.run("run", "--rm", "--network", "host", _IMAGE, "/bin/date").returncode == 0:
+            return podman
+    return None
+
+
+def _root_file_system(directory: Path) -> Path:
+    """`date` with the libraries that it needs, as an archive."""
+    program = Path(shutil.which("date") or "/bin/date").resolve()
+    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+    needed = [word for word in listed.stdout.split() if word.startswith("/")]
+    for source, target in ((str(program), "/bin/date"), *((each, each) for each in needed)):
+        place = directory / target.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, place)
+    return Path(shutil.make_archive(str(directory), "tar", directory))
+
+
+def contained_first_line(podman: Podman) -> float:
+    """From spawn to the moment that a program in a container tells; with the host's network, as our jobs have it."""
+    begun = time.time_ns()
+    done = podman.run("run", "--rm", "--network", "host", _IMAGE, "/bin/date", "+%s%N")
+    return (int(done.stdout) - begun) / 1e6
+
+
+def main() -> int:
+    found = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
+    for one in found:
+        ratio = "" if one.ratio is None else f" {one.ratio:.2f}×"
+        held = "" if one.held is None else ("held" if one.held else "MISSED")
+        print(f"{one.name}: {one.value}, floor {one.floor}{ratio} {one.target} {held}")
+    return 1 if any(one.held is False for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""`trainshed local-run`: from options to the program's exit status."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trainshed.serve.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from trainshed.engines.local.zygotes import ZygoteHandle
+    from trainshed.serve.local_run.room import Room
+    from trainshed.serve.local_run.runner import Ended
+    from trainshed.serve.local_run.wish import Wish
+
+NOT_RUN = 125
+"""Our exit status where there is none of a program."""
+_INTERRUPTED = 130
+_PIPE = 141
+
+
+@click.command(
+    name="local-run",
+    short_help="Run one program as a replica would, without a service.",
+    epilog="Example: trainshed local-run --executor-image-uri pytorch --script train.py -- --epochs 3",
+)
+@click.option(
+    "--executor-image-uri",
+    "image",
+    default="",
+    metavar="URI",
+    help="Image that the program runs in: a prebuilt one, one of your own, or a runtime's name such as pytorch or tensorflow=2.11 [scikit-learn].",
+)
+@click.option(
+    "--script",
+    default="",
+    metavar="FILE",
+    help="What is run: a Python file, or else a Bash script.",
+)
+@click.option(
+    "--python-module",
+    "module",
+    default="",
+    metavar="MODULE",
+    help="Or a module, such as trainer.task.",
+)
+@click.option(
+    "--local-package-path",
+    "--work-dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Directory of the program; paths are relative to it [the current one].",
+)
+@click.option(
+    "--requirements",
+    multiple=True,
+    metavar="LIST",
+    help="What it needs besides requirements.txt or setup.py, with commas in between.",
+)
+@click.option(
+    "--extra-packages", multiple=True, metavar="LIST", help="Archives of packages to be installed."
+)
+@click.option(
+    "--extra-dirs",
+    multiple=True,
+    metavar="LIST",
+    help="Directories to be there besides that of the script or module.",
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of the program; may be given again. $(secret:NAME) in it is a secret.",
+)
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME=VARIABLE",
+    help="What $(secret:NAME) stands for: the value of that environment variable of this command.",
+)
+@click.option(
+    "--machine-type",
+    default="n1-standard-4",
+    show_default=True,
+    help="Whose memory limit and share of processors it gets.",
+)
+@click.option("--gpu", is_flag=True, help="It gets a GPU, if there is one.")
+@click.option(
+    "--base-output-dir",
+    "output",
+    default="",
+    metavar="gs://PATH",
+    help="Sets AIP_MODEL_DIR and the others, as a job's does.",
+)
+@click.option("--service-account", default="", help="As whom its credentials are.")
+@click.option("--project", help="Project that it belongs to [trainshed].")
+@click.option(
+    "--isolation",
+    help="own-user, root, user or session; refused if it cannot be had [the strongest].",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Data directory whose buckets it sees [~/.trainshed].",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    help="Where runtimes are built [~/.cache/trainshed].",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The TOML file that `up` is given.",
+)
+@click.option("--keep", is_flag=True, help="Keep its files, and say where they are.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
+def command(
+    *,
+    image: str,
+    script: str,
+    module: str,
+    directory: Path,
+    requirements: tuple[str, ...],
+    extra_packages: tuple[str, ...],
+    extra_dirs: tuple[str, ...],
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    machine_type: str,
+    gpu: bool,
+    output: str,
+    service_account: str,
+    project: str | None,
+    isolation: str | None,
+    data: Path | None,
+    cache: Path | None,
+    config: Path | None,
+    keep: bool,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run one program in the environment that a replica of a job would have: runtime or image, packages, variables, limits,
+    buckets, credentials. No service is needed, and nothing is stored.
+
+    Its output is ours, line by line. Ctrl-C asks it to stop, and once more kills it. The exit status is the program's, 128 and
+    the signal's number if it died of one, 125 if it could not be run.
+    """
+    from trainshed.serve.local_run.job import default_image
+    from trainshed.serve.local_run.wish import NotRun, Wish, check, read_env, read_secrets
+
+    if script and module:
+        raise click.UsageError("Give --script or --python-module, not both.")
+    try:
+        settings = load(
+            config, {"data": data, "cache": cache, "project": project, "isolation": isolation}
+        )
+        wish = Wish(
+            image=image or default_image(),
+            directory=directory.resolve(),
+            script=script.removeprefix("./"),
+            module=module,
+            arguments=arguments,
+            requirements=tuple(split_requirements(requirements)),
+            extra_packages=tuple(directory / name for name in _split(extra_packages)),
+            extra_dirs=tuple(name.rstrip("/") for name in _split(extra_dirs)),
+            env=read_env(env),
+            secrets=read_secrets(secrets, os.environ),
+            machine_type=machine_type,
+            gpu=gpu,
+            output=output,
+            service_account=service_account,
+            keep=keep,
+        )
+        check(wish, (Path.home().resolve(), Path("/"), Path("/tmp").resolve()))
+        status = _run(wish, settings)
+    except (NotRun, SettingsError) as failure:
+        _tell(f"Error: {failure}")
+        status = NOT_RUN
+    raise SystemExit(status)
+
+
+def split_requirements(texts: tuple[str, ...]) -> list[str]:
+    """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`."""
+    found: list[str] = []
+    for text in texts:
+        begun = False
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            if begun and (part[0] in "<>=!~" or found[-1].count("[") > found[-1].count("]")):
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+            begun = True
+    return found
+
+
+def _split(texts: tuple[str, ...]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def _run(wish: "Wish", settings: Settings) -> int:
+    """Its exit status. Raises NotRun."""
+    # What is kept for a while is the user's alone; programs get a mask of their own.
+    os.umask(0o077)
+    from trainshed.engines.local import zygotes
+    from trainshed.serve.local_run.room import Room
+    from trainshed.serve.local_run.wish import NotRun
+
+    try:
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        room = Room(settings.data)
+    except OSError as failure:
+        raise NotRun(
+            f"The data directory {settings.data} cannot be used: {failure.strerror}. Choose another one with --data or "
+            "$TRAINSHED_DATA."
+        ) from None
+    try:
+        return _run_in(room, wish, settings, zygotes.start())
+    finally:
+        # A second Ctrl-C while deleting: the caretaker goes on.
+        room.close()
+
+
+def _run_in(room: "Room", wish: "Wish", settings: Settings, zygote: "ZygoteHandle") -> int:
+    from trainshed.serve.local_run.storage import Storage
+
+    storage = Storage(settings)
+    from trainshed.engines.port import EngineUnavailable, LaunchRejected, LevelUnavailable
+    from trainshed.runtimes.port import BuildFailed, PackageFailed
+    from trainshed.serve.certificates import CertificatesUnusable
+    from trainshed.serve.local_run.runner import Means, start
+    from trainshed.serve.local_run.wish import NotRun
+
+    try:
+        ended = asyncio.run(start(wish, Means(settings, room, storage, zygote, _tell)))
+    except (
+        BuildFailed,
+        PackageFailed,
+        EngineUnavailable,
+        LaunchRejected,
+        LevelUnavailable,
+        CertificatesUnusable,
+    ) as failure:
+        raise NotRun(str(failure)) from failure
+    except BrokenPipeError:
+        # The interpreter would complain of it once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        _tell("Interrupted before the program began.")
+        return _INTERRUPTED
+    return _told(ended, wish)
+
+
+def _told(ended: "Ended", wish: "Wish") -> int:
+    """Say what the exit status alone does not."""
+    from trainshed.serve.local_run.runner import status_of
+
+    record, status = ended.record, status_of(ended.record)
+    if record.oom:
+        _tell(
+            f"The program ran out of memory and was killed: its limit is {ended.memory_limit / 2**30:.1f} GiB "
+            f"(machine type {wish.machine_type}, the setting memory_per_replica and what this machine has, whichever is least)."
+        )
+    elif record.child_oom:
+        _tell(
+            f"{record.child_oom} of the program's processes were killed because its memory limit of "
+            f"{ended.memory_limit / 2**30:.1f} GiB was reached."
+        )
+    elif record.signal is not None:
+        _tell(f"The program was ended by signal {record.signal}.")
+    if ended.kept:
+        _tell(f"Its files are kept in {ended.kept}")
+    return status
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)

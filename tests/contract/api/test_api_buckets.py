@@ -1,0 +1,60 @@
+"""What a job says of buckets, when it is created: those of other projects are not there, those elsewhere no directory."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import container, custom_job, ml_job, package
+
+pytestmark = pytest.mark.anyio
+
+
+def violations(answer: Any) -> dict[str, str]:
+    assert answer.status == 400, answer.body
+    found = answer.error["details"][0]["fieldViolations"]
+    return {each["field"]: each["description"] for each in found}
+
+
+async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
+    """SPEC §3: no access to other projects' buckets, said at create, for each field that names one."""
+    body = custom_job(
+        package(packageUris=["gs://bucket/a.tar.gz", "gs://theirs/a.tar.gz"]),
+        baseOutputDirectory={"outputUriPrefix": "gs://theirs/out"},
+    )
+    found = violations(await house.call("POST", f"{LOCATION}/customJobs", body))
+    assert sorted(found) == [
+        "job_spec.base_output_directory.output_uri_prefix",
+        "job_spec.worker_pool_specs[0].python_package_spec.package_uris[1]",
+    ]
+    for text in found.values():
+        assert "does not exist for the project 'p1': it belongs to another one" in text
+    theirs = LOCATION.replace("p1", "theirs")
+    assert (await house.call("POST", f"{theirs}/customJobs", body)).status == 200
+
+
+async def test_nor_is_it_for_jobs_of_the_older_api(house: House) -> None:
+    body = ml_job(packageUris=["gs://theirs/a.tar.gz"], jobDir="gs://theirs/dir")
+    found = violations(await house.call("POST", "/v1/projects/p1/jobs", body))
+    assert sorted(found) == ["job_dir", "package_uris[0]"]
+    assert "belongs to another" in found["job_dir"]
+    assert (await house.call("POST", "/v1/projects/theirs/jobs", body)).status == 200
+
+
+@pytest.mark.parametrize(
+    "where", [{"args": ["--data=/gcs/afar/train"]}, {"env": [{"name": "D", "value": "/gcs/afar"}]}]
+)
+async def test_a_directory_that_will_not_be_there_is_warned_of(
+    house: House, where: dict[str, Any]
+) -> None:
+    """A bucket in a store elsewhere is reached as gs:// alone; who names its directory is told before the job runs."""
+    answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(container(**where)))
+    uid = answer.json["name"].rpartition("/")[2]
+    told = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
+    assert "there is no such directory" in told and "gs://afar alone" in told
+    other = custom_job(container(args=["--data=/gcs/bucket/train"]))
+    uid = (
+        (await house.call("POST", f"{LOCATION}/customJobs", other)).json["name"].rpartition("/")[2]
+    )
+    quiet = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
+    assert "no such directory" not in quiet

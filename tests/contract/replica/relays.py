@@ -1,0 +1,93 @@
+"""Relays of a test's own, without a shim, and what stands behind them."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.contract.replica.conftest import PATIENCE
+from trainshed.replica import relay
+
+IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
+
+
+class Behind:
+    """What stands for the bucket process: a Unix socket that answers connections with what they said."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(self.path)
+        self.server.listen(16)
+        self.server.settimeout(PATIENCE)
+
+    def accept(self) -> tuple[bytes, socket.socket]:
+        """The next connection, and the line that it begins with."""
+        connection, _ = self.server.accept()
+        connection.settimeout(PATIENCE)
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = connection.recv(1)
+            assert byte, line
+            line += byte
+        return line, connection
+
+
+@dataclass(frozen=True)
+class Running:
+    """A relay process: its ports, one of them for TLS."""
+
+    port: int
+    secure_port: int
+
+
+_RELAYS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from trainshed.replica import outside, relay
+given = json.loads(sys.argv[2])
+doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)
+print(*(door.getsockname()[1] for door in doors), flush=True)
+hosts = {host: ('127.0.0.1', port) for host, port in given['hosts'].items()}
+out = outside.Outside(given['proxy'], given['trust'], hosts) if hosts else None
+secure = doors[1] if given['certificate'] else None
+line = given['identity'].encode() + b'\\n'
+relay.Relay(doors[0], given['target'], line, secure, given['certificate'], out=out).run()
+"""
+
+
+@contextmanager
+def running(
+    target: str,
+    certificate: Path | None = None,
+    *,
+    identity: bytes = IDENTITY,
+    hosts: Mapping[str, int] | None = None,
+    trust: Path | None = None,
+    proxy: str = "",
+) -> Generator[Running]:
+    """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed on."""
+    given = {
+        "target": target,
+        "identity": identity.decode(),
+        "certificate": str(certificate or ""),
+        "hosts": hosts or {},
+        "trust": str(trust or ""),
+        "proxy": proxy,
+    }
+    source = str(Path(relay.__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RELAYS, source, json.dumps(given)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield Running(*map(int, process.stdout.readline().split()))
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)

@@ -1,0 +1,297 @@
+"""What is none of ours goes on to Google's real hosts, here others on loopback (SPEC §3, Storage)."""
+
+import base64
+import gzip
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.contract.buckets_service import Service
+from tests.contract.replica.conftest import PATIENCE
+from tests.contract.replica.relays import running
+from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
+from trainshed.buckets.rules import BucketRules
+from trainshed.replica import targets
+from trainshed.serve import interception
+
+STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
+IDENTITY = json.dumps({"job_uid": "1", "project": "p1", "service_account": "a@p1"}).encode()
+DATA = bytes(range(256)) * 8192
+
+
+class Real:
+    """Google's hosts: they have one public bucket, and remember what they were asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        asked = self.asked
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                asked.append((self.command, self.path, headers, body))
+                known = self.path.startswith(("/public", "/oauth2/"))
+                content = DATA if known else b"really not here"
+                self.send_response(200 if known else 404)
+                if "chunked" in self.path:
+                    self.send_header("Transfer-Encoding", "chunked")
+                    content = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+                else:
+                    self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+
+            def __getattr__(self, name: str) -> object:
+                if name.startswith("do_"):
+                    return self.do
+                raise AttributeError(name)
+
+            def log_request(self, code: object = 0, size: object = 0) -> None:
+                pass  # It would write to standard error.
+
+        files = interception.prepare(directory, time.time(), {})
+        self.trust = files.trust
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(files.certificate)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class World:
+    """A bucket process with a relay before it and the real hosts beyond."""
+
+    def __init__(self, directory: Path) -> None:
+        self.service = Service(directory, BucketRules("p1"))
+        self.files = interception.prepare(directory, time.time(), {})
+        self.real = Real(directory / "google")
+        tokens = JobTokens.open(directory / KEY_FILE, time.time_ns)
+        self.claims = JobClaims(1, 1, "workerpool0-0", "p1", "a@p1")
+        self.token = tokens.mint(self.claims)[0]
+        self.identity_token = tokens.identity_token(self.claims, "https://elsewhere")
+
+    @contextmanager
+    def relay(self, port: int = 0, trust: Path | None = None, proxy: str = "") -> Generator["Api"]:
+        ports: dict[str, int] = dict.fromkeys((STORAGE, OTHER), port or self.real.port)
+        with running(
+            str(self.service.replicas),
+            self.files.certificate,
+            identity=IDENTITY,
+            hosts=ports,
+            trust=trust or self.real.trust,
+            proxy=proxy,
+        ) as relaying:
+            yield Api(relaying.secure_port, self.files.trust)
+
+
+class Connection(http.client.HTTPConnection):
+    """To one of Google's hosts, as a program thinks."""
+
+    def __init__(self, host: str, port: int, trust: Path) -> None:
+        super().__init__(host, timeout=PATIENCE)
+        self._there = ("127.0.0.1", port)
+        self._trust = trust
+
+    def connect(self) -> None:
+        raw = socket.create_connection(self._there, timeout=PATIENCE)
+        trust = ssl.create_default_context(cafile=str(self._trust))
+        self.sock = trust.wrap_socket(raw, server_hostname=self.host)
+
+
+class Api:
+    """Speaks to them, over one connection each."""
+
+    def __init__(self, port: int, trust: Path) -> None:
+        self._connections = {host: Connection(host, port, trust) for host in (STORAGE, OTHER)}
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterator[bytes] = b"",
+        *,
+        host: str = STORAGE,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        connection = self._connections[host]
+        chunked = not isinstance(body, bytes)
+        connection.request(method, path, body or None, headers or {}, encode_chunked=chunked)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("service"))
+    with made.relay() as api:
+        name = json.dumps({"name": "local"}).encode()
+        assert api.ask("POST", "/storage/v1/b?project=p1", name)[0] == 200
+        path = "/upload/storage/v1/b/local/o?uploadType=media&name=x"
+        assert api.ask("POST", path, b"content")[0] == 200
+    assert made.real.asked == []
+    yield made
+    made.real.stop()
+    made.service.stop()
+
+
+@pytest.fixture
+def api(world: World) -> Iterator[Api]:
+    world.real.asked.clear()
+    with world.relay() as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", ["/public/a.npz", "/public/chunked", "/public?prefix=a"])
+def test_a_public_bucket_is_read_where_it_is(world: World, api: Api, path: str) -> None:
+    for _ in range(2):
+        assert api.ask("GET", path) == (200, DATA)
+        assert api.ask("HEAD", path) == (200, b"")
+        assert api.ask("GET", "/local/x") == (200, b"content")
+    assert [asked[:2] for asked in world.real.asked] == [("GET", path), ("HEAD", path)] * 2
+
+
+def test_a_bucket_that_is_nowhere_is_so_by_the_real_hosts_word(world: World, api: Api) -> None:
+    path = "/storage/v1/b/nowhere/o/x"
+    assert api.ask("GET", path, host=OTHER) == (404, b"really not here")
+    assert world.real.asked[0][2]["host"] == OTHER
+
+
+def test_other_apis_are_not_ours(world: World, api: Api) -> None:
+    """Requests that are made once only, with whatever body."""
+    assert api.ask("GET", "/oauth2/v1/certs", host=OTHER) == (200, DATA)
+    assert api.ask("POST", "/oauth2/v4/token", b"grant=x", host=OTHER) == (200, DATA)
+    large = gzip.compress(DATA) * 8
+    assert api.ask("PUT", "/oauth2/x", large, host=OTHER) == (200, DATA)
+    assert [asked[3] for asked in world.real.asked] == [b"", b"grant=x", large]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "host"),
+    [
+        ("GET", "/local/absent", STORAGE),
+        ("HEAD", "/local/absent", STORAGE),
+        ("GET", "/local", STORAGE),
+        ("GET", "/storage/v1/b/local/o/absent", OTHER),
+        ("GET", "/download/storage/v1/b/local/o/absent?alt=media", STORAGE),
+        ("GET", "/local/absent", OTHER),
+        ("POST", "/local/absent", OTHER),
+        ("PUT", "/public/written", STORAGE),
+        ("POST", "/upload/storage/v1/b/public/o?uploadType=media&name=x", OTHER),
+        ("DELETE", "/storage/v1/b/public/o/x", OTHER),
+        ("GET", "/storage/v1/nothing", STORAGE),
+        ("GET", "/computeMetadata/v1/absent", OTHER),
+        ("GET", f"/with/{'k' * 32}/public/x", STORAGE),
+    ],
+)
+def test_what_is_ours_stays_here(world: World, api: Api, method: str, path: str, host: str) -> None:
+    """Whatever is about a bucket of ours, whatever writes, and what only we understand."""
+    for _ in range(2):
+        status, _ = api.ask(method, path, b"data" if method in ("PUT", "POST") else b"", host=host)
+        assert 400 <= status < 500
+    assert world.real.asked == []
+
+
+def test_no_token_of_ours_goes_out(world: World, api: Api) -> None:
+    basic = base64.b64encode(b"oauth2accesstoken:" + world.token.encode()).decode()
+    for said in (
+        f"Bearer {world.token}",
+        f"bearer  {world.token}",
+        f"Bearer {world.identity_token}",
+        f"Bearer {world.service.token}",
+        f"Basic {basic}",
+    ):
+        assert api.ask("GET", "/public/x", headers={"Authorization": said})[0] == 200, said
+        assert "authorization" not in world.real.asked[-1][2], said
+    assert api.ask("GET", "/public/x", headers={"X-Token": world.token})[0] == 200
+    assert "x-token" not in world.real.asked[-1][2]
+    assert world.token.encode().startswith(targets.JOB_TOKEN)
+
+
+def test_a_token_of_somebody_else_goes_along(world: World, api: Api) -> None:
+    said = "Bearer ya29.c.b0AXv0zTPnHy7kz-somebody"
+    assert api.ask("GET", "/public/x", headers={"Authorization": said})[0] == 200
+    assert world.real.asked[-1][2]["authorization"] == said
+
+
+def test_a_question_about_a_token_of_ours_stays_here(world: World, api: Api) -> None:
+    encoded = world.token.replace(".", "%2E")
+    for token in (world.token, encoded):
+        path = f"/oauth2/v3/tokeninfo?access_token={token}"
+        assert api.ask("GET", path, host=OTHER)[0] == 404
+        body = f"access_token={token}".encode()
+        assert api.ask("POST", "/oauth2/v3/tokeninfo", body, host=OTHER)[0] == 400
+        assert api.ask("POST", "/oauth2/v3/tokeninfo", iter([body]), host=OTHER)[0] in (200, 400)
+    assert not any(world.token in path for _, path, _, _ in world.real.asked)
+
+
+@pytest.mark.parametrize("way", ["closed", "distrusted", "proxy"])
+def test_without_a_way_out_ours_is_the_answer(world: World, way: str) -> None:
+    world.real.asked.clear()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        given = {
+            "closed": world.relay(port),
+            "distrusted": world.relay(trust=world.files.trust),
+            "proxy": world.relay(proxy=f"http://127.0.0.1:{port}"),
+        }
+        with given[way] as api:
+            for _ in range(2):
+                status, body = api.ask("GET", "/public/x")
+                assert status == 404
+                assert "does not exist" in json.loads(body)["error"]["message"]
+                assert api.ask("HEAD", "/public/x") == (404, b"")
+                assert api.ask("POST", "/oauth2/v4/token", b"grant=x", host=OTHER)[0] == 400
+    assert world.real.asked == []
+
+
+def test_the_way_out_may_be_a_proxy(world: World) -> None:
+    heard: list[str] = []
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(PATIENCE)
+
+    def lead_on() -> None:
+        client = server.accept()[0]
+        heard.append(client.recv(1000).decode())
+        with client, socket.create_connection(("127.0.0.1", world.real.port)) as there:
+            client.sendall(b"HTTP/1.1 200 Go on\r\n\r\n")
+            back = threading.Thread(target=copy, args=(there, client))
+            back.start()
+            copy(client, there)
+            back.join(PATIENCE)
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        # Either side may hang up first.
+        with suppress(OSError):
+            while block := source.recv(1 << 16):
+                target.sendall(block)
+            target.shutdown(socket.SHUT_WR)
+
+    proxy = threading.Thread(target=lead_on)
+    proxy.start()
+    port = server.getsockname()[1]
+    with world.relay(proxy=f"http://me:p%40ss@127.0.0.1:{port}") as api:
+        assert api.ask("GET", "/public/x") == (200, DATA)
+    proxy.join(PATIENCE)
+    server.close()
+    lines = heard[0].split("\r\n")
+    assert lines[0] == f"CONNECT 127.0.0.1:{world.real.port} HTTP/1.1"
+    assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in lines

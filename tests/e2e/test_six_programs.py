@@ -1,0 +1,295 @@
+"""Six training programs as people publish them, run unmodified by the clients they were written for (SPEC §1, §3, §4).
+
+The programs lie in `programs/`; none knows anything of this service. Those whose libraries are large are run by
+`./dev test-runtimes`, in the cache that $TRAINSHED_CACHE names.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import CACHE, PROJECT, REGION, Service, running
+from tests.e2e.sdk import pointed_sdk
+
+PROGRAMS = Path(__file__).parent / "programs"
+IMAGES = "us-docker.pkg.dev/vertex-ai/training"
+BUCKET = "trainshed"
+MINUTES = 60.0
+MACHINE = {"machine_type": "n1-standard-4"}
+
+
+def packed(name: str, directory: Path) -> Path:
+    """The program's source distribution, with the names that `setup.py sdist` gives."""
+    archive = directory / f"{name}-0.1.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(PROGRAMS / name, f"{name}-0.1", filter=_without_caches)
+    return archive
+
+
+def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in member.name else member
+
+
+class House:
+    """A running service, and what its jobs leave."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.bucket = Path(service.extra["buckets"]) / BUCKET
+
+    def upload(self, name: str, directory: Path) -> str:
+        """Put the program's package into the bucket; its URI."""
+        self.service.put(
+            BUCKET, f"packages/{name}-0.1.tar.gz", packed(name, directory).read_bytes()
+        )
+        return f"gs://{BUCKET}/packages/{name}-0.1.tar.gz"
+
+    def run(self, uid: str, seconds: float = 3 * MINUTES) -> list[str]:
+        """Wait for the job's success; the lines of its primary replica."""
+        state = self.service.finish(uid, seconds)["state"]
+        assert state == "SUCCEEDED", self.service.lines(uid) + self.service.lines(uid, "service")
+        return self.service.lines(uid, "workerpool0-0")
+
+    def left(self, prefix: str) -> list[str]:
+        """Names of the files in the bucket below `prefix`, relative to it."""
+        root = self.bucket / prefix
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def house(service: Service) -> House:
+    return House(service)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A service whose runtimes of gigabytes are kept for the next time."""
+    place = tmp_path_factory.mktemp("large")
+    config = place / "service.toml"
+    config.write_text(f'cache = "{os.environ.get("TRAINSHED_CACHE") or CACHE}"\n')
+    with running(place / "data", "--config", str(config)) as service:
+        yield House(service)
+
+
+def created(gcloud: Gcloud, *arguments: str) -> str:
+    """The id of a CustomJob that gcloud has created."""
+    create = ("ai", "custom-jobs", "create", "--format=value(name)")
+    return gcloud.run(*create, *arguments).stdout.strip().rpartition("/")[2]
+
+
+def test_scikit_learn(house: House, tmp_path: Path) -> None:
+    """A package in a prebuilt image, through a training pipeline; the model goes where AIP_MODEL_DIR says, by
+    google-cloud-storage."""
+    package = house.upload("scikit_learn", tmp_path)
+    with pointed_sdk(house.service, BUCKET) as sdk:
+        job = sdk.CustomPythonPackageTrainingJob(
+            display_name="iris",
+            python_package_gcs_uri=package,
+            python_module_name="trainer.task",
+            container_uri=f"{IMAGES}/sklearn-cpu.1-6:latest",
+        )
+        job.run(
+            base_output_dir=f"gs://{BUCKET}/iris",
+            args=["--n-estimators", 25, "--max-depth", 4],
+            replica_count=1,
+            machine_type=MACHINE["machine_type"],
+        )
+        assert job.state.name == "PIPELINE_STATE_SUCCEEDED"
+    assert house.left("iris") == ["model/model.joblib"]
+    assert b"sklearn.ensemble" in (house.bucket / "iris/model/model.joblib").read_bytes()
+
+
+@pytest.mark.gcloud
+@needs_gcloud
+def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) -> None:
+    """`gcloud ai-platform` packs a directory; what its setup.py names is installed on top of the runtime. It reads and
+    writes gs:// by pandas, by gcsfs, and by google-cloud-storage with default credentials."""
+    rows = [
+        (work, age, hours) for work in ("office", "farm") for age in (20, 45) for hours in (20, 50)
+    ]
+    table = "".join(f"{w},{a},{h},{'>50K' if h > 40 else '<=50K'}\n" for w, a, h in rows * 5)
+    house.service.put(BUCKET, "census/adult.csv", b"work,age,hours,income\n" + table.encode())
+    tree = Path(shutil.copytree(PROGRAMS / "requirements", tmp_path / "tree"))
+    gcloud = Gcloud(house.service, tmp_path / "gcloud")
+    gcloud.run(
+        *("ai-platform", "jobs", "submit", "training", "census", "--region", REGION),
+        *("--package-path", "trainer/", "--module-name", "trainer.task"),
+        *("--job-dir", f"gs://{BUCKET}/census/out"),
+        *("--", "--data", f"gs://{BUCKET}/census/adult.csv"),
+        cwd=tree,
+    )
+    uid = quote(f"projects/{PROJECT}/jobs/census", safe="")
+    view = house.service.finish(uid, 3 * MINUTES)
+    lines = house.service.lines(uid)
+    assert view["state"] == "SUCCEEDED", lines
+    assert lines[-4:] == [
+        f"40 rows of gs://{BUCKET}/census/adult.csv",
+        "accuracy 1.00",
+        "written ['metrics.json', 'packages', 'summary.csv']",
+        lines[-1],
+    ]
+    assert {"metrics.json", "summary.csv"} <= set(house.left("census/out"))
+    assert json.loads((house.bucket / "census/out/metrics.json").read_text()) == {"accuracy": 1.0}
+    assert lines[-1].startswith("listed ['metrics.json', 'packages/")
+
+
+def test_a_custom_container(tmp_path: Path) -> None:
+    """An image with an entry point of its own, through a training pipeline; it finds its directories below /gcs."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed: containers are NOT tested")
+    storage = tmp_path / "storage.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/store"\nrunroot = "{tmp_path}/run"\n'
+        f'rootless_storage_path = "{tmp_path}/store"\n'
+    )
+    config = tmp_path / "service.toml"
+    config.write_text(f'cache = "{tmp_path}/cache"\n')
+    script = (PROGRAMS / "container" / "train.py").read_text()
+    with_programs(tmp_path / "root.tar", files={"trainer/train.py": script}, python=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+        try:
+            _import(
+                tmp_path / "root.tar",
+                "localhost/linear:1",
+                'ENTRYPOINT ["python3", "/trainer/train.py"]',
+            )
+            with running(tmp_path / "data", "--config", str(config)) as service:
+                _run_container(House(service))
+        finally:
+            _podman("rmi", "--all", "--force")
+
+
+def _run_container(house: House) -> None:
+    with pointed_sdk(house.service, BUCKET) as sdk:
+        job = sdk.CustomContainerTrainingJob(
+            display_name="linear", container_uri="localhost/linear:1"
+        )
+        job.run(
+            base_output_dir=f"gs://{BUCKET}/linear",
+            args=["--steps", "3000"],
+            machine_type=MACHINE["machine_type"],
+        )
+    assert house.left("linear") == ["checkpoints/last.json", "logs/events.json", "model/model.json"]
+    model = json.loads((house.bucket / "linear/model/model.json").read_text())
+    assert (round(model["slope"], 2), round(model["intercept"], 2)) == (3.0, -1.0)
+
+
+def _import(tar: Path, reference: str, *changes: str) -> None:
+    options = [
+        "--change=ENV PATH=/usr/local/bin:/bin",
+        *(f"--change={change}" for change in changes),
+    ]
+    _podman("import", *options, str(tar), reference)
+
+
+def _podman(*arguments: str) -> None:
+    command = ["podman", *arguments]
+    if os.geteuid():
+        command.insert(1, "--storage-opt=vfs.ignore_chown_errors=true")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        pytest.skip(f"podman does not work here, containers are NOT tested: {done.stderr}")
+
+
+@pytest.mark.runtimes
+@pytest.mark.gcloud
+@needs_gcloud
+def test_xgboost(large: House, tmp_path: Path) -> None:
+    """`gcloud ai custom-jobs`, by a configuration file; the booster is saved below /gcs."""
+    config = tmp_path / "job.yaml"
+    pool: dict[str, Any] = {
+        "machineSpec": {"machineType": MACHINE["machine_type"]},
+        "replicaCount": 1,
+        "pythonPackageSpec": {
+            "executorImageUri": f"{IMAGES}/xgboost-cpu.1-6:latest",
+            "packageUris": [large.upload("xgboost", tmp_path)],
+            "pythonModule": "trainer.task",
+            "args": ["--boost-rounds=60"],
+        },
+    }
+    output = {"outputUriPrefix": f"gs://{BUCKET}/diabetes"}
+    # JSON is YAML, too.
+    config.write_text(json.dumps({"workerPoolSpecs": [pool], "baseOutputDirectory": output}))
+    gcloud = Gcloud(large.service, tmp_path / "gcloud")
+    lines = large.run(
+        created(gcloud, "--display-name=diabetes", f"--config={config}"), 10 * MINUTES
+    )
+    said, error, _, _, baseline = lines[-1].replace(",", "").split()
+    assert said == "rmse"
+    assert float(error) < 0.9 * float(baseline)
+    assert large.left("diabetes") == ["model/model.bst"]
+
+
+@pytest.mark.runtimes
+@pytest.mark.gcloud
+@needs_gcloud
+def test_pytorch_ddp(large: House, tmp_path: Path) -> None:
+    """Two replicas meet by `env://`; a second job goes on from the first one's checkpoint below /gcs."""
+    package = large.upload("pytorch_ddp", tmp_path)
+    gcloud = Gcloud(large.service, tmp_path / "gcloud")
+    pool = (
+        f"machine-type={MACHINE['machine_type']},replica-count=1,"
+        f"executor-image-uri={IMAGES}/pytorch-cpu.2-4.py310:latest,python-module=trainer.task"
+    )
+
+    def train(epochs: int) -> tuple[list[str], list[str]]:
+        uid = created(
+            gcloud,
+            f"--display-name=ddp-{epochs}",
+            f"--worker-pool-spec={pool}",
+            f"--worker-pool-spec={pool}",
+            f"--python-package-uris={package}",
+            f"--args=--epochs={epochs},--checkpoint=/gcs/{BUCKET}/ddp/last.pt",
+        )
+        return large.run(uid, 10 * MINUTES), large.service.lines(uid, "workerpool1-0")
+
+    chief, worker = train(5)
+    assert any(line.startswith("rank 0 of 2, cmle-training-workerpool0-") for line in chief)
+    assert any(line.startswith("rank 1 of 2, cmle-training-workerpool0-") for line in worker)
+    assert (large.bucket / "ddp/last.pt").stat().st_size > 0
+    chief, worker = train(10)
+    assert "resumed at epoch 5" in chief
+    assert "resumed at epoch 5" in worker
+    assert chief[-1].endswith("weights [1.0, -2.0, 3.0, 0.5]"), chief
+
+
+@pytest.mark.runtimes
+def test_tensorflow_multi_worker_mirrored_strategy(large: House) -> None:
+    """The SDK packs a script; two workers of one machine serve gRPC on port 2222 each, as TF_CONFIG says; checkpoints and
+    model go to gs:// by TensorFlow's own file system."""
+    with pointed_sdk(large.service, BUCKET) as sdk:
+        job = sdk.CustomJob.from_local_script(
+            display_name="mirrored",
+            script_path=str(PROGRAMS / "tensorflow" / "task.py"),
+            container_uri=f"{IMAGES}/tf-cpu.2-11.py310:latest",
+            args=["--epochs", "4"],
+            replica_count=2,
+            base_output_dir=f"gs://{BUCKET}/mirrored",
+        )
+        job.submit()
+        uid = job.resource_name.rpartition("/")[2]
+    chief = large.run(uid, 20 * MINUTES)
+    worker = large.service.lines(uid, "workerpool1-0")
+    assert "chief 0 of 2" in chief
+    assert "worker 0 of 2" in worker
+    assert _losses(chief) == _losses(worker)
+    assert float(_losses(chief)[0]) < 0.01
+    checkpoints = large.left("mirrored/checkpoints")
+    assert {"checkpoint", "ckpt-1.index", "history.json"} <= set(checkpoints)
+    assert not any("workertemp" in name for name in checkpoints)
+    assert "saved_model.pb" in large.left("mirrored/model")
+
+
+def _losses(lines: Sequence[str]) -> list[str]:
+    return [line.split()[1] for line in lines if line.startswith("loss ")]

@@ -1,0 +1,145 @@
+"""`[[buckets]]` tables (SPEC §3 Storage, per bucket by configuration): what is taken, and what is refused at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.buckets.catalog import BucketCatalog
+from trainshed.buckets.errors import Conflict, InvalidRequest
+from trainshed.buckets.rules import BucketRules, BucketTable
+from trainshed.buckets.setup import BucketSetup
+from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
+from trainshed.serve.settings import SettingsError, load
+
+S3 = """
+[[buckets]]
+name = "far-1"
+store = "s3"
+bucket = "corp-data"
+prefix = "training"
+endpoint = "https://store.example:9000"
+region = "eu-west-1"
+access_key_env = "FAR_KEY"
+secret_key_env = "FAR_SECRET"
+shared = true
+
+[[buckets]]
+name = "near-1"
+project = "vision"
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    return config
+
+
+def test_tables_are_read(tmp_path: Path) -> None:
+    far, near = load(written(tmp_path, S3), {}).buckets
+    assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
+    assert (far.is_remote, far.shared, near.is_remote, near.project) == (
+        True,
+        True,
+        False,
+        "vision",
+    )
+    rules = bucket_rules("own", "default-1", "a-1, b-1", (far, near))
+    assert rules.shared == {"default-1", "a-1", "b-1"}
+    setup = BucketSetup("/r", rules=rules)
+    assert BucketSetup.decode(setup.encode()) == setup
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ('name = "a-1"\nstore = "ftp"', "store: 'ftp' is not one of local, s3, gcs"),
+        ('store = "s3"', "name: Invalid bucket name"),
+        ('name = "a-1"\nstroe = "s3"', "stroe: unknown; the keys are name, store"),
+        ('name = "a-1"\nshared = "yes"', "shared: 'yes' is not true or false"),
+        ('name = "a-1"\nregion = 7', "region: 7 is not a text"),
+        (
+            'name = "a-1"\nendpoint = "http://x"',
+            "endpoint: has no meaning for a bucket of the kind local",
+        ),
+        ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: has no meaning"),
+        ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "goes together with secret_key_env"),
+        (
+            'name = "a-1"\nstore = "s3"\nendpoint = "store:9000"',
+            "not of the form https://HOST:PORT",
+        ),
+        ('name = "a-1"\n[[buckets]]\nname = "a-1"', "'a-1' has two tables"),
+    ],
+)
+def test_a_wrong_table_stops_the_start(tmp_path: Path, lines: str, fault: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(written(tmp_path, f"[[buckets]]\n{lines}\n"), {})
+    assert fault in str(refused.value)
+
+
+def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
+    """A secret that stands where the name of a variable belongs is not repeated."""
+    text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\nshared = 1\n'
+    with pytest.raises(SettingsError) as refused:
+        load(written(tmp_path, text), {})
+    told = str(refused.value)
+    for field in ("name", "secret_key_env", "access_key_env", "shared"):
+        assert f"buckets[0].{field}: " in told
+    assert "can/ary+secret" not in told
+
+
+def test_what_cannot_be_served_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
+    monkeypatch.delenv("FAR_KEY", raising=False)
+    monkeypatch.setattr("trainshed.serve.bucket_tables.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert "pip install 'trainshed[remote]'" in cannot_serve([table], [])
+    assert cannot_serve([BucketTable("near-1")], ["near-1"]) == ""
+    monkeypatch.setattr("trainshed.serve.bucket_tables.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert "FAR_KEY (access_key_env), which is not set" in cannot_serve([table], [])
+    monkeypatch.setenv("FAR_KEY", "k")
+    monkeypatch.setenv("FAR_SECRET", "s")
+    assert cannot_serve([table], ["other"]) == ""
+    assert "a directory of our own" in cannot_serve([table], ["far-1"])
+
+
+def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
+    far = BucketTable("far-1", "s3", region="eu-west-1", project="vision")
+    near = BucketTable("near-1", project="vision", shared=True)
+    rules = BucketRules("own", tables=(far, near))
+    catalog = BucketCatalog(tmp_path / "store", lambda: 7, rules)
+    catalog.create("mine-1", project="p")
+    assert catalog.names() == ["far-1", "mine-1"]
+    assert (catalog.get("far-1").location, catalog.get("far-1").created_ns) == ("EU-WEST-1", 7)
+    catalog.ensure("near-1", project=near.project)
+    held = {name: catalog.holding(name) for name in ("far-1", "near-1", "mine-1", "none-1", "A")}
+    assert {name: one and (one.project, one.shared) for name, one in held.items()} == {
+        "far-1": ("vision", False),
+        "near-1": ("vision", True),
+        "mine-1": ("p", False),
+        "none-1": None,
+        "A": None,
+    }
+    with pytest.raises(Conflict):
+        catalog.create("far-1")
+    with pytest.raises(InvalidRequest, match="configuration"):
+        catalog.delete("far-1")
+    later = BucketCatalog(tmp_path / "store", lambda: 9, rules)
+    assert later.get("far-1").created_ns == 7
+
+
+def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
+    """Also where it was set by another process: the record's file is looked at each time."""
+    here, there = (BucketCatalog(tmp_path / "store", lambda: 7) for _ in range(2))
+    here.create("mine-1", project="p")
+    first = there.holding("mine-1")
+    here.set_policy("mine-1", [{"role": "r", "members": ["m"]}])
+    second = there.holding("mine-1")
+    assert first is not None
+    assert second is not None
+    assert (list(first.bindings), list(second.bindings)) == ([], [{"role": "r", "members": ["m"]}])
+    here.delete("mine-1")
+    assert there.holding("mine-1") is None
