@@ -19,7 +19,7 @@ as_root_only = pytest.mark.skipif(
 
 def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
     """Run pytest with `arguments`; its failures are the caller's. Skips where such a user has no interpreter."""
-    python = _interpreter()
+    python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
     # Not below pytest's own directory, which other runs close to other users.
@@ -48,8 +48,8 @@ def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
     assert done.returncode == 0, done.stdout[-6000:]
 
 
-def _interpreter() -> str:
-    """An interpreter of this version that such a user may run."""
+def interpreter_of_nobody() -> str:
+    """An interpreter of this version that such a user may run; \"\" if there is none."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (sys.executable, shutil.which(name, path="/usr/bin:/usr/local/bin")):
         if candidate:

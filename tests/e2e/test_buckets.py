@@ -3,11 +3,7 @@
 import json
 from typing import Any
 
-import pytest
-
 from tests.e2e.running import PROJECT, Service, container_job, submit
-
-pytestmark = pytest.mark.e2e
 
 _PROGRAM = """
 import json, os, urllib.error, urllib.parse, urllib.request

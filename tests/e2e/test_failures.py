@@ -1,7 +1,6 @@
 """Jobs that fail, are cancelled or run out of something (SPEC §2, §2.1), over a real service."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -2,12 +2,17 @@
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
+from threading import Thread
 
 from tests.e2e.processes import marked, new_mark
 from tests.e2e.running import SKLEARN, Service, environment
 from tests.e2e.tuning_programs import TRIAL
+
+TRIALS = 6
+"""Two of each of three jobs."""
 
 
 def test_tuning_jobs_are_created_listed_and_cancelled(
@@ -17,7 +22,10 @@ def test_tuning_jobs_are_created_listed_and_cancelled(
     mark = new_mark()
     begun = tmp_path / "begun"
     os.mkfifo(begun)
-    program = f"{TRIAL}\n# {mark}\nopen({str(begun)!r}, 'w').write('x')\ntime.sleep(600)\n"
+    listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+    said = f"import socket; socket.create_connection({listener.getsockname()!r}).sendall(b'x')"
+    program = f"{TRIAL}\n# {mark}\n{said}\ntime.sleep(600)\n"
+    Thread(target=_pass_on, args=(listener, begun), daemon=True).start()
     ready = tmp_path / "ready.json"
     ready.write_text(json.dumps(service.extra))
     script = Path(__file__).with_name("node_tuning.js")
@@ -43,3 +51,12 @@ def test_tuning_jobs_are_created_listed_and_cancelled(
         assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
         assert len(job["trials"]) == 2
     assert not marked(mark)
+
+
+def _pass_on(listener: socket.socket, pipe: Path) -> None:
+    """A byte into the pipe for each trial that calls: programs see no files of this test's."""
+    with listener, pipe.open("wb", buffering=0) as told:
+        for _ in range(TRIALS):
+            caller, _ = listener.accept()
+            told.write(caller.recv(1))
+            caller.close()

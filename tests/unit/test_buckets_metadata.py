@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
-from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.callers import Caller, Kind, introduced
 from trainshed.buckets.metadata import Answer, Metadata, Token
 from trainshed.core.names import project_number
 
@@ -70,6 +70,23 @@ def told(metadata: Metadata, path: str, query: str = "") -> Any:
 )
 def test_values_and_directories(metadata: Metadata, path: str, expected: str) -> None:
     assert text(metadata, path) == expected
+
+
+def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
+    """Clients take the region from the zone."""
+    line = b'{"project":"p1","job_uid":"7","replica":"workerpool1-3","region":"europe-west4"}'
+    placed = introduced(line).caller
+    number = project_number("p1")
+    for name, expected in (
+        ("zone", f"projects/{number}/zones/europe-west4-b"),
+        ("region", f"projects/{number}/regions/europe-west4"),
+    ):
+        path = f"{V1}/instance/{name}"
+        found = metadata.answer(path, "", FLAVOR, placed)
+        assert found is not None
+        assert (found.status, found.body.decode()) == (200, expected)
+        # Said by nobody.
+        assert asked(metadata, path).status == 404
 
 
 def test_a_token_for_whatever_scopes(metadata: Metadata) -> None:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
-from trainshed.runtimes.packages import Package, Packages, plain_build_name, requirement
+from trainshed.runtimes.packages import Packages, builds_plainly
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 
 
@@ -110,12 +110,17 @@ def test_an_interrupted_read_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "name"),
     [
-        ("gs://b/a:b/t-0.1.tar.gz", "t-0.1.tar.gz"),
         ("gs://b/t+cu1-0.1-py3-none-any.whl", "t+cu1-0.1-py3-none-any.whl"),
-        ("gs://b/we ird?n=a&me.tar.gz", "we_ird_n_a_me.tar.gz"),
+        ("gs://b/we ird?n=a&me", "we_ird_n_a_me"),
+        ("gs://b/a:b/t-0.1.tar.gz", "package.tar.gz"),
+        ("gs://b/aiplatform-2026-11-20-03:24:25.811-t-0.1.tar.gz", "package.tar.gz"),
+        ("gs://b/t-0.1.zip", "package.zip"),
+        ("gs://b/t-0.1.tgz", "package.tgz"),
+        ("gs://b/t-0.1.tar", "package.tar"),
     ],
 )
-def test_file_names_keep_what_installers_read(tmp_path: Path, uri: str, name: str) -> None:
+def test_file_names_keep_what_installers_must_know(tmp_path: Path, uri: str, name: str) -> None:
+    """What is in a source distribution is not told by its file's name (CLIENTS §2: `aiplatform-MOMENT-` in front)."""
     bucket = Bucket()
     bucket.write(uri, b"content")
     (package,) = Packages(tmp_path, bucket).fetch((uri,))
@@ -137,43 +142,30 @@ _INFO = "Metadata-Version: 2.1\nName: my-trainer\nVersion: 0.1\n"
 @pytest.mark.parametrize(
     ("pyproject", "expected"),
     [
-        ("", "my-trainer"),
-        ("[project]\nname = 'x'\n", "my-trainer"),
-        ("[build-system]\nrequires = ['setuptools>=61.0', 'wheel']\n", "my-trainer"),
-        ("[build-system]\nrequires = ['setuptools>=77']\n", ""),
-        ("[build-system]\nrequires = ['setuptools<60']\n", ""),
-        ("[build-system]\nrequires = ['setuptools', 'numpy']\n", ""),
-        ("[build-system]\nrequires = ['hatchling']\nbuild-backend = 'hatchling.build'\n", ""),
-        ("[build-system\n", ""),
+        ("", True),
+        ("[project]\nname = 'x'\n", True),
+        ("[build-system]\nrequires = ['setuptools>=61.0', 'wheel']\n", True),
+        ("[build-system]\nrequires = ['setuptools>=77']\n", False),
+        ("[build-system]\nrequires = ['setuptools<60']\n", False),
+        ("[build-system]\nrequires = ['setuptools', 'numpy']\n", False),
+        ("[build-system]\nrequires = ['hatchling']\nbuild-backend = 'hatchling.build'\n", False),
+        ("[build-system\n", False),
     ],
 )
 def test_only_plain_setuptools_builds_need_no_environment(
-    tmp_path: Path, pyproject: str, expected: str
+    tmp_path: Path, pyproject: str, expected: bool
 ) -> None:
     files = {"PKG-INFO": _INFO, "setup.py": "", "trainer.egg-info/PKG-INFO": "Name: other\n"}
     if pyproject:
         files["pyproject.toml"] = pyproject
-    assert plain_build_name(_sdist(tmp_path / "t-0.1.tar.gz", files)) == expected
+    assert builds_plainly(_sdist(tmp_path / "t-0.1.tar.gz", files)) is expected
 
 
 def test_zip_sdists_are_read_and_others_are_not(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("trainer-0.1/PKG-INFO", _INFO)
-    assert plain_build_name(tmp_path / "t.zip") == "my-trainer"
+    assert builds_plainly(tmp_path / "t.zip")
     (tmp_path / "t.tar.gz").write_bytes(b"not an archive")
-    assert plain_build_name(tmp_path / "t.tar.gz") == ""
-    assert plain_build_name(_sdist(tmp_path / "n.tar.gz", {"setup.py": ""})) == ""
-    by_hand = _sdist(tmp_path / "my-trainer-0.1.tar.gz", {"setup.py": ""})
-    assert plain_build_name(by_hand) == "my-trainer"
-
-
-def test_a_source_distribution_is_named_by_its_metadata_and_not_by_its_file(tmp_path: Path) -> None:
-    """CLIENTS §2: from_local_script puts `aiplatform-MOMENT-` in front of the file's name."""
-    files = {"PKG-INFO": _INFO, "setup.py": ""}
-    moved = _sdist(tmp_path / "aiplatform-2026-11-20-03_24-my_trainer-0.1.tar.gz", files)
-    assert requirement(Package("gs://b/x", "d", moved)) == f"my-trainer @ {moved.as_uri()}"
-    by_hand = _sdist(tmp_path / "my-trainer-0.1.tar.gz", {"setup.py": ""})
-    assert requirement(Package("gs://b/x", "d", by_hand)) == str(by_hand)
-    wheel = tmp_path / "x-1-py3-none-any.whl"
-    wheel.write_bytes(b"not an archive")
-    assert requirement(Package("gs://b/x", "d", wheel)) == str(wheel)
+    assert not builds_plainly(tmp_path / "t.tar.gz")
+    # Packed by hand, without metadata.
+    assert builds_plainly(_sdist(tmp_path / "n.tar.gz", {"setup.py": ""}))

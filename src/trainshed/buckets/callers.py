@@ -35,6 +35,7 @@ class Caller:
     job_uid: str = ""
     attempt: int = 0
     replica: str = ""
+    region: str = ""
 
 
 NOBODY = Caller(Kind.NOBODY)
@@ -67,6 +68,7 @@ class Introduction(msgspec.Struct, frozen=True):
     attempt: int = 0
     replica: str = ""
     service_account: str = ""
+    region: str = ""
     scheme: Literal["http", "https"] = "http"
 
     @property
@@ -79,6 +81,7 @@ class Introduction(msgspec.Struct, frozen=True):
             str(self.job_uid),
             self.attempt,
             self.replica,
+            self.region,
         )
 
 

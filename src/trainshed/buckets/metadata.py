@@ -18,6 +18,8 @@ from trainshed.buckets.callers import Caller
 from trainshed.core.names import JobUid, host_token, project_number
 
 _TOP: Final = "computeMetadata"
+_ZONE: Final = "b"
+"""Of each region: the one that nearly all have."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 
 Query = Mapping[str, list[str]]
@@ -109,6 +111,7 @@ class Metadata:
                 "hostname": f"{name}.c.{caller.project}.internal",
                 "id": _machine_number(caller),
                 "name": name,
+                **_place(caller),
                 "service-accounts": {caller.email: account, "default": account},
             },
             "project": {
@@ -145,6 +148,17 @@ def _machine(caller: Caller) -> str:
     """As replicas of Vertex are called."""
     pool, _, index = caller.replica.rpartition("-")
     return f"cmle-training-{pool}-{host_token(JobUid(int(caller.job_uid)))}-{index}"
+
+
+def _place(caller: Caller) -> dict[str, str]:
+    """Where its job runs, as far as that is said. Clients take the region from the zone."""
+    if not caller.region:
+        return {}
+    project = f"projects/{project_number(caller.project)}"
+    return {
+        "region": f"{project}/regions/{caller.region}",
+        "zone": f"{project}/zones/{caller.region}-{_ZONE}",
+    }
 
 
 def _machine_number(caller: Caller) -> int:

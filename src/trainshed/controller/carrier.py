@@ -167,7 +167,7 @@ async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
     slots = await hands.engine.allocate(job.uid, instruction.attempt, slot_requests(job))
     waiting = dict(instruction.waiting)
     buckets = hands.buckets.shown(job.name.project_id)
-    plans = launch_plans(job, slots, prepared, hands.launching, waiting, buckets)
+    plans = launch_plans(job, slots, prepared, hands.launching, waiting, buckets=buckets)
     await hands.engine.launch(plans)
 
 

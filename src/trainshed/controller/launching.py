@@ -56,6 +56,7 @@ def launch_plans(
     prepared: Prepared,
     launching: Launching,
     waiting: Mapping[ReplicaId, int],
+    *,
     buckets: tuple[tuple[str, str], ...] = (),
 ) -> tuple[LaunchPlan, ...]:
     """A plan for every `waiting` (replica, incarnation) that is still the current one. `buckets`: those that the job
@@ -140,6 +141,7 @@ def _plan(
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
         intercept=runtime.intercept,
         project=job.name.project_id,
+        region=job.spec.region,
         # Not what the program is told: its own `env` may say otherwise there.
         service_account=service_account(job.name.project_id, job.spec),
     )

@@ -31,8 +31,8 @@ class LaunchPlan:
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
     directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
     progress after which the program is ended, 0 = it is not watched. `watch_metrics`: what the program reports to its
-    metrics file is taken down (SPEC §6). `image`: the program runs in this file system. `project`, `service_account`:
-    as whom the replica's own endpoint speaks for it: to buckets, and when it hands out credentials. `intercept`: calls
+    metrics file is taken down (SPEC §6). `image`: the program runs in this file system. `project`, `service_account`, `region`:
+    as whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out credentials. `intercept`: calls
     of Google's storage hosts by name end at that endpoint as well.
     """
 
@@ -57,4 +57,5 @@ class LaunchPlan:
     image: ImageRoot | None = None
     project: str = ""
     service_account: str = ""
+    region: str = ""
     intercept: bool = False

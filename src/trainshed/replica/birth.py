@@ -94,6 +94,7 @@ def _guard(control: socket.socket, output: int, errors: int) -> None:
         os.umask(0o022)
         program.make_directories(files)
         if namespaced:
+            groups.keep_bases()
             seen.enter()
             if not (plan.image and plan.level == protocol.LEVEL_USER):
                 system.forbid_inspection()  # There `drop` does, once it needs no more of /proc.

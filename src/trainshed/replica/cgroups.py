@@ -104,12 +104,13 @@ def memory_limit(base: str) -> int:
 class Groups:
     """One replica's control groups. Without bases it does nothing and knows nothing."""
 
-    __slots__ = ("_cpu", "_inside", "_memory", "_outside", "_pids")
+    __slots__ = ("_bases", "_cpu", "_inside", "_memory", "_outside", "_pids")
 
     def __init__(self, memory_base: str, cpu_base: str, name: str, pids_base: str = "") -> None:
         self._memory = os.path.join(memory_base, name) if memory_base else ""
         self._cpu = os.path.join(cpu_base, name) if cpu_base else ""
         self._pids = os.path.join(pids_base, name) if pids_base else ""
+        self._bases: "dict[str, int]" = {}
         self._inside: "list[int]" = []
         self._outside: "list[int]" = []
 
@@ -159,14 +160,28 @@ class Groups:
             except OSError:
                 continue  # A kernel without swap accounting: nothing to turn off.
 
+    def keep_bases(self) -> None:
+        """Hold on to where they are made, for a process that will see it read-only when `hold` is called. Raises
+        OSError."""
+        for path in self.directories():
+            base = os.path.dirname(path)
+            if base not in self._bases:
+                flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+                self._bases[base] = os.open(base, flags)
+
     def hold(self) -> None:
         """Open the ways in and out, for a process that will not be allowed to open them later. Raises OSError."""
         for path in self.directories():
             # By thread where that can be done: moving a process waits for every processor to have
             # noticed (a grace period of some milliseconds), moving the calling thread does not.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
-            for place, held in ((path, self._inside), (os.path.dirname(path), self._outside)):
-                held.append(os.open(os.path.join(place, name), os.O_WRONLY | os.O_CLOEXEC))
+            base, own = os.path.split(path)
+            for place, held in ((own, self._inside), ("", self._outside)):
+                where = os.path.join(place, name)
+                kept = self._bases.get(base)
+                if kept is None:
+                    where = os.path.join(base, where)
+                held.append(os.open(where, os.O_WRONLY | os.O_CLOEXEC, dir_fd=kept))
 
     def enter(self) -> None:
         """Move the calling process, which has one thread and has called `hold`, in. Raises OSError."""

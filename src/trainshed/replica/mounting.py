@@ -48,8 +48,20 @@ class Source:
             self.bind(target)
 
 
-def open_path(path: str) -> int:
-    return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+def open_path(path: str, flags: int = 0) -> int:
+    return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | flags)
+
+
+def freeze(place: str) -> None:
+    """What is mounted at `place` and below can only be read there from here on; who holds it open already may write."""
+    if not os.path.isdir(place):
+        return
+    system.bind(place, place)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounted = sorted({line.split()[4] for line in file})
+    for target in mounted:
+        if target == place or target.startswith(place + "/"):
+            system.make_read_only(target)
 
 
 def is_file(path: str) -> bool:

@@ -26,7 +26,7 @@ _TUPLE = struct.Struct("=2s2s16s16sIII")
 _ANY_COOKIE = 0xFFFFFFFF
 _BEFORE_TUPLE = _HEADER.size + 4
 _USER_AND_INODE = struct.Struct("=12xII")
-_RECENT = 8
+_RECENT = 32
 """Processes that are looked at first: who has called will call again."""
 
 

@@ -47,10 +47,14 @@ def make_directories(files: str) -> None:
     `files` itself is its home directory: each directory more is felt in every start.
     """
     for name in ("", WORK, TEMPORARY, HYPERTUNE):
+        path = os.path.join(files, name)
         try:
-            os.mkdir(os.path.join(files, name), 0o700)
+            os.mkdir(path, 0o700)
         except FileExistsError:
-            continue
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                # A link, say: what it leads to would be shown in its place, by us, who may read anything.
+                os.unlink(path)
+                os.mkdir(path, 0o700)
 
 
 def limit_processes(most: int) -> None:

@@ -38,9 +38,12 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
     if owners is not None:
         owners.enter()
         users.drop_capabilities()
-    elif level == protocol.LEVEL_USER and in_image:
-        users.map_one(0, 0)
-        users.drop_capabilities()
+    elif level == protocol.LEVEL_USER:
+        if in_image:
+            users.map_one(0, 0)
+        if os.geteuid() == 0:
+            # Its programs, too, are root of the namespace that the mounts belong to, and could undo them.
+            users.drop_capabilities()
     if level != protocol.LEVEL_ROOT:
         system.forbid_inspection()
 
@@ -103,6 +106,9 @@ def _try(level: str, scratch: str) -> str:
 
 def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
     try:
+        os.umask(
+            0o022
+        )  # As a guardian's: directories on the way to what is shown are for everybody.
         own = level == protocol.LEVEL_OWN
         seen = view.View(
             hostname="probe",

@@ -10,6 +10,7 @@ import socket
 import time
 
 from trainshed.replica import (
+    beside,
     birth,
     cgroups,
     clients,
@@ -17,15 +18,10 @@ from trainshed.replica import (
     handover,
     loop,
     masking,
-    memory,
-    metrics,
     processes,
     program,
     protocol,
-    relay,
-    socket_calls,
     stall,
-    usage,
 )
 from trainshed.replica import segments as log
 
@@ -54,7 +50,7 @@ class Shim:
         self._groups = cgroups.Groups(
             plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
         )
-        self._memory: "memory.Memory | None" = None
+        self._beside: "beside.Beside | None" = None
         self._log: "log.Segments | None" = None
         self._loop = loop.Loop()
         self._reception = clients.Reception(listeners, self._loop, self._obey, self._greet)
@@ -74,10 +70,6 @@ class Shim:
         self._tell_at = 0.0
         self._heard_program = False
         self._sync_at = 0.0
-        self._storage: "relay.Endpoint | None" = None
-        self._calls: "socket_calls.Calls | None" = None
-        self._metrics: "metrics.Metrics | None" = None
-        self._usage: "usage.Usage | None" = None
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -95,48 +87,21 @@ class Shim:
         plan = self._plan
         self._claim.describe(self._child, self._groups.directories())
         self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
-        self._memory = memory.Memory(
-            groups=self._groups,
-            limit=plan.memory_limit,
-            polled=plan.memory_polling,
-            guardian=self._child,
-            events=self._loop,
-            over=lambda: self._status >= 0,
-        )
-        if plan.storage_socket:
-            self._storage = relay.Endpoint(
-                plan.address,
-                plan.storage_port,
-                plan.storage_socket,
-                self._loop,
-                identity=plan.identity.encode("utf-8"),
-                certificate=plan.certificate,
-            )
         program.install_python(protocol.FILES, plan.python_template)
         mask = masking.Mask(tuple(plan.masked)) if plan.masked else None
         writer = self._log = log.Segments(plan.logs, mask)
         if plan.banner:
             writer.write("b", list(plan.banner))
-        if plan.watch_metrics:
-            self._metrics = metrics.Metrics(
-                plan.logs,
-                plan.incarnation,
-                self._loop,
-                say=self._say,
-                tell=lambda: self._clients.send({"e": "metrics"}),
-                mask=mask,
-            )
-        if plan.usage_every > 0:
-            self._usage = usage.Usage(
-                plan.logs,
-                plan.incarnation,
-                every=plan.usage_every,
-                limit=plan.memory_limit,
-                gpus=plan.gpus,
-                directories=self._groups.directories(),
-                guardian=self._child,
-                events=self._loop,
-            )
+        self._beside = beside.Beside(
+            plan,
+            self._groups,
+            self._child,
+            self._loop,
+            over=lambda: self._status >= 0,
+            say=self._say,
+            tell=self._clients.send,
+            mask=mask,
+        )
         # What the banner says can wait a moment for the program's first line, which is told at once.
         self._tell_at = time.monotonic() + _LINES_EVERY
         self._claim.sync()
@@ -148,7 +113,7 @@ class Shim:
             self._streams[handle] = log.Stream(writer, stream)
             self._loop.add(handle, lambda handle=handle: self._read(handle))
         self._loop.add(self._control.fileno(), self._hear_guardian)
-        self._memory.listen()
+        self._beside.memory.listen()
 
     def _serve(self) -> None:
         """The loop: until the program is over and both pipes are at their end."""
@@ -230,8 +195,9 @@ class Shim:
             return
         except ConnectionResetError:
             data, handles = b"", []  # It was killed before it had read what we said.
+        assert self._beside is not None
         for handle in handles:
-            self._take_calls(handle)
+            self._beside.take_calls(handle)
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
@@ -239,7 +205,9 @@ class Shim:
             if word == "started":
                 self._started = int(rest)
                 self._clients.greet({"e": "started", "at": self._started})
-                self._watch_program()
+                self._beside.program_started(
+                    self._started, output=lambda: self._read_bytes, stalled=self._end_stalled
+                )
             elif word == "ended":
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
@@ -253,40 +221,9 @@ class Shim:
             elif self._status < 0 and not self._failure:
                 self._failure = "the replica's guardian was killed before its program ran"
 
-    def _take_calls(self, handle: int) -> None:
-        """Make some calls in the program's place from here on."""
-        plan = self._plan
-        redirected = (plan.address, plan.storage_port + 1) if plan.certificate else None
-        calls = socket_calls.Calls(handle, plan.address, plan.cluster_port, redirected)
-
-        def asked() -> None:
-            if not calls.answer():
-                self._loop.drop(calls.fileno())
-
-        self._calls = calls
-        self._loop.add(calls.fileno(), asked)
-
-    def _watch_program(self) -> None:
-        """It runs: watch over what has been asked for."""
-        assert self._memory is not None
-        self._memory.program_started()
-        if self._usage is not None:
-            self._usage.begin(self._started)
-        if self._metrics is not None:
-            self._metrics.begin(self._started)
-        if self._plan.stall_after > 0:
-            stall.Watchdog(
-                self._plan.stall_after,
-                self._child,
-                self._loop,
-                output=lambda: self._read_bytes,
-                relay=lambda: self._storage.process if self._storage is not None else 0,
-                # One that is being stopped has a time limit of its own.
-                over=lambda: self._stopped or self._status >= 0,
-                bark=self._end_stalled,
-            )
-
     def _end_stalled(self) -> None:
+        if self._stopped:
+            return  # One that is being stopped has a time limit of its own.
         self._stalled = True
         self._say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this replica."
@@ -302,8 +239,8 @@ class Shim:
     def _greet(self) -> None:
         """Somebody has connected, and does not know how many lines there are, nor whether there are metrics."""
         self._told = -1
-        if self._metrics is not None:
-            self._metrics.tell_again()
+        if self._beside is not None:
+            self._beside.tell_again()
 
     def _obey(self, connection: socket.socket, order: "protocol.Message") -> None:
         word = order.get("o")
@@ -341,49 +278,39 @@ class Shim:
         """Do what a drill asks for; nothing once the program is over."""
         if self._status >= 0:
             return
-        if kind == protocol.FAULT_OOM and self._memory is not None:
+        if kind == protocol.FAULT_OOM and self._beside is not None:
             # A limit set below what is in use would kill whom the kernel likes: this kills the right one.
-            self._memory.drill()
+            self._beside.memory.drill()
         self._tell_guardian(b"segv\n" if kind == protocol.FAULT_SEGV else b"kill\n")
 
     def _end_children(self) -> None:
         """Leave no process: the guardian has ended by itself unless something went wrong."""
-        if self._usage is not None:
-            self._usage.stop()
         if self._status < 0:
             os.kill(self._child, signal.SIGKILL)
         self._control.close()
-        if self._storage is not None:
-            # First: the first process of a namespace cannot end before all others in it are reaped,
-            # and the relay, forked after the namespace was made, is in it and is ours to reap.
-            self._storage.stop()
+        if self._beside is not None:
+            self._beside.program_ends()
         _, _, used = os.wait4(self._child, 0)
-        if self._usage is not None:
-            self._usage.seal(used)
         if self._plan.level == protocol.LEVEL_SESSION:
             # A guardian that was killed could not clear up; its orphans came to us.
             processes.end_descendants()
-        if self._calls is not None:
-            self._loop.drop(self._calls.fileno())
-            self._calls.close()
-        if self._memory is not None:
-            self._memory.close()
+        if self._beside is not None:
+            self._beside.program_ended(used)
         cgroups.remove(self._groups.directories())
         self._reception.close()
 
     def _seal(self) -> "protocol.Message":
         """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
-        assert self._log is not None and self._memory is not None
+        assert self._log is not None and self._beside is not None
         for stream in self._streams.values():
             stream.close()
-        if self._metrics is not None:
-            self._metrics.seal()  # It may have something to say in the log.
+        self._beside.seal()
         lines, tail = self._log.seal()
         if lines != self._told:
             self._clients.send({"e": "lines", "n": lines})
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
-        oom, child_oom = self._memory.verdict(killed_by)
+        oom, child_oom = self._beside.memory.verdict(killed_by)
         return protocol.ended(
             exit_code=code,
             signal=killed_by,

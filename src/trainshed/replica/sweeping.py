@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_DEEPEST = 200
+"""Directories within each other that are deleted from the top; a program may have made more than anybody can follow."""
+
+
 def sweep(trash: str) -> None:
     """Delete everything in the directory `trash`, however large, at the lowest priority."""
     os.nice(19)
@@ -16,7 +20,8 @@ def sweep(trash: str) -> None:
 
 
 def delete(directory: str) -> None:
-    """Delete a tree even where a program took away its owner's rights, and if somebody else deletes it too."""
+    """Delete a tree even where a program took away its owner's rights, however deep it made it, and if somebody else
+    deletes it too."""
     import shutil  # Only here: every module imported before makes every fork dearer.
 
     opened: "list[str]" = []
@@ -31,8 +36,46 @@ def delete(directory: str) -> None:
             except OSError:
                 continue  # Gone meanwhile, or somebody else's.
 
+    def remove() -> None:
+        try:
+            shutil.rmtree(directory, onerror=open_up)
+        except RecursionError:
+            pass  # What lies too deep for that is brought up next.
+
     # One pass makes accessible what the next one deletes; nothing more to open means nothing more to do.
-    shutil.rmtree(directory, onerror=open_up)
-    while opened:
+    remove()
+    while opened or _raise_deepest(directory):
         del opened[:]
-        shutil.rmtree(directory, onerror=open_up)
+        remove()
+
+
+def _raise_deepest(top: str) -> int:
+    """Move what lies too deep below a directory up into it; how many there were."""
+    try:
+        root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return 0  # It is gone.
+    try:
+        return _raise_from(root, root, _DEEPEST, [0])
+    finally:
+        os.close(root)
+
+
+def _raise_from(root: int, place: int, left: int, count: "list[int]") -> int:
+    for name in os.listdir(place):
+        try:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
+                continue
+            if not left:
+                count[0] += 1
+                raised = ".raised-%d-%d" % (os.getpid(), count[0])
+                os.rename(name, raised, src_dir_fd=place, dst_dir_fd=root)
+                continue
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
+        except OSError:
+            continue  # Gone meanwhile, or somebody else's.
+        try:
+            _raise_from(root, inner, left - 1, count)
+        finally:
+            os.close(inner)
+    return count[0]

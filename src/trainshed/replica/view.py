@@ -6,7 +6,7 @@ Owns the mounts of a replica. `View.enter` is called in the first process of a p
 import os
 import socket
 
-from trainshed.replica import devices, layers, mounting, system, users
+from trainshed.replica import cgroups, devices, layers, mounting, system, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,13 +101,16 @@ class View:
         if self._root:
             # The rest was bound where the image will be; from here on there is nothing else.
             system.pivot_root(self._root)
+        if self.owners is None:
+            # The control groups may be its user's: by them it could raise its limits, and kill others.
+            mounting.freeze(cgroups.ROOT)
 
     # --- the machine's own file system, without what is not the program's business ---
 
     def _hide(self) -> None:
         kept = [(self._source(self._files), self._files)]
         frozen = [(self._source(path), path) for path in self._read_only]
-        shown = [(self._source(source), target) for source, target in self._binds]
+        shown = [(self._own(source), target) for source, target in self._binds]
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
         hosts = self._source(self._hosts_file)
         hidden = mounting.outermost(self._hidden + self._closed_ways())
@@ -152,6 +155,11 @@ class View:
         """Opened before anything is covered: afterwards its path may lead elsewhere."""
         return mounting.Source(mounting.open_path(path), self._file_owners())
 
+    def _own(self, path: str) -> "mounting.Source":
+        """A directory that lies where the program can put a link in its place, which is not followed."""
+        handle = mounting.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
+        return mounting.Source(handle, self._file_owners())
+
     def _file_owners(self) -> "users.Users | None":
         """Whose what is shown shall be: root's, or the one user's whom an image's program runs as."""
         user = self.user[0]
@@ -167,7 +175,7 @@ class View:
         self._root = layers.show(self._image, self._layer, self._scratch, self.owners)
         self.user = layers.user_of(self._image_user, self._root)
         hosts = self._source(self._hosts_file)
-        shown = [(self._source(source), target, False) for source, target in self._binds]
+        shown = [(self._own(source), target, False) for source, target in self._binds]
         shown.append((self._source("/sys"), "/sys", True))
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         for source, target, frost in shown:

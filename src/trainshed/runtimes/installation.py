@@ -5,10 +5,11 @@ uv's own cache is shared by all jobs, so it is written to only where no script o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainshed.runtimes.confinement import Confinement
 from trainshed.runtimes.installer import Installer, InstallFailed
-from trainshed.runtimes.packages import Package, plain_build_name, requirement
+from trainshed.runtimes.packages import Package, builds_plainly
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.stopping import Stop
@@ -30,58 +31,61 @@ class Installation:
         """Do it, in the cheapest way that works. Blocks. Raises InstallFailed, BuildFailed."""
         try:
             # Most jobs need nothing but the base. They must not wait for an index, nor fail without one.
-            self._at_once("--offline", tell=False)
+            self._offline()
         except InstallFailed:
             self.progress("What the runtime has will not do; the package index is asked as well.")
+            what = self._paths()
             try:
-                self._by_wheels()
+                what = [self._wheel(path) for path in what]
+                self._from_wheels(what)
             except InstallFailed:
                 # What they need has to be built as well, or one project came twice, or they are no good.
-                self._thoroughly()
+                self._thoroughly(what)
 
-    def _at_once(self, *flags: str, tell: bool = True) -> None:
-        """All of it by one installer, apart."""
-        self._install([*flags, *self._flags(), *map(requirement, self.packages)], tell=tell)
+    def _offline(self) -> None:
+        """All of it by one installer, apart, with nothing but what is here."""
+        sources = [path for path in self._paths() if path.suffix != ".whl"]
+        plain = ["--no-build-isolation"] if all(map(builds_plainly, sources)) else []
+        self._install(["--offline", *plain], self._paths(), tell=False)
 
-    def _by_wheels(self) -> None:
-        """What is theirs built apart; what they need taken from wheels, by an installer that runs no script."""
-        for package in self.packages:
-            if package.path.suffix != ".whl":
-                plain = (
-                    ["--offline", "--no-build-isolation"] if plain_build_name(package.path) else []
-                )
-                self.installer.wheel(
-                    self.prefix.executable, package.path, plain, apart=self.apart, stop=self.stop
-                )
-        built = [path for path in self.apart.wheels.glob("*.whl") if is_file(path)]
-        given = [package.path for package in self.packages if package.path.suffix == ".whl"]
-        what = ["--only-binary", ":all:", *map(str, (*given, *sorted(built)))]
+    def _wheel(self, path: Path) -> Path:
+        """The package as a wheel, built apart if it is none."""
+        if path.suffix == ".whl":
+            return path
+        python, apart = self.prefix.executable, self.apart
+        plain = ["--offline", "--no-build-isolation"] if builds_plainly(path) else []
+        self.installer.wheel(python, path, plain, apart=apart, stop=self.stop)
+        found = [wheel for wheel in apart.wheels.glob("*.whl") if is_file(wheel)]
+        if not found:
+            raise InstallFailed(("The build has left no wheel.",))
+        return max(found, key=lambda wheel: wheel.stat().st_mtime_ns)
+
+    def _from_wheels(self, wheels: Sequence[Path]) -> None:
+        """What they need taken from wheels as well, by an installer that runs no script."""
+        what = ["--only-binary", ":all:", *map(str, dict.fromkeys(wheels))]
         site, python = self.prefix.site, self.prefix.executable
         self.installer.install(python, site, what, self.progress, stop=self.stop)
         # Every start of a Python there runs what they have put into path files.
         self.installer.compile(python, site, self.progress, self.apart)
 
-    def _thoroughly(self) -> None:
+    def _thoroughly(self, what: Sequence[Path]) -> None:
         try:
-            self._at_once()
+            self._install([], what)
         except InstallFailed as failure:
             if "conflicting URLs" not in str(failure):
                 raise
             # The same project twice: one after the other, the later one stays (SPEC §3: in order).
-            for package in self.packages:
-                self._install([*self._flags(), requirement(package)])
+            for path in what:
+                self._install([], [path])
 
-    def _install(self, what: Sequence[str], *, tell: bool = True) -> None:
+    def _install(self, flags: Sequence[str], what: Sequence[Path], *, tell: bool = True) -> None:
         told = self.progress if tell else _say_nothing
         site, python = self.prefix.site, self.prefix.executable
-        self.installer.install(python, site, what, told, stop=self.stop, apart=self.apart)
+        command = ["--compile-bytecode", *flags, *map(str, what)]
+        self.installer.install(python, site, command, told, stop=self.stop, apart=self.apart)
 
-    def _flags(self) -> list[str]:
-        flags = ["--compile-bytecode"]
-        for package in self.packages:
-            if name := plain_build_name(package.path):
-                flags += ["--no-build-isolation-package", name]
-        return flags
+    def _paths(self) -> list[Path]:
+        return [package.path for package in self.packages]
 
 
 def _say_nothing(line: str) -> None:

@@ -14,11 +14,11 @@ from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, P
 
 _CHUNK = 1 << 20
 _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
+_SOURCE = re.compile(r"\.(tar(\.\w+)?|tgz|tbz|txz|zip)$", re.ASCII)
 _PLAIN_REQUIREMENT = re.compile(
     r"(wheel\s*(>=[\d.\s]+)?|setuptools\s*(>=\s*([1-5]?\d|6[0-8])(\.[\d.]*)?\s*)?)"
 )
 """Build requirements that the setuptools and wheel of every runtime meet."""
-_NAME = re.compile(r"^Name:[ \t]*([A-Za-z0-9._-]+)[ \t\r]*$", re.MULTILINE)
 _LARGEST_METADATA = 1 << 20
 
 
@@ -104,8 +104,11 @@ class Packages:
         return hashed.hexdigest(), draft
 
     def _place(self, uri: str, digest: str) -> Path:
-        # Installers read the version out of a wheel's name, so the name is kept as far as it is one.
+        # What a wheel is stands in its name. What a source distribution is, its own setup script says: people pack it by
+        # hand, and the Vertex SDK puts a moment in front of the name, which installers would believe.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
+        if source := _SOURCE.search(name):
+            name = f"package{source[0]}"
         return self._root / digest / name
 
     def _digest(self, uri: str, fingerprint: str) -> str:
@@ -132,26 +135,10 @@ class Packages:
         return self._root / ".index" / hashlib.sha256(uri.encode()).hexdigest()
 
 
-def requirement(package: Package) -> str:
-    """What an installer is given for the package: named by its own metadata if it is a source distribution.
+def builds_plainly(path: Path) -> bool:
+    """Whether the file is a source distribution that the runtime's own setuptools can build.
 
-    Its file's name may say otherwise: what the Vertex SDK packs from a script has a moment in front of it.
-    """
-    import tarfile
-    import zipfile
-
-    try:
-        with _members(package.path) as read:
-            name = _NAME.search(read("PKG-INFO"))
-    except (OSError, tarfile.TarError, zipfile.BadZipFile, ValueError):
-        name = None
-    return f"{name[1]} @ {package.path.as_uri()}" if name else str(package.path)
-
-
-def plain_build_name(path: Path) -> str:
-    """The project's name if the file is a source distribution that the runtime's own setuptools can build.
-
-    "" for wheels, for distributions that ask for other build requirements, and where neither can be read.
+    False for wheels, for distributions that ask for other build requirements, and where that cannot be read.
     Such a build needs no environment of its own (half a second) and no package index.
     """
     # Archives are imported where they are needed: the service starts without them.
@@ -161,15 +148,12 @@ def plain_build_name(path: Path) -> str:
 
     try:
         with _members(path) as read:
-            name = _NAME.search(read("PKG-INFO"))
             build = tomllib.loads(read("pyproject.toml")).get("build-system", {})
     except (OSError, tarfile.TarError, zipfile.BadZipFile, ValueError, KeyError):
-        return ""
-    # Packed by hand, it may have no metadata; the file's name is the next best.
-    name = name or re.match(r"([A-Za-z0-9._-]+?)-\d", path.name)
+        return False
     plain = all(_PLAIN_REQUIREMENT.fullmatch(str(text)) for text in build.get("requires", []))
     backend = str(build.get("build-backend", "setuptools.build_meta"))
-    return name[1] if name and plain and backend.startswith("setuptools.build_meta") else ""
+    return plain and backend.startswith("setuptools.build_meta")
 
 
 @contextmanager

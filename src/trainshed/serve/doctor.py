@@ -89,12 +89,15 @@ def _nearest(path: Path) -> Path:
 async def _engine(settings: Settings) -> list[Finding]:
     """What the local engine finds out when it starts, on the file system that slots would lie on."""
     from trainshed.engines.local.engine import LocalEngine
+    from trainshed.engines.local.options import Options
     from trainshed.engines.port import LevelUnavailable
 
     place = _nearest(settings.data)
     beside = place if place.is_dir() and os.access(place, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".trainshed-doctor-", dir=beside) as name:
-        engine = LocalEngine(Path(name), level=settings.isolation, processes=settings.max_processes)
+        engine = LocalEngine(
+            Path(name), Options(level=settings.isolation, processes=settings.max_processes)
+        )
         try:
             await engine.start()
             return [finding async for finding in _promises(engine)]

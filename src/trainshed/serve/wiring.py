@@ -26,6 +26,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -161,9 +162,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
 def _engine(parts: Parts) -> LocalEngine:
     settings = parts.settings
     intercepting = interception.places(settings.data.resolve())
-    return LocalEngine(
-        settings.data,
-        zygote=parts.zygote,
+    options = Options(
         storage_socket=parts.bucket_socket,
         # Of the cache a program sees what it runs in, not what others run in.
         hidden=(settings.data, settings.cache),
@@ -178,13 +177,14 @@ def _engine(parts: Parts) -> LocalEngine:
         secrets=Vault(parts.store.secrets, parts.sealer, clock.now),
         lease=settings.lease,
         level=settings.isolation,
-        visible=[Path(path) for path in settings.visible_paths.split(":") if path],
+        visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),
         processes=settings.max_processes,
         usage_every=settings.usage_every,
         node_vcpus=settings.node_cpus,
         node_memory_bytes=round(settings.node_memory * 2**30),
         node_accelerators=accelerators_of(settings.node_accelerators),
     )
+    return LocalEngine(settings.data, options, zygote=parts.zygote)
 
 
 def _shells(parts: Parts, engine: LocalEngine) -> EngineShells:

@@ -15,6 +15,7 @@ import pytest
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     EngineEvent,
     LinesWritten,
@@ -45,7 +46,7 @@ class House:
         self.events: list[EngineEvent] = []
         self._changed = asyncio.Event()
         self._gangs: dict[JobUid, tuple[Slot, ...]] = {}
-        self.engine = LocalEngine(data, level=level, **self.options)
+        self.engine = LocalEngine(data, Options(level=level, **self.options))
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -68,7 +69,7 @@ class House:
         await self.close()
         self.events.clear()
         self.options |= options
-        self.engine = LocalEngine(self.data, level=self.level, **self.options)
+        self.engine = LocalEngine(self.data, Options(level=self.level, **self.options))
         await self.open()
 
     async def until(self, true: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.trials import Measurement
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     EngineEvent,
     MetricsWritten,
@@ -99,7 +100,7 @@ def test_trials_go_on_measuring_while_the_service_is_down(house: Run) -> None:
         (slot / "files" / "work" / "go").touch()
         await asyncio.to_thread(wait_for_measurement, house, uid)
         assert not heard(house, uid)
-        house.engine = LocalEngine(house.data, level=house.level, **house.options)
+        house.engine = LocalEngine(house.data, Options(level=house.level, **house.options))
         await house.open()
         await house.until(lambda: heard(house, uid))
         assert measured(house, uid) == [(1, 0.5)]

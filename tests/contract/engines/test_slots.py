@@ -12,6 +12,7 @@ import pytest
 from tests.contract.engines.conftest import PYTHON, House, Run
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
 
 MEETS = """
 import socket, sys, threading
@@ -193,7 +194,7 @@ def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
     async def test(house: House) -> None:
         await house.engine.close()
         house.engine = LocalEngine(
-            data, level=house.level, storage_socket=data / "s", **house.options
+            data, Options(level=house.level, storage_socket=data / "s", **house.options)
         )
         await house.open()
         uid = await house.python(program)

@@ -48,8 +48,7 @@ def entries(place: Place) -> list[dict[str, Any]]:
 
 
 def run(place: Place, program: str, *gpus: str, **fields: object) -> Any:
-    environ = {"PATH": os.environ["PATH"], "NVIDIA_VISIBLE_DEVICES": ",".join(gpus)}
-    return place.python(program, environ=environ, usage_every=0.05, **fields)
+    return place.python(program, gpus=gpus, usage_every=0.05, **fields)
 
 
 def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:

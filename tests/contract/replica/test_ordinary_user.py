@@ -4,7 +4,10 @@ from pathlib import Path
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 
-CHOSEN = ("test_expel.py", "test_orders.py", "test_stall.py", "test_memory_limit.py")
+CHOSEN = (
+    *("test_expel.py", "test_orders.py", "test_stall.py", "test_memory_limit.py"),
+    "test_relay_peers.py",
+)
 
 
 @as_root_only

@@ -1,7 +1,9 @@
 """A job's packages on top of the base: only the difference, in order, errors that name them (SPEC §3, §4)."""
 
 import asyncio
+import io
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 
@@ -157,6 +159,35 @@ def test_no_layer_changes_the_base(workshop: Workshop) -> None:
     for metadata in site.glob("*.dist-info"):
         assert (metadata / "METADATA").is_file()
         assert (metadata / "RECORD").stat().st_size > 0
+
+
+def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    """Facts §5.3: public samples pack a directory by hand, with metadata that is none, and call the file as they like."""
+    setup = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
+    named = "from setuptools import setup\nsetup(name='real', version='1.0', packages=['real'])\n"
+    said = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
+    packages = {
+        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": setup, "PKG-INFO": said}
+        | {"trainer/__init__.py": "", "trainer/task.py": "print('classified')\n"},
+        "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": named, "real/__init__.py": "VALUE = 7\n"},
+    }
+    for uri, files in packages.items():
+        workshop.objects.content[uri] = _by_hand(files)
+    replica = _start(workshop.prepare(*packages), tmp_path)
+    assert replica.run("python3", "-m", "trainer.task").stdout == "classified\n"
+    assert replica.python("import real; print(real.VALUE)") == "7"
+
+
+def _by_hand(files: dict[str, str]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"custom/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return made.getvalue()
 
 
 def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:

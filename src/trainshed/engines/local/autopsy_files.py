@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import IO
 
 _CHUNK = 1 << 18
+_DEEPEST = 200
+"""Directories within each other that are packed; what a program put deeper is left out."""
 
 
 def size(directory: Path) -> int:
@@ -52,6 +54,8 @@ def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
             archive_.add(file, file.name)
         for path, directories, files, handle in os.fwalk(directory, follow_symlinks=False):
             inside = Path(path).relative_to(directory)
+            if len(inside.parts) >= _DEEPEST:
+                del directories[:]
             for name in sorted([*directories, *files]):
                 _add(archive_, handle, name, str(inside / name))
 

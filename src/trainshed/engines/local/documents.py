@@ -97,7 +97,7 @@ def launch_document(
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         argv=list(plan.argv),
-        environ=_environ(plan, slot, host, ground, edits, directory / protocol.FILES),
+        environ=_environ(plan, slot, host, ground, edits=edits, files=directory / protocol.FILES),
         logs=str(logs),
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
@@ -146,6 +146,7 @@ def identity(plan: LaunchPlan) -> str:
             "replica": str(plan.replica),
             "project": plan.project,
             "service_account": plan.service_account,
+            "region": plan.region,
         }
     )
 
@@ -155,7 +156,7 @@ def _intercepts(plan: LaunchPlan, host: Host, ground: Ground) -> bool:
 
 
 def _environ(
-    plan: LaunchPlan, slot: Slot, host: Host, ground: Ground, edits: DeviceEdits, files: Path
+    plan: LaunchPlan, slot: Slot, host: Host, ground: Ground, *, edits: DeviceEdits, files: Path
 ) -> dict[str, str]:
     endpoint = f"{slot.address}:{slot.port + 1}"
     given = environs.ambient(ground.ambient or {})

@@ -1,34 +1,29 @@
 """The local engine: the port over slots of this machine. Owns no truth: all of it is in the slots' files."""
 
 import asyncio
-import os
 import socket
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
-from trainshed.engines.local import environs, handles, machine
-from trainshed.engines.local.autopsies import NOTHING, Autopsies, Keeping
-from trainshed.engines.local.devices import Devices, NvmlDevices
+from trainshed.engines.local import handles, machine
+from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.documents import (
-    Ground,
-    Host,
     hosts_text,
     launch_document,
-    outermost,
 )
-from trainshed.engines.local.driver import NO_DRIVER, find_driver
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
+from trainshed.engines.local.options import Options
 from trainshed.engines.local.revealing import revealed
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.settling import Settler
+from trainshed.engines.local.site import Site
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.survey import survey
 from trainshed.engines.local.sweeper import Sweeper
@@ -40,103 +35,41 @@ from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
     Fault,
-    LevelUnavailable,
     Node,
-    SecretDoor,
     Slot,
     SlotRequest,
     Terminal,
 )
-from trainshed.replica import cgroups, journal, protocol, sandbox
+from trainshed.replica import journal, protocol
 
 
 class LocalEngine:
-    """`data`: the service's data directory. `zygote`: a zygote started early; the engine owns it from
-    here on and starts new ones when it dies (None: starts the first as well). `storage_socket`: the bucket process's
-    Unix socket, None = replicas get no storage endpoint. `hidden`: directories that programs must not see, besides
-    slots and logs; `read_only`: directories they may only read, shown even inside hidden ones (runtimes).
-    `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`, `node_memory_bytes`, `node_accelerators`:
-    what each of them is declared to have, 0 or () = its share of the machine.
-    `devices`: where GPUs are learned of, None = from the driver. `lease`: seconds after which a shim that does not
-    answer is killed and its replica lost. `ambient`: the service's own environment (`environs` says what of it is
-    passed on). `level`: the sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here.
-    `visible`: what programs may read besides, even in hidden directories. `processes`: how many a replica may have, 0 =
-    any number. `certificate`, `trust`: by what Google's storage hosts are served to those who want that (`Ground`).
-    `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks. `secrets`: what plans refer to. `keeping`: how long what failed
-    replicas left is kept; `now`: ns since the epoch."""
+    """`data`: the service's data directory. `zygote`: a zygote started early; the engine owns it from here on and starts
+    new ones when it dies (None: starts the first as well)."""
 
     def __init__(
         self,
         data: Path,
+        options: Options | None = None,
         *,
         zygote: ZygoteHandle | None = None,
-        storage_socket: Path | None = None,
-        hidden: Sequence[Path] = (),
-        read_only: Sequence[Path] = (),
-        nodes: int = 1,
-        node_vcpus: float = 0,
-        node_memory_bytes: int = 0,
-        node_accelerators: tuple[tuple[str, int], ...] = (),
-        devices: Devices | None = None,
-        lease: float = 30.0,
-        ambient: Mapping[str, str] | None = None,
-        level: str = "",
-        visible: Sequence[Path] = (),
-        processes: int = 0,
-        certificate: Path | None = None,
-        trust: Path | None = None,
-        usage_every: float = 0.0,
-        secrets: SecretDoor | None = None,
-        keeping: Keeping = NOTHING,
-        now: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._identity = machine.identity(data)
+        options = options or Options()
+        identity = machine.identity(data)
         self._layout = Layout(data.resolve())
+        self._site = Site(options, identity)
+        self._ground = options.ground(self._layout)
+        self._secrets = options.secrets
         self._spawner = Spawner(zygote)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
-        self._autopsies = Autopsies(self._layout, keeping, now, self._sweeper.later)
+        self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
         self._settler = Settler(self._request, self._spawner.renew)
         self._nodes = Nodes(self._emit)
-        self._gangs = Gangs(
-            self._layout, self._nodes, self._identity, self._emit, self._settler.later
-        )
-        self._lease = lease
-        self._leases = Leases(lease, self._gangs.seats, self._give_up)
-        ambient = dict(os.environ if ambient is None else ambient)
-        self._ground = Ground(
-            hidden=outermost(
-                [
-                    self._layout.slots,
-                    self._layout.logs,
-                    self._layout.autopsies,
-                    *machine.private_places(),
-                    *(path.resolve() for path in hidden),
-                ]
-            ),
-            read_only=tuple(path.resolve() for path in read_only),
-            visible=outermost(
-                [
-                    *(path.resolve() for path in visible),
-                    *(Path(path) for path in environs.places(ambient) if Path(path).exists()),
-                ]
-            ),
-            storage_socket=str(storage_socket.resolve()) if storage_socket else "",
-            certificate=str(certificate or ""),
-            trust=str(trust or ""),
-            ambient=ambient,
-            processes=processes,
-            usage_every=usage_every,
-        )
-        self._devices = devices or NvmlDevices(ambient)
-        self._node_count = nodes
-        self._declared = machine.Declared(node_vcpus, node_memory_bytes, node_accelerators)
-        self._secrets = secrets
-        self._level = level
-        self._refused: dict[str, str] = {}
-        self._host: Host | None = None
+        self._gangs = Gangs(self._layout, self._nodes, identity, self._emit, self._settler.later)
+        self._lease = options.lease
+        self._leases = Leases(options.lease, self._gangs.seats, self._give_up)
         self._limits: handles.Limits | None = None
-        self._capacity: tuple[Node, ...] = ()
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
         self._closed = False
@@ -145,28 +78,18 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        host = self._known_host()
-        return Capabilities(
-            enforced_memory=True,
-            oom_verdict=True,
-            process_namespace=host.namespaced,
-            stable_hostname=host.namespaced,
-            addresses="loopback" if host.namespaced else "literal",
-            durable=True,
-            memory_limit="kernel" if host.memory_base else "polling",
-            isolation=host.level,
-            not_stronger=tuple(self._refused.items()),
-            process_limit="kernel" if host.pids_base or host.level == protocol.LEVEL_USER else "",
-            images=host.namespaced,
-            terminals=True,
-        )
+        return self._site.capabilities()
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         self._limits = handles.take_what_there_is()
         await self._spawner.ready(self._limits)
-        level = await self._find_level()
-        await self._look_round(level)
+        await self._site.explore(self._spawner, self._layout.probe)
+        level, shares = self._site.host.level, self._site.shares
+        self._nodes.begin(shares)
+        self._gangs.begin(
+            shares, named=self._site.host.namespaced, own_users=level == protocol.LEVEL_OWN
+        )
         for found in await asyncio.to_thread(survey, self._layout):
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
             for replica, state in found.replicas.items():
@@ -194,13 +117,12 @@ class LocalEngine:
         self._wake.set()
 
     async def capacity(self) -> tuple[Node, ...]:
-        self._known_host()
-        return self._capacity
+        return self._site.nodes
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        self._known_host()
+        self._site.require()
         return self._gangs.allocate(job_uid, attempt, requests)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
@@ -305,7 +227,7 @@ class LocalEngine:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
     ) -> Terminal:
-        level = self._known_host().level
+        level = self._site.host.level
         return await self._viewer.open((job_uid, attempt, replica), wish, level)
 
     def autopsy_files(
@@ -336,51 +258,6 @@ class LocalEngine:
         self._nodes.rejoin(node)
 
     # --- inside ---
-
-    def _known_host(self) -> Host:
-        if self._host is None:
-            raise EngineUnavailable("the local engine has not been started yet")
-        return self._host
-
-    async def _find_level(self) -> str:
-        """The strongest isolation there is, or the one that is demanded. Raises LevelUnavailable."""
-        if self._level not in ("", *sandbox.LEVELS):
-            raise LevelUnavailable(
-                f"there is no isolation {self._level!r}; there are {', '.join(sandbox.LEVELS)}"
-            )
-        wanted = (self._level,) if self._level else sandbox.LEVELS
-        level, self._refused = await self._spawner.probe(self._layout.probe, wanted)
-        if level:
-            return level
-        if not self._level:
-            return protocol.LEVEL_SESSION
-        found, _ = await self._spawner.probe(self._layout.probe, sandbox.LEVELS)
-        raise LevelUnavailable(
-            f"the isolation {self._level} does not work on this machine: {self._refused[self._level]}. "
-            f"What works is {found}"
-        )
-
-    async def _look_round(self, level: str) -> None:
-        """Find out what this machine has."""
-        memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
-        devices = await asyncio.to_thread(self._devices.find)
-        driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
-        whole = machine.node(memory_base)
-        shares = machine.share(devices, self._node_count)
-        host = Host(
-            level,
-            memory_base,
-            cpu_base,
-            whole.memory_bytes,
-            self._identity,
-            devices,
-            pids_base,
-            driver,
-        )
-        self._capacity = machine.split(whole, shares, self._declared)
-        self._nodes.begin(shares)
-        self._gangs.begin(shares, named=host.namespaced, own_users=level == protocol.LEVEL_OWN)
-        self._host = host
 
     def _emit(self, event: EngineEvent) -> None:
         self._events.append(event)
@@ -416,7 +293,7 @@ class LocalEngine:
         return launch_document(
             plan=plan,
             slot=seat.slot,
-            host=self._known_host(),
+            host=self._site.host,
             ground=self._ground,
             directory=seat.directory,
             hosts=hosts,

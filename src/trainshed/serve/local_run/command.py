@@ -1,25 +1,11 @@
-"""`trainshed local-run`: from options to the program's exit status."""
+"""The options of `trainshed local-run`."""
 
-import asyncio
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from trainshed.serve.settings import Settings, SettingsError, load
-
-if TYPE_CHECKING:
-    from trainshed.engines.local.zygotes import ZygoteHandle
-    from trainshed.serve.local_run.room import Room
-    from trainshed.serve.local_run.runner import Ended
-    from trainshed.serve.local_run.wish import Wish
-
-NOT_RUN = 125
-"""Our exit status where there is none of a program."""
-_INTERRUPTED = 130
-_PIPE = 141
+from trainshed.serve.settings import SettingsError, load
 
 
 @click.command(
@@ -151,6 +137,7 @@ def command(
     the signal's number if it died of one, 125 if it could not be run.
     """
     from trainshed.serve.local_run.job import default_image
+    from trainshed.serve.local_run.starting import NOT_RUN, run, tell
     from trainshed.serve.local_run.wish import NotRun, Wish, check, read_env, read_secrets
 
     if script and module:
@@ -177,9 +164,9 @@ def command(
             keep=keep,
         )
         check(wish, (Path.home().resolve(), Path("/"), Path("/tmp").resolve()))
-        status = _run(wish, settings)
+        status = run(wish, settings)
     except (NotRun, SettingsError) as failure:
-        _tell(f"Error: {failure}")
+        tell(f"Error: {failure}")
         status = NOT_RUN
     raise SystemExit(status)
 
@@ -200,83 +187,3 @@ def split_requirements(texts: tuple[str, ...]) -> list[str]:
 
 def _split(texts: tuple[str, ...]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
-
-
-def _run(wish: "Wish", settings: Settings) -> int:
-    """Its exit status. Raises NotRun."""
-    # What is kept for a while is the user's alone; programs get a mask of their own.
-    os.umask(0o077)
-    from trainshed.engines.local import zygotes
-    from trainshed.serve.local_run.room import Room
-    from trainshed.serve.local_run.wish import NotRun
-
-    try:
-        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        room = Room(settings.data)
-    except OSError as failure:
-        raise NotRun(
-            f"The data directory {settings.data} cannot be used: {failure.strerror}. Choose another one with --data or "
-            "$TRAINSHED_DATA."
-        ) from None
-    try:
-        return _run_in(room, wish, settings, zygotes.start())
-    finally:
-        # A second Ctrl-C while deleting: the caretaker goes on.
-        room.close()
-
-
-def _run_in(room: "Room", wish: "Wish", settings: Settings, zygote: "ZygoteHandle") -> int:
-    from trainshed.serve.local_run.storage import Storage
-
-    storage = Storage(settings)
-    from trainshed.engines.port import EngineUnavailable, LaunchRejected, LevelUnavailable
-    from trainshed.runtimes.port import BuildFailed, PackageFailed
-    from trainshed.serve.certificates import CertificatesUnusable
-    from trainshed.serve.local_run.runner import Means, start
-    from trainshed.serve.local_run.wish import NotRun
-
-    try:
-        ended = asyncio.run(start(wish, Means(settings, room, storage, zygote, _tell)))
-    except (
-        BuildFailed,
-        PackageFailed,
-        EngineUnavailable,
-        LaunchRejected,
-        LevelUnavailable,
-        CertificatesUnusable,
-    ) as failure:
-        raise NotRun(str(failure)) from failure
-    except BrokenPipeError:
-        # The interpreter would complain of it once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        _tell("Interrupted before the program began.")
-        return _INTERRUPTED
-    return _told(ended, wish)
-
-
-def _told(ended: "Ended", wish: "Wish") -> int:
-    """Say what the exit status alone does not."""
-    from trainshed.serve.local_run.runner import status_of
-
-    record, status = ended.record, status_of(ended.record)
-    if record.oom:
-        _tell(
-            f"The program ran out of memory and was killed: its limit is {ended.memory_limit / 2**30:.1f} GiB "
-            f"(machine type {wish.machine_type}, the setting memory_per_replica and what this machine has, whichever is least)."
-        )
-    elif record.child_oom:
-        _tell(
-            f"{record.child_oom} of the program's processes were killed because its memory limit of "
-            f"{ended.memory_limit / 2**30:.1f} GiB was reached."
-        )
-    elif record.signal is not None:
-        _tell(f"The program was ended by signal {record.signal}.")
-    if ended.kept:
-        _tell(f"Its files are kept in {ended.kept}")
-    return status
-
-
-def _tell(line: str) -> None:
-    click.echo(line, err=True)

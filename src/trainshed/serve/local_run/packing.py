@@ -8,8 +8,6 @@ import ast
 import configparser
 import hashlib
 import io
-import os
-import shutil
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +22,6 @@ from trainshed.serve.local_run.wish import NotRun, Wish, is_project
 BUCKET = "trainshed-local-run"
 """The bucket that packages of a local run seem to lie in. There is none of that name: nothing is uploaded."""
 
-_LEFT_OUT = frozenset({"__pycache__", "node_modules", ".git", ".hg", ".svn"})
 _REQUIREMENTS = "local_run_requirements-1.0-py3-none-any.whl"
 _INFO = "local_run_requirements-1.0.dist-info"
 
@@ -61,27 +58,6 @@ def pack(wish: Wish) -> Pack:
 def is_installed(wish: Wish) -> bool:
     """Whether the program is a module of a package that gets installed, as in a job with a Python package."""
     return bool(wish.module) and is_project(wish.directory)
-
-
-def copy(directory: Path, trees: Iterable[str], target: Path, away: Sequence[Path]) -> None:
-    """Copy parts of a program's directory into a working directory. `away`: directories that stay out. Raises OSError."""
-    places = {path.resolve() for path in away}
-
-    def unwanted(parent: str, names: list[str]) -> set[str]:
-        here = Path(parent)
-        return {
-            name
-            for name in names
-            if name in _LEFT_OUT
-            or name.endswith(".pyc")
-            or (here / name / "pyvenv.cfg").is_file()
-            or (here / name).resolve() in places
-        }
-
-    for tree in trees:
-        shutil.copytree(
-            directory / tree, target / tree, symlinks=True, ignore=unwanted, dirs_exist_ok=True
-        )
 
 
 def requirements_wheel(needed: Sequence[str]) -> bytes:
@@ -191,16 +167,3 @@ def _keywords(source: str) -> dict[str, str]:
                 if keyword.arg and isinstance(value, ast.Constant) and isinstance(value.value, str):
                     found[keyword.arg] = value.value
     return found
-
-
-def give(directory: Path, user: int) -> None:
-    """Have a tree belong to another user, who may not be the one that the program ends up as: all may read it, and write to
-    its top. Raises OSError."""
-    directory.chmod(0o777)
-    for parent, names, files in os.walk(directory):
-        for path in (Path(parent), *(Path(parent, name) for name in (*names, *files))):
-            if not path.is_symlink():
-                mode = path.stat().st_mode & 0o7777
-                path.chmod(mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0))
-            if user:
-                os.chown(path, user, user, follow_symlinks=False)

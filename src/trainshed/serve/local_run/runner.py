@@ -4,42 +4,36 @@ Works with the very parts of a service, controller and store left out: nothing o
 """
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import ExitRecord, Job
 from trainshed.core.runtime import CONTAINER
-from trainshed.core.secrets import SecretRef
 from trainshed.core.specs import warnings
 from trainshed.engines.local import machine
-from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.engines.port import LinesWritten, Slot, SlotExited, SlotLost
 from trainshed.replica import program, protocol
-from trainshed.runtimes.images.service import Images, ImageSettings
-from trainshed.runtimes.port import PackageSource, PreparedRuntime
-from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.runtimes.port import PreparedRuntime
+from trainshed.runtimes.service import LocalRuntimes
 from trainshed.serve import clock, interception
 from trainshed.serve.adapters import BucketDoor
+from trainshed.serve.local_run import furnishing, packing
 from trainshed.serve.local_run import job as jobs
-from trainshed.serve.local_run import packing
 from trainshed.serve.local_run.output import Output
 from trainshed.serve.local_run.room import Room
-from trainshed.serve.local_run.storage import Storage, socket_of
+from trainshed.serve.local_run.runtimes import new_runtimes
+from trainshed.serve.local_run.storage import Storage
 from trainshed.serve.local_run.wish import NotRun, Wish
 from trainshed.serve.settings import Settings
-
-APP = "/usr/app"
-"""Where the program's directory is in a container image, as the public command has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +47,15 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What exists before the event loop does. `tell`: takes a line for the person at the terminal."""
+    """What a run works with. `storage`, `engine`: have begun to start, and have started when `started` is done. `tell`:
+    takes a line for the person at the terminal."""
 
     settings: Settings
     room: Room
     storage: Storage
-    zygote: ZygoteHandle
+    engine: LocalEngine
+    started: "asyncio.Future[Any]"
     tell: Callable[[str], None]
-
-
-class Given:
-    """The secrets that the run was given, as an engine's door to them."""
-
-    def __init__(self, values: Mapping[SecretRef, str]) -> None:
-        self._values = values
-
-    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """As the protocol says; that all are there was checked before."""
-        return {ref: self._values[ref] for ref in refs}
 
 
 class Run:
@@ -81,11 +66,10 @@ class Run:
         self._wish = wish
         self._settings = settings
         self._room = means.room
-        self._storage = means.storage
         self._tell = means.tell
         self._place = jobs.Place(settings.project, settings.region)
-        self._intercepting = interception.places(settings.data.resolve())
-        self._engine = self._new_engine(means.zygote)
+        self._engine = means.engine
+        self._started = means.started
         self._buckets = LocalStore(
             settings.data / "buckets", now=clock.now, rules=means.storage.rules
         )
@@ -101,26 +85,24 @@ class Run:
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._interrupt, task)
-        try:
-            return await self._run()
-        finally:
-            await self._engine.close()
+        return await self._run()
 
     async def _run(self) -> Ended:
         settings = self._settings
-        pack, _, _ = await asyncio.gather(
-            asyncio.to_thread(packing.pack, self._wish), self._storage.begin(), self._engine.start()
-        )
+        pack = await asyncio.to_thread(packing.pack, self._wish)
+        await self._started
         self._buckets.ensure_bucket(settings.default_bucket, settings.region)
         door = BucketDoor(self._buckets)
-        runtimes = self._runtimes(packing.Parcels(pack.parcels, lambda: door))
+        source = packing.Parcels(pack.parcels, lambda: door)
+        runtimes = new_runtimes(settings, source, self._engine.capabilities)
         try:
             job = await self._new_job(pack, runtimes, door)
             prepared = await self._prepare(runtimes, job)
         finally:
             await asyncio.to_thread(runtimes.close)
         slots = await self._engine.allocate(job.uid, 1, slot_requests(job))
-        await asyncio.to_thread(self._furnish, job, slots[0], pack, prepared)
+        if self._wish.entry:
+            await asyncio.to_thread(self._furnish, job, slots[0], pack, prepared)
         plan = self._plan(job, slots, pack, prepared, door)
         self._job = job
         await self._engine.launch([plan])
@@ -139,53 +121,6 @@ class Run:
             self._tell(f"Stopping: the program has {self._settings.grace:g} seconds to end.")
         grace = round(self._settings.grace * 1e9) if self._asked == 1 else 0
         self._stopping = asyncio.create_task(self._engine.stop(self._job.uid, 1, grace))
-
-    # --- what it runs in ---
-
-    def _new_engine(self, zygote: ZygoteHandle) -> LocalEngine:
-        settings, intercepting = self._settings, self._intercepting
-        return LocalEngine(
-            self._room.directory,
-            zygote=zygote,
-            storage_socket=socket_of(settings.data),
-            hidden=(settings.data,),
-            read_only=(settings.cache, intercepting.trust.parent),
-            certificate=intercepting.certificate,
-            trust=intercepting.trust,
-            secrets=Given(self._wish.secrets),
-            lease=settings.lease,
-            level=settings.isolation,
-            visible=[Path(path) for path in settings.visible_paths.split(":") if path],
-            processes=settings.max_processes,
-            now=clock.now,
-        )
-
-    def _runtimes(self, source: PackageSource) -> LocalRuntimes:
-        settings = self._settings
-        return LocalRuntimes(
-            settings.cache,
-            source,
-            RuntimeSettings(
-                exact=settings.exact_runtimes,
-                image_map=settings.images,
-                hidden=(settings.data,),
-                isolation=settings.isolation,
-                has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
-            ),
-            now=clock.now,
-            images=Images(
-                settings.cache / "images",
-                ImageSettings(settings.container_tool, settings.image_pull),
-                now=clock.now,
-                unsupported=self._no_images,
-            ),
-        )
-
-    def _no_images(self) -> str:
-        can = self._engine.capabilities()
-        if can.images:
-            return ""
-        return f"Container images need namespaces, and there are none here (isolation {can.isolation})."
 
     # --- the job ---
 
@@ -231,30 +166,13 @@ class Run:
         return layout.attempt(job.uid, 1) / str(jobs.REPLICA)
 
     def _furnish(self, job: Job, slot: Slot, pack: packing.Pack, prepared: PreparedRuntime) -> None:
-        """Put the program's files where it begins."""
-        if not self._wish.entry:
-            return
-        files = self._slot(job) / protocol.FILES
-        work = files / program.WORK
-        if prepared.image is not None:
-            work = files.joinpath(program.LAYER, "upper", *APP.strip("/").split("/"))
-        files.mkdir(mode=0o700, exist_ok=True)
-        top = files / program.LAYER if prepared.image is not None else work
-        old = os.umask(0o022 if prepared.image is not None else 0o077)
-        try:
-            work.mkdir(parents=True, exist_ok=True)
-            away = (self._settings.data, self._settings.cache)
-            packing.copy(self._wish.directory, pack.trees, work, away)
-            for parcel in pack.parcels if prepared.image is not None else ():
-                place = self._packages / parcel.uri.removeprefix(f"gs://{packing.BUCKET}/")
-                place.parent.mkdir(parents=True)
-                place.write_bytes(parcel.content)
-        finally:
-            os.umask(old)
-        if prepared.image is not None:
-            packing.give(work, slot.users)
-            for parent in (work.parent, top):
-                os.chown(parent, slot.users or -1, slot.users or -1)
+        files, source = self._slot(job) / protocol.FILES, self._wish.directory
+        away = (self._settings.data, self._settings.cache)
+        if prepared.image is None:
+            furnishing.furnish(files, source, pack.trees, away)
+        else:
+            furnishing.furnish_image(files, source, pack.trees, away, owner=slot.users)
+            furnishing.lay_out(pack.parcels, self._packages)
 
     @property
     def _packages(self) -> Path:
@@ -279,11 +197,11 @@ class Run:
             {(asked.runtime, asked.package_uris): prepared},
             Launching(memory_cap=self._settings.memory_per_replica << 20),
             {jobs.REPLICA: 1},
-            buckets,
+            buckets=buckets,
         )
         if plan.image is None or not self._wish.entry:
             return plan
-        return replace(plan, image=replace(plan.image, workdir=APP))
+        return replace(plan, image=replace(plan.image, workdir=furnishing.APP))
 
     # --- its life ---
 
@@ -329,9 +247,3 @@ def status_of(record: ExitRecord) -> int:
     if record.signal is not None:
         return 128 + record.signal
     return record.exit_code or 0
-
-
-async def start(wish: Wish, means: Means) -> Ended:
-    """Run it (`Run.run`) and let go of the buckets."""
-    with contextlib.closing(means.storage):
-        return await Run(wish, means).run()

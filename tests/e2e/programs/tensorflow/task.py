@@ -14,7 +14,10 @@ args = parser.parse_args()
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 resolver = strategy.cluster_resolver
 task_type, task_id = resolver.task_type, resolver.task_id
-is_chief = task_type is None or task_type == "chief" or (task_type == "worker" and task_id == 0)
+has_chief = "chief" in resolver.cluster_spec().as_dict()
+is_chief = task_type in (None, "chief") or (
+    task_type == "worker" and task_id == 0 and not has_chief
+)
 print(f"{task_type} {task_id} of {strategy.num_replicas_in_sync}")
 
 
@@ -52,6 +55,8 @@ if is_chief:
     with tf.io.gfile.GFile(os.path.join(checkpoint_dir, "history.json"), "w") as file:
         json.dump(history.history["loss"], file)
     print("kept", sorted(tf.io.gfile.listdir(checkpoint_dir)))
-    assert tf.train.load_variable(path, "model/layer_with_weights-0/bias/.ATTRIBUTES/VARIABLE_VALUE")
+    assert tf.train.load_variable(
+        path, "model/layer_with_weights-0/bias/.ATTRIBUTES/VARIABLE_VALUE"
+    )
 else:
     tf.io.gfile.rmtree(write_dir)

@@ -40,4 +40,7 @@ credentials, project = google.auth.default(
 )
 client = storage.Client(project=project, credentials=credentials)
 bucket, _, prefix = job_dir[len("gs://") :].partition("/")
-print("listed", [blob.name[len(prefix) + 1 :] for blob in client.list_blobs(bucket, prefix=prefix + "/")])
+print(
+    "listed",
+    [blob.name[len(prefix) + 1 :] for blob in client.list_blobs(bucket, prefix=prefix + "/")],
+)

@@ -1,0 +1,82 @@
+"""What an operator may choose about the local engine, and what follows for all programs alike."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.engines.local import environs, machine
+from trainshed.engines.local.autopsies import NOTHING, Keeping
+from trainshed.engines.local.devices import Devices
+from trainshed.engines.local.documents import Ground, outermost
+from trainshed.engines.local.layout import Layout
+from trainshed.engines.port import SecretDoor
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint.
+
+    What programs see: `hidden`: directories that they must not, besides slots and logs; `read_only`: what they may only
+    read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`: the sandbox level that is
+    demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`: how many a replica may have, 0 =
+    any number. `certificate`, `trust`: by what Google's storage hosts are served to those who want that (`Ground`).
+    `ambient`: the service's own environment, None = this process's (`environs` says what of it is passed on). `secrets`:
+    what plans refer to.
+
+    What there is: `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`, `node_memory_bytes`,
+    `node_accelerators`: what each of them is declared to have, 0 or () = its share of the machine. `devices`: where GPUs
+    are learned of, None = from the driver.
+
+    `lease`: seconds after which a shim that does not answer is killed and its replica lost. `usage_every`: seconds between
+    two looks at what a replica uses, 0 = nobody looks. `keeping`: how long what failed replicas left is kept. `now`: ns
+    since the epoch.
+    """
+
+    storage_socket: Path | None = None
+    hidden: tuple[Path, ...] = ()
+    read_only: tuple[Path, ...] = ()
+    visible: tuple[Path, ...] = ()
+    level: str = ""
+    processes: int = 0
+    certificate: Path | None = None
+    trust: Path | None = None
+    ambient: Mapping[str, str] | None = None
+    secrets: SecretDoor | None = None
+    nodes: int = 1
+    node_vcpus: float = 0
+    node_memory_bytes: int = 0
+    node_accelerators: tuple[tuple[str, int], ...] = ()
+    devices: Devices | None = None
+    lease: float = 30.0
+    usage_every: float = 0.0
+    keeping: Keeping = NOTHING
+    now: Callable[[], int] = time.time_ns
+
+    def environment(self) -> dict[str, str]:
+        """The service's own."""
+        return dict(os.environ if self.ambient is None else self.ambient)
+
+    def ground(self, layout: Layout) -> Ground:
+        """What all launch documents share."""
+        ambient = self.environment()
+        lent = (Path(path) for path in environs.places(ambient))
+        private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())
+        return Ground(
+            hidden=outermost([*private, *_resolved(self.hidden)]),
+            read_only=_resolved(self.read_only),
+            visible=outermost(
+                [*_resolved(self.visible), *(path for path in lent if path.exists())]
+            ),
+            storage_socket=str(self.storage_socket.resolve()) if self.storage_socket else "",
+            certificate=str(self.certificate or ""),
+            trust=str(self.trust or ""),
+            ambient=ambient,
+            processes=self.processes,
+            usage_every=self.usage_every,
+        )
+
+
+def _resolved(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(path.resolve() for path in paths)

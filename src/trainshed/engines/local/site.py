@@ -1,0 +1,108 @@
+"""What this machine is to an engine: how far it keeps programs apart, what it has, what can be promised. Found out once."""
+
+import asyncio
+from pathlib import Path
+
+from trainshed.engines.local import machine
+from trainshed.engines.local.devices import NvmlDevices
+from trainshed.engines.local.documents import Host
+from trainshed.engines.local.driver import NO_DRIVER, find_driver
+from trainshed.engines.local.options import Options
+from trainshed.engines.local.places import Shares
+from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable, Node
+from trainshed.replica import cgroups, protocol, sandbox
+
+
+class Site:
+    """`identity`: what tells this service from others on the machine."""
+
+    def __init__(self, options: Options, identity: str) -> None:
+        self._options = options
+        self._identity = identity
+        self._host: Host | None = None
+        self._refused: dict[str, str] = {}
+        self._nodes: tuple[Node, ...] = ()
+        self._shares: Shares = {}
+
+    def require(self) -> None:
+        """Raises EngineUnavailable before `explore`, as do all but the GPUs."""
+        if self._host is None:
+            raise EngineUnavailable("the local engine has not been started yet")
+
+    @property
+    def host(self) -> Host:
+        self.require()
+        assert self._host is not None
+        return self._host
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        self.require()
+        return self._nodes
+
+    @property
+    def shares(self) -> Shares:
+        """The GPUs of each node."""
+        return self._shares
+
+    async def explore(self, spawner: Spawner, scratch: Path) -> None:
+        """Try out and look round. `scratch`: an empty directory on the file system that slots lie on. Raises
+        LevelUnavailable."""
+        options = self._options
+        level = await self._find_level(spawner, scratch)
+        memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
+        source = options.devices or NvmlDevices(options.environment())
+        devices = await asyncio.to_thread(source.find)
+        driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
+        whole = machine.node(memory_base)
+        declared = machine.Declared(
+            options.node_vcpus, options.node_memory_bytes, options.node_accelerators
+        )
+        self._shares = machine.share(devices, options.nodes)
+        self._nodes = machine.split(whole, self._shares, declared)
+        self._host = Host(
+            level=level,
+            memory_base=memory_base,
+            cpu_base=cpu_base,
+            memory_bytes=whole.memory_bytes,
+            identity=self._identity,
+            gpus=devices,
+            pids_base=pids_base,
+            driver=driver,
+        )
+
+    def capabilities(self) -> Capabilities:
+        host = self.host
+        return Capabilities(
+            enforced_memory=True,
+            oom_verdict=True,
+            process_namespace=host.namespaced,
+            stable_hostname=host.namespaced,
+            addresses="loopback" if host.namespaced else "literal",
+            durable=True,
+            memory_limit="kernel" if host.memory_base else "polling",
+            isolation=host.level,
+            not_stronger=tuple(self._refused.items()),
+            process_limit="kernel" if host.pids_base or host.level == protocol.LEVEL_USER else "",
+            images=host.namespaced,
+            terminals=True,
+        )
+
+    async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
+        """The strongest isolation there is, or the one that is demanded."""
+        demanded = self._options.level
+        if demanded not in ("", *sandbox.LEVELS):
+            raise LevelUnavailable(
+                f"there is no isolation {demanded!r}; there are {', '.join(sandbox.LEVELS)}"
+            )
+        level, self._refused = await spawner.probe(
+            scratch, (demanded,) if demanded else sandbox.LEVELS
+        )
+        if level or not demanded:
+            return level or protocol.LEVEL_SESSION
+        found, _ = await spawner.probe(scratch, sandbox.LEVELS)
+        raise LevelUnavailable(
+            f"the isolation {demanded} does not work on this machine: {self._refused[demanded]}. "
+            f"What works is {found or protocol.LEVEL_SESSION}"
+        )

@@ -1,0 +1,149 @@
+"""What a shim does beside the program that it keeps: its endpoint, the calls made in its place, the memory limit, what it
+measures and what it uses, the stall watchdog. Runs on Python 3.6.
+"""
+
+from trainshed.replica import (
+    cgroups,
+    loop,
+    masking,
+    memory,
+    metrics,
+    peers,
+    protocol,
+    relay,
+    socket_calls,
+    stall,
+    usage,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+class Beside:
+    """One incarnation's. `over`: whether the main process is known to have ended; `say`: writes a line of ours to its log;
+    `tell`: sends a message to whoever listens; `mask`: what must not be written down. Raises OSError: the endpoint's port
+    is somebody else's."""
+
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        groups: cgroups.Groups,
+        guardian: int,
+        events: loop.Loop,
+        *,
+        over: "Callable[[], bool]",
+        say: "Callable[[str], None]",
+        tell: "Callable[[protocol.Message], None]",
+        mask: "masking.Mask | None",
+    ) -> None:
+        self._plan = plan
+        self._guardian = guardian
+        self._loop = events
+        self._over = over
+        self._calls: "socket_calls.Calls | None" = None
+        self.memory = memory.Memory(
+            groups=groups,
+            limit=plan.memory_limit,
+            polled=plan.memory_polling,
+            guardian=guardian,
+            events=events,
+            over=over,
+        )
+        self._storage: "relay.Endpoint | None" = None
+        if plan.storage_socket:
+            self._storage = relay.Endpoint(
+                plan.address,
+                plan.storage_port,
+                plan.storage_socket,
+                events,
+                identity=plan.identity.encode("utf-8"),
+                certificate=plan.certificate,
+                peers=peers.Peers(guardian, plan.users),
+                proxy=plan.environ.get("https_proxy") or plan.environ.get("HTTPS_PROXY", ""),
+            )
+        self._metrics: "metrics.Metrics | None" = None
+        if plan.watch_metrics:
+            self._metrics = metrics.Metrics(
+                plan.logs,
+                plan.incarnation,
+                events,
+                say=say,
+                tell=lambda: tell({"e": "metrics"}),
+                mask=mask,
+            )
+        self._usage: "usage.Usage | None" = None
+        if plan.usage_every > 0:
+            self._usage = usage.Usage(
+                plan.logs,
+                plan.incarnation,
+                every=plan.usage_every,
+                limit=plan.memory_limit,
+                gpus=plan.gpus,
+                directories=groups.directories(),
+                guardian=guardian,
+                events=events,
+            )
+
+    def program_started(
+        self, at: int, *, output: "Callable[[], int]", stalled: "Callable[[], None]"
+    ) -> None:
+        """It runs since then (ns): watch over what has been asked for. `output`: bytes that it has written; `stalled` is
+        called if it makes no progress."""
+        self.memory.program_started()
+        if self._usage is not None:
+            self._usage.begin(at)
+        if self._metrics is not None:
+            self._metrics.begin(at)
+        if self._plan.stall_after > 0:
+            stall.Watchdog(
+                self._plan.stall_after,
+                self._guardian,
+                self._loop,
+                output=output,
+                relay=lambda: self._storage.process if self._storage is not None else 0,
+                over=self._over,
+                bark=stalled,
+            )
+
+    def take_calls(self, handle: int) -> None:
+        """Make some calls in the program's place from here on (`socket_calls`)."""
+        plan = self._plan
+        redirected = (plan.address, plan.storage_port + 1) if plan.certificate else None
+        calls = socket_calls.Calls(handle, plan.address, plan.cluster_port, redirected)
+
+        def asked() -> None:
+            if not calls.answer():
+                self._loop.drop(calls.fileno())
+
+        self._calls = calls
+        self._loop.add(calls.fileno(), asked)
+
+    def tell_again(self) -> None:
+        """Somebody has connected, and does not know whether there are metrics."""
+        if self._metrics is not None:
+            self._metrics.tell_again()
+
+    def program_ends(self) -> None:
+        """Its processes are about to be reaped: see for the last time what they use, and leave none of ours among them."""
+        if self._usage is not None:
+            self._usage.stop()
+        if self._storage is not None:
+            # The first process of a namespace cannot end before all others in it are reaped, and the relay, forked
+            # after the namespace was made, is in it and is ours to reap.
+            self._storage.stop()
+
+    def program_ended(self, used: "Any") -> None:
+        """All is reaped; these are the resources that it `used` (`os.wait4`). The control groups may go after that."""
+        if self._usage is not None:
+            self._usage.seal(used)
+        if self._calls is not None:
+            self._loop.drop(self._calls.fileno())
+            self._calls.close()
+        self.memory.close()
+
+    def seal(self) -> None:
+        """Write down what it measured last. May have something to say in the log."""
+        if self._metrics is not None:
+            self._metrics.seal()

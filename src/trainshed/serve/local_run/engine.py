@@ -1,0 +1,33 @@
+"""The engine of a local run, by the same settings as a service's. Loaded before all else that is large: it takes a moment to start."""
+
+from pathlib import Path
+
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
+from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.engines.port import SecretDoor
+from trainshed.serve import clock, interception
+from trainshed.serve.local_run.storage import socket_of
+from trainshed.serve.settings import Settings
+
+
+def new_engine(
+    settings: Settings, directory: Path, secrets: SecretDoor, zygote: ZygoteHandle
+) -> LocalEngine:
+    """One whose slots and logs are in `directory`, below the data directory."""
+    intercepting = interception.places(settings.data.resolve())
+    options = Options(
+        storage_socket=socket_of(settings.data),
+        # Of the cache a program sees what it runs in, not what others run in.
+        hidden=(settings.data, settings.cache),
+        read_only=(intercepting.trust.parent,),
+        certificate=intercepting.certificate,
+        trust=intercepting.trust,
+        secrets=secrets,
+        lease=settings.lease,
+        level=settings.isolation,
+        visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),
+        processes=settings.max_processes,
+        now=clock.now,
+    )
+    return LocalEngine(directory, options, zygote=zygote)

@@ -1,0 +1,132 @@
+"""Lets the hostile programs loose in a yard, and says what came of it."""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tests.e2e.hostile.yard import MEMORY, OTHER, OWN, Yard, parent_of
+from tests.e2e.processes import commands, marked
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What came of it. `verdicts`: by attempt, what it got hold of; `why`: what it was told, how long it took; `controls`:
+    what must succeed. `log_memory`: bytes that the attacker's shim took at most while it was flooded."""
+
+    job: str
+    verdicts: dict[str, str]
+    why: dict[str, str]
+    controls: dict[str, int]
+    grpc_answers: dict[str, str]
+    log_memory: int
+    error: dict[str, Any]
+
+
+def attack(yard: Yard) -> Attack:
+    """Have the other project's job running, another one of it failed, and let the attacker loose until it ends."""
+    running, failing = yard.secret(), yard.secret()
+    failed = yard.submit(OTHER, "victim", failing, "fail")
+    other = yard.submit(OTHER, "victim", running, "wait", SECRET=running)
+    yard.service.finish(failed, 60)
+    endpoint = yard.heard(other, "ENDPOINT")
+    name = f"hostile-{uuid.uuid4().hex}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + name)
+        listener.listen()
+        at_home = yard.home_file()
+        try:
+            target = yard.target(commands(running), other, endpoint, name, at_home)
+            job = yard.submit(OWN, "attacker", TARGET=json.dumps(target))
+            verdicts = json.loads(yard.heard(job, "VERDICTS"))
+        finally:
+            if at_home is not None:
+                at_home.unlink()
+    told = {word: rest for word, _, rest in (x.partition(" ") for x in yard.service.lines(job))}
+    answers = by_grpc(yard.service.extra["grpc"], told["TOKEN"])
+    shim = list(yard.ancestors(min(marked(name))))[-1]
+    handle = os.pidfd_open(shim)
+    yard.service.put("attacking", "heard", b"")
+    memory = 0
+    # It ends with its job; until then its peak is there to be read.
+    while not select.select([handle], [], [], 0.01)[0]:
+        memory = max(memory, _peak(shim))
+    os.close(handle)
+    view = yard.service.finish(job, 60)
+    return Attack(
+        job,
+        verdicts,
+        json.loads(told["WHY"]),
+        json.loads(told["CONTROLS"]),
+        answers,
+        memory,
+        view["error"],
+    )
+
+
+def _peak(process: int) -> int:
+    """Bytes; 0 once it is over."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def by_grpc(address: str, token: str) -> dict[str, str]:
+    """What a service answers by gRPC to a program's token, and without one."""
+
+    def asked(name: str, message: bytes, *, token: str = token) -> str:
+        method = channel.unary_unary(f"/google.cloud.aiplatform.v1.JobService/{name}")
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        try:
+            method(message, metadata=metadata, timeout=20)
+        except grpc.RpcError as refusal:
+            return refusal.code().name  # type: ignore[attr-defined]
+        return "OK"
+
+    def named(text: str) -> bytes:
+        # The first field of these requests is a name.
+        return b"\x0a" + bytes([len(text)]) + text.encode()
+
+    own, other = (parent_of(project).removeprefix("/v1/") for project in (OWN, OTHER))
+    own, other = own.removesuffix("/customJobs"), other.removesuffix("/customJobs")
+    with grpc.insecure_channel(address) as channel:
+        return {
+            "list": asked("ListCustomJobs", named(own)),
+            "list of the other": asked("ListCustomJobs", named(other)),
+            "list without a token": asked("ListCustomJobs", named(own), token=""),
+            "create": asked("CreateCustomJob", named(own)),
+            "cancel": asked("CancelCustomJob", named(f"{own}/customJobs/1")),
+        }
+
+
+@dataclass(frozen=True)
+class Meal:
+    """What came of a program that took too much memory. `peak`: bytes that it said it had, last; `after`: seconds between
+    its being over the limit and its last word, 0 = it never was over."""
+
+    state: str
+    error: dict[str, Any]
+    peak: int
+    after: float
+    survived: bool
+
+
+def eaten(yard: Yard, job: str) -> Meal:
+    """The end of an `eater`'s job."""
+    view = yard.service.finish(job, 60)
+    lines = yard.service.lines(job)
+    said = [line.split()[1:] for line in lines if line.startswith("HAS ")]
+    over = [int(at) for size, at in said if int(size) << 20 > MEMORY]
+    after = (int(said[-1][1]) - over[0]) / 1e9 if over else 0.0
+    return Meal(
+        view["state"], view.get("error") or {}, int(said[-1][0]) << 20, after, "SURVIVED" in lines
+    )

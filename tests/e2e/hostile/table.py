@@ -1,0 +1,156 @@
+"""What is held at which level: the one table that the hostile programs are measured by, and that docs/isolation.md shows."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+BEGIN = "<!-- made from tests/e2e/hostile/table.py -->"
+END = "<!-- end of what is made -->"
+
+
+class Says(StrEnum):
+    HELD = "held"
+    OPEN = "open"
+    VARIES = "depends"
+    """On the machine; nothing is promised."""
+
+
+HELD, OPEN, VARIES = Says.HELD, Says.OPEN, Says.VARIES
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A level, and as whom the service runs that has it."""
+
+    title: str
+    level: str
+    as_root: bool
+
+
+COLUMNS = (
+    Column("`own-user`", "own-user", as_root=True),
+    Column("`user`", "user", as_root=False),
+    Column("`root`", "root", as_root=True),
+    Column("`user`, demanded of a service that is root", "user", as_root=True),
+    Column("`session`", "session", as_root=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`attempt`: the attacker's name for it. `says`: in the order of the columns."""
+
+    attempt: str
+    what: str
+    says: tuple[Says, Says, Says, Says, Says]
+
+    def expected(self, column: Column) -> Says:
+        return self.says[COLUMNS.index(column)]
+
+
+_EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
+_NOWHERE = (OPEN, OPEN, OPEN, OPEN, OPEN)
+_NAMESPACED = (HELD, HELD, HELD, HELD, OPEN)
+"""Where there is a view of its own."""
+_UNDONE = (HELD, HELD, OPEN, HELD, OPEN)
+"""Where the view cannot be undone."""
+_ROOT = (HELD, HELD, OPEN, OPEN, HELD)
+"""What only the machine's root may."""
+
+ROWS = (
+    Row(
+        "service files",
+        "the service's database, tokens, keys, certificates' keys and sockets, by their paths",
+        _NAMESPACED,
+    ),
+    Row(
+        "files of other jobs",
+        "other jobs' working directories, logs, and what failed ones left",
+        _NAMESPACED,
+    ),
+    Row(
+        "what other jobs run in",
+        "in the cache: environments, layers, packages and images of other jobs",
+        _NAMESPACED,
+    ),
+    Row("home", "the home directory of the service's user", _NAMESPACED),
+    Row("mounts", "the same, by undoing or going round the mounts", _UNDONE),
+    Row(
+        "links for a restart",
+        "the same, by links that the program leaves where it will be started again",
+        _EVERYWHERE,
+    ),
+    Row(
+        "links in buckets",
+        "the same, by links and pipes in its own bucket, which the service then reads or writes",
+        _EVERYWHERE,
+    ),
+    Row(
+        "elsewhere",
+        "files of the service's user outside of his home directory, to which his installation may belong",
+        (HELD, OPEN, OPEN, OPEN, OPEN),
+    ),
+    Row("machine", "to change the machine's own files and settings", _ROOT),
+    Row("disks", "disks and the machine's memory as devices", (HELD, HELD, VARIES, HELD, HELD)),
+    Row("set-user bits", "to become another user by a program with a set-user bit", _ROOT),
+    Row("daemons", "sockets of docker, podman, containerd", (HELD, HELD, HELD, HELD, VARIES)),
+    Row("processes", "to see processes of other jobs, or of the service", _NAMESPACED),
+    Row("signals", "to signal them, or the replica's own guardian", _NAMESPACED),
+    Row(
+        "spying",
+        "memory, environment or handles of the guardian and the relay beside it, or of others",
+        _UNDONE,
+    ),
+    Row("processes without end", "more processes than `max_processes`", _NAMESPACED),
+    Row(
+        "own limits",
+        "to raise its limits, or leave its control groups",
+        (HELD, HELD, OPEN, HELD, HELD),
+    ),
+    Row("memory", "more memory than the limit, touched as fast as it goes", _EVERYWHERE),
+    Row(
+        "memory, unmapped",
+        "more memory than the limit, in files in memory (memfd, /dev/shm) that nobody has mapped",
+        (VARIES, VARIES, VARIES, VARIES, VARIES),
+    ),
+    Row("bucket directory", "another project's bucket, as a directory", _NAMESPACED),
+    Row(
+        "bucket, own endpoint",
+        "another project's bucket, by the replica's own endpoint, whatever it says of itself",
+        _EVERYWHERE,
+    ),
+    Row(
+        "bucket, ports",
+        "the same by the service's ports, with no token, its own, a forged caller, smuggled requests",
+        _EVERYWHERE,
+    ),
+    Row(
+        "bucket, other endpoint",
+        "the same by another replica's endpoint, or that one's token",
+        _EVERYWHERE,
+    ),
+    Row("API without a token", "the service's API without a token", _EVERYWHERE),
+    Row(
+        "API with its token",
+        "other projects, creating, cancelling, shells, secrets, by the API with its own token",
+        _EVERYWHERE,
+    ),
+    Row("forged tokens", "the same with a changed token", _EVERYWHERE),
+    Row(
+        "loopback",
+        "servers on the machine's loopback, port 2222 of other jobs among them",
+        _NOWHERE,
+    ),
+    Row("addresses", "to listen on another replica's address, at a port that is free", _NOWHERE),
+    Row("abstract sockets", "Unix sockets with names in no directory", _NOWHERE),
+)
+
+
+def shown() -> str:
+    """The table as the page has it."""
+    titles = [column.title for column in COLUMNS]
+    lines = [
+        "| what a program tries | " + " | ".join(titles) + " |",
+        "|---|" + "---|" * len(titles),
+    ]
+    lines += [f"| {row.what} | " + " | ".join(row.says) + " |" for row in ROWS]
+    return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"

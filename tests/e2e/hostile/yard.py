@@ -1,0 +1,271 @@
+"""A service with two projects in it, of which one is attacked from the other; at one level, as one user."""
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import CACHE, ROOT, Service
+from trainshed.core.names import project_number
+
+OWN, OTHER = "attacking-project", "attacked-project"
+REGION = "us-central1"
+PROGRAMS = Path(__file__).parent
+PROCESSES = 60
+MEMORY = 192 << 20
+NOBODY = 65534
+_CONFIG = f"""
+port = 0
+max_processes = {PROCESSES}
+memory_per_replica = {MEMORY >> 20}
+grace = 1
+[[images]]
+pattern = "python:*"
+runtime = "python"
+"""
+
+
+def canary() -> str:
+    """What somebody keeps to himself."""
+    return f"canary-{uuid.uuid4().hex}"
+
+
+def parent_of(project: str) -> str:
+    return f"/v1/projects/{project}/locations/{REGION}/customJobs"
+
+
+@dataclass
+class Yard:
+    """`place`: a directory that programs can reach; what lies in it is the service's user's."""
+
+    level: str
+    user: int
+    place: Path
+    service: Service
+    secrets: list[str] = field(default_factory=list[str])
+
+    def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
+        """Create a job of one replica; its id."""
+        text = (PROGRAMS / f"{program}.py").read_text()
+        container = {
+            "imageUri": "python:3",
+            "command": ["python3", "-c", text, *arguments],
+            "env": [{"name": name, "value": value} for name, value in environ.items()],
+        }
+        pool = {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": "1",
+            "containerSpec": container,
+        }
+        body = {"displayName": program, "jobSpec": {"workerPoolSpecs": [pool]}}
+        name: str = self.service.call("POST", parent_of(project), body)["name"]
+        return name.rsplit("/", 1)[1]
+
+    def secret(self) -> str:
+        self.secrets.append(canary())
+        return self.secrets[-1]
+
+    def heard(self, job: str, word: str) -> Any:
+        """What stands behind a word of the program's."""
+        for line in self.service.follow(job):
+            if line.startswith(word + " "):
+                return line.removeprefix(word + " ")
+        raise AssertionError(f"{job} has not said {word}: {self.service.lines(job)}")
+
+    def write(self, name: str, text: str = "") -> Path:
+        """A file in the place, its owner's alone."""
+        path = self.place / name
+        path.write_text(text or self.secret())
+        path.chmod(0o600)
+        os.chown(path, self.user, self.user)
+        return path
+
+    def target(
+        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
+    ) -> dict[str, Any]:
+        """What the attacker is told: more than it could find out."""
+        data, cache = self.service.data, self._cache
+        slots = data / "slots"
+        logs = list(data.glob("logs/*/*/*/*.jsonl"))
+        autopsies = list(data.glob("autopsies/*/*/*"))
+        assert victim and logs and autopsies, "there is nothing to be attacked"
+        theirs = [path for path in slots.glob("*/*/*/files/work/secret")]
+        assert theirs
+        # A name that no garbage collection knows, beside what programs run in.
+        (cache / "others").mkdir(exist_ok=True)
+        kept = cache / "others" / "layer"
+        kept.write_text(canary())
+        elsewhere = self.write("diary")
+        service_files = [
+            data / name
+            for name in (
+                "trainshed.db",
+                "tokens.json",
+                "jobs.key",
+                "secrets.key",
+                "service.json",
+                "gateway.sock",
+                "buckets.sock",
+                "buckets.state",
+            )
+        ]
+        service_files += list((data / "tls").glob("*.key")) + list((data / "tls").glob("*key*"))
+        assert all(path.exists() for path in service_files[:3]), service_files
+        return {
+            "level": self.level,
+            "data": str(data),
+            "service_files": [str(path) for path in service_files if path.exists()],
+            "others_files": [str(path) for path in (*theirs, *logs, *autopsies)],
+            "cache_files": [str(kept)],
+            "home_files": [str(at_home)] if at_home else [],
+            "elsewhere_files": [str(elsewhere)],
+            "set_user_program": self._set_user_program(),
+            "others_pids": [*victim, *self.ancestors(victim[0]), self.service.pid],
+            "processes": PROCESSES,
+            "own_project": OWN,
+            "own_job_parent": parent_of(OWN),
+            "own_bucket": "attacking",
+            "other_project": OTHER,
+            "other_number": str(project_number(OTHER)),
+            "other_bucket": "attacked",
+            "other_job": other,
+            "other_endpoint": endpoint,
+            "storage_port": self.service.extra["storage"].removeprefix("http://"),
+            "rest": self.service.rest.removeprefix("http://"),
+            "link_targets": [str(data / "trainshed.db"), str(elsewhere), "/etc/hostname"],
+            "planted": str(data / "planted"),
+            "abstract": abstract,
+            "flood": 24,
+        }
+
+    def _set_user_program(self) -> list[str]:
+        """A command that shows root's secret to whoever becomes root by it; none if these tests are not root."""
+        if os.geteuid():
+            return []
+        program, secret = self.place / "show", self.place / "roots"
+        shutil.copy("/bin/cat", program)
+        secret.write_text(canary())
+        secret.chmod(0o600)
+        program.chmod(0o4755)
+        return [str(program), str(secret)]
+
+    @property
+    def _cache(self) -> Path:
+        return _cache_of(self.user)
+
+    def home_file(self) -> Path | None:
+        """A new file in the home directory of the service's user; None if he is at home nowhere."""
+        home = Path(pwd.getpwuid(self.user).pw_dir)
+        if len(home.parts) < 2 or not home.is_dir() or home.stat().st_uid != self.user:
+            return None
+        path = home / f".trainshed-test-{uuid.uuid4().hex}"
+        path.write_text(canary())
+        path.chmod(0o600)
+        return path
+
+    def ancestors(self, pid: int) -> Iterator[int]:
+        """Guardian and shim of a program."""
+        for _ in range(2):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            yield pid
+
+
+def _cache_of(user: int) -> Path:
+    """Environments are kept for all runs of a checkout, for each user apart."""
+    return CACHE if user == os.geteuid() else CACHE.with_name(f"{CACHE.name}-{user}")
+
+
+@contextlib.contextmanager
+def opened(level: str, user: int, python: str) -> Generator[Yard]:
+    """A service of a user's, with both projects. Skips where the level cannot be had here."""
+    # Not in /tmp: there a program would have no /tmp of its own.
+    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir="/var/tmp"))
+    place.chmod(0o755)
+    data, cache = place / "data", _cache_of(user)
+    (place / "trainshed.toml").write_text(_CONFIG)
+    for directory in (data, cache):
+        directory.mkdir(parents=True, exist_ok=True)
+        os.chown(directory, user, user)
+    os.chown(place, user, user)
+    service = _start(level, user, python, data, cache)
+    try:
+        yield _furnished(Yard(level, user, place, service))
+    finally:
+        try:
+            _run(user, python, "down", "--data", str(data), cache=cache)
+        finally:
+            service.process.kill()
+            service.process.wait()
+            shutil.rmtree(place)
+
+
+def _furnished(yard: Yard) -> Yard:
+    service = yard.service
+    for bucket, project in (("attacking", OWN), ("attacked", OTHER)):
+        service.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
+    service.put("attacking", "mine", b"mine")
+    service.put("attacked", "secret", yard.secret().encode())
+    return yard
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "NO_PROXY", "http", "no_proxy")
+    libraries = Path(pytest.__file__).parents[1]
+    return {
+        **{name: text for name, text in os.environ.items() if name.startswith(kept)},
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}/src:{libraries}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TRAINSHED_CACHE": str(cache),
+    }
+
+
+def _popen(
+    user: int, python: str, *arguments: str, cache: Path, **options: Any
+) -> subprocess.Popen[bytes]:
+    if user != os.geteuid():
+        options |= {"user": user, "group": user, "extra_groups": []}
+    command = [python, "-m", "trainshed", *arguments]
+    return subprocess.Popen(command, env=_environment(cache), cwd="/", **options)
+
+
+def _run(user: int, python: str, *arguments: str, cache: Path) -> None:
+    _popen(user, python, *arguments, cache=cache, stdout=subprocess.DEVNULL).wait(timeout=60)
+
+
+def _start(level: str, user: int, python: str, data: Path, cache: Path) -> Service:
+    reader, writer = os.pipe()
+    said = data.parent / "service.log"
+    with said.open("ab") as log:
+        process = _popen(
+            user,
+            python,
+            *("up", "--config", str(data.parent / "trainshed.toml"), "--data", str(data)),
+            *("--isolation", level, "--ready-fd", str(writer)),
+            cache=cache,
+            pass_fds=(writer,),
+            stdout=log,
+            stderr=log,
+        )
+    os.close(writer)
+    with os.fdopen(reader) as ready:
+        line = ready.readline()
+    if not line:
+        process.wait()
+        text = said.read_text()
+        if "does not work on this machine" in text:
+            pytest.skip(f"{level} is NOT tested as user {user}: {text[-300:]}")
+        raise AssertionError(text)
+    told = json.loads(line)
+    return Service(data, process, told["rest"], told["token"], told["pid"], told)

@@ -1,0 +1,189 @@
+"""What a local run makes of its options and of a directory, before anything runs (SPEC §3; facts §5.5)."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.secrets import SecretRef
+from trainshed.serve.local_run import job, packing, requirements
+from trainshed.serve.local_run.command import split_requirements
+from trainshed.serve.local_run.furnishing import furnish
+from trainshed.serve.local_run.wish import NotRun, Wish, check, read_env, read_secrets
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A program as people have it, with what does not belong to it."""
+    for name in (
+        "trainer/task.py",
+        "trainer/deep/rows.csv",
+        "trainer/__pycache__/task.cpython-311.pyc",
+        "trainer/.git/config",
+        "trainer/venv/pyvenv.cfg",
+        "data/small.dat",
+        "notes.txt",
+    ):
+        path = tmp_path / "program" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "program"
+
+
+def furnished(directory: Path, wish: Wish) -> list[str]:
+    files = directory.parent / "files"
+    furnish(files, directory, packing.pack(wish).trees, ())
+    work = files / "work"
+    return sorted(str(path.relative_to(work)) for path in work.rglob("*") if path.is_file())
+
+
+def test_the_directory_of_the_script_is_there_and_nothing_else(directory: Path) -> None:
+    """Facts §5.5: the parent of the main executable, and extra directories."""
+    wish = Wish("python", directory, script="trainer/task.py", extra_dirs=("data",))
+    assert furnished(directory, wish) == [
+        "data/small.dat",
+        "trainer/deep/rows.csv",
+        "trainer/task.py",
+    ]
+
+
+def test_a_script_at_the_top_has_the_whole_directory(directory: Path) -> None:
+    """Facts §5.5."""
+    (directory / "task.py").touch()
+    found = furnished(directory, Wish("python", directory, script="task.py"))
+    assert {"task.py", "notes.txt", "data/small.dat"} <= set(found)
+    assert not [name for name in found if "pycache" in name or ".git" in name or "venv" in name]
+
+
+def test_a_module_of_a_project_is_installed_and_not_copied(directory: Path) -> None:
+    """SPEC §3: as a job's package is; the same files are the same package."""
+    (directory / "setup.py").write_text(
+        "from setuptools import setup\nsetup(name='my-own', version='1.2')"
+    )
+    wish = Wish("python", directory, module="trainer.task")
+    packed = packing.pack(wish)
+    assert packed.trees == ()
+    (parcel,) = packed.parcels
+    assert parcel.uri.endswith("/my_own-1.2.tar.gz")
+    assert packing.pack(wish) == packed
+    pool = job.request(wish, packed, "python")["jobSpec"]["workerPoolSpecs"][0]
+    assert pool["pythonPackageSpec"]["packageUris"] == [parcel.uri]
+    assert pool["pythonPackageSpec"]["pythonModule"] == "trainer.task"
+
+
+def test_a_project_whose_name_is_computed_is_refused_with_a_way_out(directory: Path) -> None:
+    """SPEC §1.4: nothing of the user's is run to find out."""
+    (directory / "setup.py").write_text("from setuptools import setup\nsetup(name=''.join('ab'))")
+    with pytest.raises(NotRun, match="cannot be told without running it"):
+        packing.pack(Wish("python", directory, module="trainer.task"))
+
+
+def test_requirements_become_a_package_that_needs_them(directory: Path) -> None:
+    """Facts §5.5: `requirements.txt` and the option."""
+    (directory / "requirements.txt").write_text("a==1 # why\n-r more.txt\nb @ https://x/b.whl\n")
+    (directory / "more.txt").write_text("c[x] >= 2, \\\n  <3 ; python_version > '3'\n\n# d\n")
+    wish = Wish("python", directory, script="trainer/task.py", requirements=("e",))
+    (parcel,) = packing.pack(wish).parcels
+    with zipfile.ZipFile(io.BytesIO(parcel.content)) as wheel:
+        (metadata,) = [wheel.read(name) for name in wheel.namelist() if name.endswith("METADATA")]
+    needed = [line[15:] for line in metadata.decode().splitlines() if line.startswith("Requires")]
+    assert [text.replace(" ", "") for text in needed] == [
+        "a==1",
+        "c[x]>=2,<3;python_version>'3'",
+        "b@https://x/b.whl",
+        "e",
+    ]
+
+
+def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
+    """SPEC §1.4: every offending line."""
+    file = tmp_path / "requirements.txt"
+    file.write_text("good\n--index-url https://x\n./local.whl\n-r missing.txt\n!\n")
+    with pytest.raises(NotRun) as refused:
+        requirements.read_file(file)
+    told = str(refused.value).splitlines()
+    assert len(told) == 4
+    assert "line 2, '--index-url https://x'" in told[0]
+    assert "--extra-packages" in told[1]
+    assert "missing.txt cannot be read" in told[2]
+    assert "line 5" in told[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "requirement"),
+    [
+        ("a --hash=sha256:00", "a"),
+        ("git+https://x/y.git@v1#egg=y", "y @ git+https://x/y.git@v1"),
+        ("a[b,c]~=1.0", "a[b,c]~=1.0"),
+    ],
+)
+def test_a_requirement_as_metadata_has_it(text: str, requirement: str) -> None:
+    """Facts §5.5."""
+    assert requirements.one(text) == requirement
+
+
+def test_lists_with_commas_keep_what_belongs_together() -> None:
+    """Facts §5.5: `--requirements=pandas,scipy>=1.3.0`."""
+    given = ("pandas,scipy>=1.3,<2", "a[b,c]==1, d")
+    assert split_requirements(given) == ["pandas", "scipy>=1.3,<2", "a[b,c]==1", "d"]
+
+
+def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
+    """SPEC §1.4."""
+    wish = Wish(
+        "python",
+        directory,
+        script="../task.py",
+        extra_dirs=("none",),
+        extra_packages=(directory / "p.whl",),
+    )
+    with pytest.raises(NotRun) as refused:
+        check(wish, ())
+    told = str(refused.value)
+    for part in (
+        "--script: ../task.py leads out",
+        "--extra-dirs: there is no directory none",
+        "p.whl",
+    ):
+        assert part in told
+    with pytest.raises(NotRun, match="holds more than a program"):
+        check(Wish("python", directory, script="trainer/task.py"), (directory,))
+
+
+def test_a_secret_comes_from_a_variable_and_is_never_told() -> None:
+    """SPEC §4: a command line can be read by everybody."""
+    environ = {"PASSWORD": "hunter22", "SHORT": "no"}
+    assert read_secrets(("db=PASSWORD",), environ) == {SecretRef("db"): "hunter22"}
+    with pytest.raises(NotRun) as refused:
+        read_secrets(("db=s3cr3t-value", "x=SHORT", "1=PASSWORD", "y"), environ)
+    assert len(str(refused.value).splitlines()) == 4
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_variable_has_a_name_and_a_value() -> None:
+    """SPEC §1.4."""
+    assert read_env(("A=1=2", "B=")) == (("A", "1=2"), ("B", ""))
+    for wrong in ("A", "=1"):
+        with pytest.raises(NotRun, match="NAME=VALUE"):
+            read_env((wrong,))
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [("n1-standard-8", "NVIDIA_TESLA_T4"), ("a2-highgpu-1g", "NVIDIA_TESLA_A100")],
+)
+def test_a_gpu_goes_with_the_machine(directory: Path, machine: str, kind: str) -> None:
+    """SPEC §2: accelerators by machine type."""
+    wish = Wish("python", directory, script="trainer/task.py", machine_type=machine, gpu=True)
+    pool = job.request(wish, packing.pack(wish), "python")["jobSpec"]["workerPoolSpecs"][0]
+    assert pool["machineSpec"]["acceleratorType"] == kind
+
+
+def test_a_machine_without_gpus_is_refused(directory: Path) -> None:
+    """SPEC §1.4."""
+    wish = Wish(
+        "python", directory, script="trainer/task.py", machine_type="e2-standard-4", gpu=True
+    )
+    with pytest.raises(NotRun, match="no GPU goes with machine type e2-standard-4"):
+        job.request(wish, packing.pack(wish), "python")

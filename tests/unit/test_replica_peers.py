@@ -1,0 +1,76 @@
+"""Who is at the other end of a connection (SPEC §3, isolation)."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from trainshed.replica import peers, processes, system
+from trainshed.replica.peers import Peers
+
+pytestmark = pytest.mark.skipif(not system.LINUX, reason="only Linux says whose a connection is")
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture(params=["asked", "listed"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kernel answers, or cannot be asked."""
+    if request.param == "listed":
+        # A protocol of netlink(7) that there is not.
+        monkeypatch.setattr(peers, "_SOCK_DIAG", 31)
+    return request.param
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_connection_is_known_by_its_user(
+    way: str, listener: socket.socket, family: socket.AddressFamily
+) -> None:
+    """Also one by an IPv4 address that is written as an IPv6 one."""
+    port = listener.getsockname()[1]
+    host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
+    me = os.geteuid()
+    with socket.socket(family) as client:
+        client.connect((host, port))
+        accepted = listener.accept()[0]
+        with accepted:
+            assert Peers(0, (me, 1)).belongs(accepted)
+            assert not Peers(0, (me + 1, 1000)).belongs(accepted)
+            # Not of this process, nor of one below it.
+            assert not Peers(os.getpid()).belongs(accepted)
+            assert Peers(os.getppid()).belongs(accepted)
+
+
+def test_who_is_gone_does_not_belong(way: str, listener: socket.socket) -> None:
+    client = socket.create_connection(listener.getsockname())
+    accepted = listener.accept()[0]
+    client.close()
+    with accepted:
+        assert not Peers(os.getppid()).belongs(accepted)
+        assert not Peers(0, (os.geteuid(), 1)).belongs(accepted)
+
+
+def test_who_called_before_is_looked_at_first(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a busy client costs does not depend on how many processes its replica has."""
+    looks: list[int] = []
+    family = processes.family
+
+    def counted(process: int) -> list[int]:
+        looks.append(process)
+        return family(process)
+
+    monkeypatch.setattr(processes, "family", counted)
+    known = Peers(os.getppid())
+    for _ in range(3):
+        with socket.create_connection(listener.getsockname()):
+            accepted = listener.accept()[0]
+            with accepted:
+                assert known.belongs(accepted)
+    assert len(looks) == 1
