@@ -26,17 +26,19 @@ from pathlib import Path
 def main() -> None:
     diary, door, pool, lives = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
     replica = f"workerpool{pool}-{json.loads(os.environ['CLUSTER_SPEC'])['task']['index']}"
+    # A later life may be another user's.
+    os.umask(0)
     home = diary / replica
     home.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex[:12]
-    alive = os.open(home / "alive", os.O_RDWR | os.O_CREAT, 0o644)
+    alive = os.open(home / "alive", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         (home / f"two-{token}").touch()
     number = sum(path.name.startswith("begun-") for path in home.iterdir())
     (home / f"begun-{number:03}-{token}").touch(exist_ok=False)
-    said = os.open(home / f"said-{number:03}", os.O_CREAT | os.O_WRONLY, 0o644)
+    said = os.open(home / f"said-{number:03}", os.O_CREAT | os.O_WRONLY, 0o666)
     life = lives[min(number, len(lives) - 1)]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     stops: list[int] = []

@@ -55,10 +55,13 @@ def run(options: Options) -> int:
     """The exit status: 0 if everything is as SPEC says."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     directory = Path(tempfile.mkdtemp(prefix="trainshed-chaos-"))
+    directory.chmod(0o755)
     data = directory / "data"
     config = directory / "settings.toml"
     config.write_text(_settings(options))
+    # Programs run as users of their own.
     (directory / "diary").mkdir()
+    (directory / "diary").chmod(0o777)
     plans = make_plans(options.seed, options.jobs, options.pace, _kinds(options))
     victim = Victim(data, "--config", str(config))
     deeds = Deeds(victim, directory, plans)

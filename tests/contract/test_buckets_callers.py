@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.callers import Caller, Kind, encode_caller
-from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.catalog import BucketCatalog, state_directory
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import BucketRules
 from trainshed.buckets.sockets import reachable
@@ -242,6 +243,34 @@ def test_grants_of_the_iam_policy_count(service: Service) -> None:
     owner(service, "PUT", "/storage/v1/b/bucket-q/iam", policy)
     assert plain(service.port, *read)[2] == b"old"
     assert plain(service.port, *write)[0] == 401
+
+
+def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
+    """SPEC §3: `/gcs/BUCKET` for the buckets that there are now, also when they were asked about a moment ago."""
+    # As if every change lay long back, so that what was found once is remembered.
+    store = LocalStore(tmp_path / "buckets", now=lambda: time.time_ns() + 10**9, rules=RULES)
+    store.ensure_bucket("bucket-1", project="p")
+    catalog = BucketCatalog(tmp_path / "buckets", time.time_ns, RULES)
+
+    def shown(project: str) -> list[str]:
+        # File systems see some milliseconds as one moment: wait for the next one.
+        probe = tmp_path / "probe"
+        probe.touch()
+        moment = probe.stat().st_mtime_ns
+        while probe.stat().st_mtime_ns == moment:
+            probe.touch()
+        first, again = store.shown(project), store.shown(project)
+        assert first == again
+        return [name for name, _ in first]
+
+    assert (shown("p"), shown("q")) == (["bucket-1"], [])
+    catalog.create("bucket-2", project="p")
+    assert shown("p") == ["bucket-1", "bucket-2"]
+    everybody = {"role": "roles/storage.objectAdmin", "members": ["allAuthenticatedUsers"]}
+    catalog.set_policy("bucket-2", [everybody])
+    assert shown("q") == ["bucket-2"]
+    catalog.delete("bucket-1")
+    assert shown("p") == ["bucket-2"]
 
 
 def test_what_is_mounted_is_what_is_admitted(service: Service) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
+
+
+@pytest.fixture
+def commons() -> Iterator[Path]:
+    """A directory for programs and the test: programs run as users of their own, to whom pytest's directories are closed."""
+    place = Path(tempfile.mkdtemp(prefix="trainshed-commons-"))
+    place.chmod(0o777)
+    yield place
+    shutil.rmtree(place)
 
 
 @pytest.fixture(scope="session")

@@ -68,8 +68,12 @@ def children(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """Its words; "" for a process that has ended and was not waited for yet."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    """Its words; "" for a process that has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode()
 
 
 def leftovers(data: Path) -> list[str]:

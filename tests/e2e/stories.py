@@ -1,5 +1,6 @@
 """What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program, its processes."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,6 +66,13 @@ class Story:
 def telling(script: str) -> str:
     """A program that says that it has begun before it does what `script` says."""
     return f"print({BEGUN!r}, flush=True)\n{script}"
+
+
+def make_pipe(path: Path) -> Path:
+    """A pipe that every user may open."""
+    os.mkfifo(path)
+    path.chmod(0o666)
+    return path
 
 
 def at(gate: Path, then: str = "") -> str:

@@ -2,7 +2,6 @@
 against what the program itself logged."""
 
 import importlib
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from tests.e2e.running import (
     running,
     submit,
 )
+from tests.e2e.stories import make_pipe
 
 KINDS = ("kill", "segv", "oom", "maintenance", "preempt", "stockout", "internal")
 LAST = 60
@@ -282,10 +282,9 @@ def told(process: "subprocess.Popen[str]", *, status: int = 0) -> str:
 
 
 def test_the_command_tells_what_happens_and_ends_in_the_report(
-    service: Service, tmp_path: Path
+    service: Service, commons: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
+    gate = make_pipe(commons / "gate")
     job_id = submit(service, job("told", f"open({str(gate)!r}).read()\n{program('told')}"))
     process = trainshed(service, "drill", job_id, "--kind", "kill", "--at-line", "step 7 ")
     assert process.stdout is not None

@@ -30,6 +30,7 @@ from tests.e2e.stories import (
     Story,
     Verdict,
     at,
+    make_pipe,
     pools,
     process_of,
     run,
@@ -80,11 +81,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
+def gate(commons: Path) -> Path:
     """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go on."""
-    path = tmp_path / "gate"
-    os.mkfifo(path)
-    return path
+    return make_pipe(commons / "gate")
 
 
 def user_code(told: Story, status: int, replica: str = PRIMARY) -> None:
@@ -363,14 +362,12 @@ def test_a_package_that_cannot_be_installed_is_the_job_s_own_fault(service: Serv
 
 @row("replica_lost")
 def test_a_replica_killed_from_outside_is_restarted_in_its_place(
-    service: Service, tmp_path: Path
+    service: Service, gate: Path
 ) -> None:
     """SPEC §2.1: on the same node with the same hostname, index and working directory, five times in an attempt; the
     others' processes are not touched. The sixth time the whole job is retried."""
-    go_on = tmp_path / "go-on"
-    os.mkfifo(go_on)
     mark = new_mark()
-    body = pools(f"print('up', flush=True)\n{at(go_on)}", (f"{PLACE}{WAITS}", 2), mark=mark)
+    body = pools(f"print('up', flush=True)\n{at(gate)}", (f"{PLACE}{WAITS}", 2), mark=mark)
     job_id = submit(service, body)
     log = service.follow(job_id, WORKER)
     others = (PRIMARY, "workerpool1-1")
@@ -394,7 +391,7 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     os.kill(process_of(mark, WORKER), signal.SIGKILL)
     until(log, "up")
     wait_until_gone(list(untouched.values()))
-    go_on.write_text("")
+    gate.write_text("")
     told = story(service, job_id)
     assert told.state == "SUCCEEDED"
     assert told.verdicts == [
@@ -435,12 +432,10 @@ def test_what_is_lost_again_and_again_fails_the_job_in_the_end(service: Service)
     assert told.of_kind("verdict")[-1]["message"].count("used") == 2
 
 
-def test_a_killed_shim_is_a_lost_replica(service: Service, tmp_path: Path) -> None:
+def test_a_killed_shim_is_a_lost_replica(service: Service, gate: Path) -> None:
     """SPEC §2.1, "our shim killed": its program dies with it and is restarted in its place."""
-    go_on = tmp_path / "go-on"
-    os.mkfifo(go_on)
     mark = new_mark()
-    job_id = submit(service, pools(at(go_on), f"{PLACE}{WAITS}", mark=mark))
+    job_id = submit(service, pools(at(gate), f"{PLACE}{WAITS}", mark=mark))
     log = service.follow(job_id, WORKER)
     first = until(log, "up")
     program = process_of(mark, WORKER)
@@ -451,7 +446,7 @@ def test_a_killed_shim_is_a_lost_replica(service: Service, tmp_path: Path) -> No
     wait_until_gone([program])
     assert second[-1] == first[-1]
     assert "found ['life-0']" in second
-    go_on.write_text("")
+    gate.write_text("")
     told = story(service, job_id)
     assert told.state == "SUCCEEDED"
     assert told.verdicts == [Verdict("replica_lost", "replica_restarts", WORKER, "1/5")]
@@ -496,12 +491,10 @@ def sdk_job(sdk: Any, body: dict[str, Any], **wishes: bool) -> str:
     return job.resource_name.rsplit("/", 1)[1]
 
 
-def test_restart_job_on_worker_restart(service: Service, sdk: Any, tmp_path: Path) -> None:
+def test_restart_job_on_worker_restart(service: Service, sdk: Any, gate: Path) -> None:
     """SPEC §2.1: any replica restart becomes a restart of the whole job, by the official SDK's own argument."""
-    killed = tmp_path / "killed"
+    killed = gate.with_name("killed")
     worker = f"import os, signal\nif not os.path.exists({str(killed)!r}):\n    open({str(killed)!r}, 'w'); os.kill(os.getpid(), 9)\n"
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     body = pools(at(gate), worker + f"open({str(gate)!r}, 'w').close()\n{WAITS}")
     told = story(service, sdk_job(sdk, body, restart_job_on_worker_restart=True))
     assert told.public["jobSpec"]["scheduling"]["restartJobOnWorkerRestart"] is True

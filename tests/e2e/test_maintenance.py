@@ -13,7 +13,18 @@ import pytest
 
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import Service, command, environment, running, start, submit
-from tests.e2e.stories import BEGUN, PLACE, Verdict, at, pools, process_of, run, story, until
+from tests.e2e.stories import (
+    BEGUN,
+    PLACE,
+    Verdict,
+    at,
+    make_pipe,
+    pools,
+    process_of,
+    run,
+    story,
+    until,
+)
 
 PRIMARY, WORKER = "workerpool0-0", "workerpool1-0"
 FIRST, SECOND = "local-0", "local-1"
@@ -80,11 +91,9 @@ def trainshed(service: Service, *args: str) -> str:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
+def gate(commons: Path) -> Path:
     """A pipe that a program can wait at."""
-    path = tmp_path / "gate"
-    os.mkfifo(path)
-    return path
+    return make_pipe(commons / "gate")
 
 
 def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, gate: Path) -> None:
@@ -241,18 +250,17 @@ def test_a_cancel_overtakes_a_replica_that_is_leaving(service: Service, gate: Pa
 
 @pytest.mark.parametrize("moment", ["at once", "while it saves", "and the program ends meanwhile"])
 def test_the_service_is_killed_in_the_middle_of_a_drain(
-    data: Path, tmp_path: Path, moment: str
+    data: Path, tmp_path: Path, commons: Path, moment: str
 ) -> None:
     """SPEC §2.1, DESIGN §3.3: what was acknowledged goes on after the next start; the replica moves once."""
-    for name in ("save", "end"):
-        os.mkfifo(tmp_path / name)
+    save, end = make_pipe(commons / "save"), make_pipe(commons / "end")
     mark = new_mark()
     config = tmp_path / "settings.toml"
     config.write_text("grace = 20\nnodes = 2\n")
     options = ("--config", str(config))
-    worker = f"{SAVES_LONG.format(gate=str(tmp_path / 'save'))}{PLACE}{WAITS}"
+    worker = f"{SAVES_LONG.format(gate=str(save))}{PLACE}{WAITS}"
     service = start(data, *options)
-    job_id = submit(service, pools(at(tmp_path / "end"), worker, mark=mark))
+    job_id = submit(service, pools(at(end), worker, mark=mark))
     log = service.follow(job_id, WORKER)
     until(log, "up")
     until(service.follow(job_id, PRIMARY), BEGUN)
@@ -262,21 +270,21 @@ def test_the_service_is_killed_in_the_middle_of_a_drain(
         until(log, "saving")
     service.kill()
     if moment == "and the program ends meanwhile":
-        (tmp_path / "save").write_text("")
+        save.write_text("")
         wait_until_gone([leaver])
     with running(data, *options) as service:
         assert nodes(service)[SECOND]["condition"] == "DRAINED"
         log = service.follow(job_id, WORKER)
         until(log, "saving")
         if moment != "and the program ends meanwhile":
-            (tmp_path / "save").write_text("")
+            save.write_text("")
         until(log, "saved")
         until(log, "up")
         assert process_of(mark, PRIMARY) == primary
         assert replicas(service, job_id)[WORKER]["node"] == FIRST
-        (tmp_path / "end").write_text("")
+        end.write_text("")
         # The worker saves once more when the job is over.
-        (tmp_path / "save").write_text("")
+        save.write_text("")
         told = story(service, job_id)
         assert told.state == "SUCCEEDED"
         assert told.verdicts == MOVED
@@ -289,11 +297,12 @@ def test_the_service_is_killed_in_the_middle_of_a_drain(
 # --- a node that does not answer ---
 
 
-def test_a_silent_node_s_replicas_move_and_never_live_twice(data: Path, tmp_path: Path) -> None:
+def test_a_silent_node_s_replicas_move_and_never_live_twice(
+    data: Path, tmp_path: Path, commons: Path
+) -> None:
     """SPEC §2.1, "node gone"; DESIGN §3.3: its shim is stopped, so that its lease runs out while its program goes on;
     the replacement starts only when that one is gone, and what wakes up again finds itself replaced."""
-    end = tmp_path / "end"
-    os.mkfifo(end)
+    end = make_pipe(commons / "end")
     mark = new_mark()
     config = tmp_path / "settings.toml"
     config.write_text("grace = 1\nnodes = 2\nlease = 1\n")

@@ -35,6 +35,7 @@ FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 def numbers(directory: Path, mark: str, count: int, pause: float = 0.002) -> str:
     """A program that counts, and cannot be started twice in one replica."""
     directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
     return NUMBERS.format(mark=mark, directory=str(directory), count=count, pause=pause)
 
 
@@ -70,12 +71,12 @@ def kill_buckets(service: Service) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_survives_the_death_of_the_service(data: Path, tmp_path: Path) -> None:
+def test_a_job_survives_the_death_of_the_service(data: Path, commons: Path) -> None:
     """The primary counts on while the service is dead; a worker ends meanwhile."""
     mark = new_mark()
-    body = container_job(numbers(tmp_path / "begun", mark, 400), pools=(1, 2))
+    body = container_job(numbers(commons / "begun", mark, 400), pools=(1, 2))
     pools = body["jobSpec"]["workerPoolSpecs"]
-    pools[1]["containerSpec"]["command"][2] = numbers(tmp_path / "begun", mark, 100, 0.0)
+    pools[1]["containerSpec"]["command"][2] = numbers(commons / "begun", mark, 100, 0.0)
     with running(data) as service:
         job_id = submit(service, body)
         first_line(service, job_id, "20")
@@ -95,10 +96,10 @@ def test_a_job_survives_the_death_of_the_service(data: Path, tmp_path: Path) -> 
     assert not leftovers(data)
 
 
-def test_everything_ended_while_the_service_was_dead(data: Path, tmp_path: Path) -> None:
+def test_everything_ended_while_the_service_was_dead(data: Path, commons: Path) -> None:
     mark = new_mark()
     done, failed = (
-        container_job(numbers(tmp_path / f"begun-{n}", mark, 50) + f"\nraise SystemExit({n})")
+        container_job(numbers(commons / f"begun-{n}", mark, 50) + f"\nraise SystemExit({n})")
         for n in (0, 9)
     )
     with running(data) as service:
@@ -139,14 +140,14 @@ def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
     assert not leftovers(data)
 
 
-def test_a_submission_that_was_acknowledged_is_never_lost(data: Path, tmp_path: Path) -> None:
+def test_a_submission_that_was_acknowledged_is_never_lost(data: Path, commons: Path) -> None:
     """Killed at once after each answer: each job runs, once."""
     mark = new_mark()
     ids: list[str] = []
     for index in range(4):
         service = start(data)
         ids.append(
-            submit(service, container_job(numbers(tmp_path / f"b{index}", mark, 20), pools=(1, 1)))
+            submit(service, container_job(numbers(commons / f"b{index}", mark, 20), pools=(1, 1)))
         )
         service.kill()
     with running(data) as service:
@@ -157,7 +158,7 @@ def test_a_submission_that_was_acknowledged_is_never_lost(data: Path, tmp_path: 
     assert not leftovers(data)
 
 
-def test_kills_at_random_moments(data: Path, tmp_path: Path) -> None:
+def test_kills_at_random_moments(data: Path, commons: Path) -> None:
     """Ten seeded rounds: submit, watch some of it, kill service or zygote or both, start again."""
     chance = random.Random(20)
     mark = new_mark()
@@ -165,7 +166,7 @@ def test_kills_at_random_moments(data: Path, tmp_path: Path) -> None:
     service = start(data)
     try:
         for round_ in range(10):
-            script = numbers(tmp_path / f"begun-{round_}", mark, 150)
+            script = numbers(commons / f"begun-{round_}", mark, 150)
             ids.append(submit(service, container_job(script, pools=(1, 2))))
             at = chance.choice([None, "0", "7", "60", "149"])
             if at is not None:

@@ -144,19 +144,19 @@ def test_failed_trials_count_up_to_their_limit(service: Service) -> None:
     assert states(job).count("SUCCEEDED") == 4 and len(job["trials"]) == 6
 
 
-def test_cancel_while_trials_run(service: Service, tmp_path: Path) -> None:
+def test_cancel_while_trials_run(service: Service, commons: Path) -> None:
     """SPEC §2, §6: the job and its trials are CANCELLED, and no process is left."""
     mark = new_mark()
-    gates(tmp_path, "1", "2", "3")
+    gates(commons, "1", "2", "3")
     script = f"""
 # {mark}
 report(trial, 1)
-open({str(tmp_path)!r} + f"/{{trial}}", "w").close()
+open({str(commons)!r} + f"/{{trial}}", "w").close()
 time.sleep(600)
 """
     job_id = tune(service, tuning_job(script, trials=9, parallel=3))
     for name in ("1", "2", "3"):
-        meet(tmp_path / name)
+        meet(commons / name)
     until_running(service, job_id)
     running = tuning(service, job_id)
     assert states(running) == ["ACTIVE"] * 3

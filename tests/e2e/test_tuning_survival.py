@@ -28,19 +28,18 @@ from tests.e2e.tuning_programs import (
 TRIALS = 12
 
 
-def test_kills_lose_and_double_no_trial(data: Path, tmp_path: Path) -> None:
+def test_kills_lose_and_double_no_trial(data: Path, commons: Path) -> None:
     """SPEC §6: at three random moments; every trial has one number, one job and one run, and all of them are done."""
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     mark = new_mark()
     moments = sorted(chance.sample(range(2, TRIALS + 1), 3))
-    doors = tmp_path / "begun"
-    gates(doors, *(str(number) for number in moments))
+    gates(commons, *(str(number) for number in moments))
     script = f"""
 # {mark}
 run_once("survival")
 if trial in {moments}:
-    open({str(doors)!r} + f"/{{trial}}", "w").close()
+    open({str(commons)!r} + f"/{{trial}}", "w").close()
 for step in range(1, 6):
     report(trial + step, step)
     time.sleep(0.05)
@@ -50,7 +49,7 @@ for step in range(1, 6):
     for moment in moments:
         with running(data) as service:
             job_id = job_id or tune(service, body)
-            meet(doors / str(moment))
+            meet(commons / str(moment))
             # Something else is going on at every one of these moments.
             time.sleep(chance.uniform(0, 0.3))
             service.kill()

@@ -350,12 +350,16 @@ def test_a_service_that_cannot_start_its_engine_ends_and_says_why(data: Path) ->
 
 
 def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> None:
-    """ADR 7: the buckets take anonymous calls."""
+    """ADR 22: nothing but gRPC has TLS, and an operator may have opened the buckets."""
+    config = data.parent / "open.toml"
+    config.write_text("anonymous_storage = true\n")
     with running(data, "--host", "0.0.0.0") as service:
-        assert "NOTE: the buckets take calls without a token" in said(service)
+        assert "NOTE: without TLS in front" in said(service)
         assert service.rest.startswith("http://127.0.0.1:")
     with running(data) as service:
         assert said(service).count("NOTE:") == 1, "not on loopback"
+    with running(data, "--config", str(config)) as service:
+        assert "NOTE: anonymous_storage is on" in said(service)
 
 
 def test_virtual_nodes_share_the_machine_and_get_replicas_in_turn(data: Path) -> None:

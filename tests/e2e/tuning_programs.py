@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
+from tests.e2e.stories import make_pipe
 
 BUCKET = "trainshed"
 TUNING_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
@@ -180,9 +181,8 @@ def runs(service: Service, place: str) -> Counter[int]:
 
 def gates(directory: Path, *names: str) -> None:
     """Pipes at which programs and the test meet: opening one ends when both have."""
-    directory.mkdir(exist_ok=True)
     for name in names:
-        os.mkfifo(directory / name)
+        make_pipe(directory / name)
 
 
 def meet(gate: Path, seconds: float = 90) -> None:

@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,23 @@ def test_public_lines_and_severities() -> None:
         ("Job failed.", Severity.ERROR),
     ]
     assert {entry.task for entry in entries} == {"service"}
+
+
+@pytest.mark.parametrize(
+    ("effect", "severity"),
+    [
+        ("job_succeeds", Severity.INFO),
+        ("replica_done", Severity.INFO),
+        ("job_cancelled", Severity.WARNING),
+        ("job_retries", Severity.ERROR),
+        ("job_fails", Severity.ERROR),
+        ("unheard_of", Severity.ERROR),
+    ],
+)
+def test_a_verdict_is_as_severe_as_what_it_does(effect: str, severity: Severity) -> None:
+    """SPEC §5: who filters for errors finds none in the log of a job that went well."""
+    told = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
+    assert [entry.severity for entry in service_entries(job(), [told])] == [severity]
 
 
 def test_what_is_substituted_is_the_first_line_of_the_log() -> None:

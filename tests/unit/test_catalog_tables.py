@@ -149,6 +149,15 @@ def test_reduction_server_image() -> None:
 def test_near_names_are_proposed() -> None:
     assert images.nearest_prebuilt(REPOSITORY + "tf-cpu.2-2") == " Did you mean tf-cpu.2-2?"
     assert "sklearn-cpu.1-6" in images.nearest_prebuilt(REPOSITORY + "skleran-cpu.1-6.py310:latest")
+    for asked, near in {
+        "scikit-learn-cpu.1-7.py312:latest": "scikit-learn-cpu.1-6.py310",
+        "sklearn-gpu.0-1": "sklearn-gpu.0-23",
+        "tf-cpu.2-99": "tf-cpu.2-17",
+        "tf-cpu.2-17.py312": "tf-cpu.2-17.py310",
+        "pytorch-cpu.2-9": "pytorch-cpu.2-4",
+    }.items():
+        assert images.nearest_prebuilt(REPOSITORY + asked) == f" Did you mean {near}?"
+        assert images.parse_prebuilt(REPOSITORY + near) is not None
     assert machines.closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
     assert machines.closest("zzz", ["n1-standard-4"]) == ""
 

@@ -148,3 +148,15 @@ async def test_a_cancelled_preparation_has_written_what_it_heard() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert written.batches == [["heard"]]
+
+
+async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> None:
+    """As when a service ends in the middle of a build: to wait then would look like a build that failed."""
+
+    async def prepare() -> None:
+        async with Hearing(UID, 1, Written(), _ignore):
+            await asyncio.sleep(0)
+
+    preparation = prepare()
+    preparation.send(None)
+    preparation.close()

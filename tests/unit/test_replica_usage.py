@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica import nvml, processes, usage
+from trainshed.replica import nvml, processes, thinning, usage
 from trainshed.replica.loop import Loop
 
 MIB = 1 << 20
@@ -262,7 +262,7 @@ def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
     look = Look(tmp_path, 1 << 22)
     look.usage.begin(5)
-    entries = usage.read_lines((tmp_path / usage.FILE).read_text())
+    entries = thinning.read_lines((tmp_path / usage.FILE).read_text())
     assert [entry["started"] for entry in entries] == [1, 5]
 
 
@@ -293,7 +293,7 @@ def test_a_job_of_a_week_leaves_a_small_file_with_all_of_its_time() -> None:
     for entry in a_week():
         entries.append(entry)
         if len(entries) > usage.MOST_LINES:
-            entries = usage.thinned(entries)
+            entries = thinning.thinned(entries)
     assert len(entries) <= usage.MOST_LINES
     assert "started" in entries[0]
     times = [entry["at"] for entry in entries[1:]]
@@ -310,7 +310,7 @@ def test_thinning_leaves_starts_and_ends() -> None:
         lives.append({"started": life * 1000, "incarnation": life + 1})
         lives += [{"at": life * 1000 + n} for n in range(900)]
         lives.append({"at": life * 1000 + 900, "last": True})
-    kept = usage.thinned(lives)
+    kept = thinning.thinned(lives)
     assert [e["incarnation"] for e in kept if "started" in e] == [1, 2, 3]
     assert [e["at"] for e in kept if e.get("last")] == [900, 1900, 2900]
 
@@ -319,8 +319,8 @@ def test_a_full_file_is_thinned_out_while_the_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MOST_LINES", 20)
-    monkeypatch.setattr(usage, "_NEWEST", 5)
-    monkeypatch.setattr(usage, "_SPREAD", 5)
+    monkeypatch.setattr(thinning, "_NEWEST", 5)
+    monkeypatch.setattr(thinning, "_SPREAD", 5)
     look = Look(tmp_path, 1 << 22)
     look.usage.begin(1)
     grown = 0

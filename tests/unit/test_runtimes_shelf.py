@@ -35,6 +35,20 @@ def test_what_is_put_is_there_and_read_only(tmp_path: Path) -> None:
     remove_tree(final)
 
 
+def test_nobody_becomes_the_owner_by_running_what_a_setup_script_left(tmp_path: Path) -> None:
+    """Issue: isolation: scripts of users choose the bits of what they install, and the owner may be root."""
+
+    def fill(draft: Path) -> None:
+        assert draft.parent.stat().st_mode & 0o077 == 0, "others get at it before it is finished"
+        draft.mkdir()
+        (draft / "tool").write_text("#!/bin/sh\n")
+        (draft / "tool").chmod(0o6755)
+
+    final = Shelf(tmp_path).put("key", fill)
+    assert (final / "tool").stat().st_mode & 0o7777 == 0o555
+    remove_tree(final)
+
+
 def test_what_is_there_is_had_without_writing_anything(tmp_path: Path) -> None:
     """A cache may be shared read-only: where no lock file can be made, what was built is used nevertheless."""
     final = Shelf(tmp_path).put("key", _fill)

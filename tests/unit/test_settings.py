@@ -91,10 +91,11 @@ def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
     config.write_text('node = 2\ncapacity = "strikt"\n[[failure_rules]]\nname = "A"')
     monkeypatch.setenv("TRAINSHED_GRACE", "-1")
     with pytest.raises(SettingsError) as refused:
-        load(config, {"nodes": 0, "region": "us-centrall"})
+        load(config, {"nodes": 0, "region": "us-centrall", "isolation": "vm"})
     lines = [line.strip() for line in str(refused.value).splitlines()]
     assert "--nodes: 0 is not 1 or more" in lines
     assert "TRAINSHED_GRACE: '-1' is not 0 or more" in lines
+    assert "--isolation: 'vm' is not one of own-user, root, user, session." in lines
     assert (
         f"{config}: capacity: 'strikt' is not one of relaxed, strict. Did you mean strict?" in lines
     )

@@ -17,7 +17,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
-from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
@@ -30,11 +30,11 @@ ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam
 
 
 class WithReducers(FakeRuntimes):
-    """Has the reduction server, too."""
+    """Has the reduction server too, as the container image that it is."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         if image_uri == REDUCER:
-            return RuntimeChoice("reducer", "", "")
+            return RuntimeChoice(CONTAINER, "", "", image=image_uri)
         return super().for_image(image_uri)
 
 

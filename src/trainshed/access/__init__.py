@@ -1,1 +1,1 @@
-"""Who may do what: principals, roles, the one permission table, redaction of secrets."""
+"""Who may do what: principals, tokens, roles, the one permission table; sealing and redaction of secrets."""

@@ -79,7 +79,7 @@ class AccessHistory(Protocol):
 
 
 class Terminal(Protocol):
-    """A shell in a replica, as `engines.port.Terminal` says."""
+    """A shell in a replica, as `engines.terminals.Terminal` says."""
 
     @property
     def status(self) -> int | None: ...

@@ -128,8 +128,16 @@ class BucketCatalog:
             version = (0, 0)
         known = self._holdings.get(bucket)
         if known is None or known[0] != version:
-            known = self._holdings[bucket] = (version, self._hold(self.get(bucket)))
+            try:
+                known = self._holdings[bucket] = (version, self._hold(self.get(bucket)))
+            except NotFound:
+                return None  # It was removed in this moment.
         return known[1]
+
+    def changed(self) -> tuple[int, int]:
+        """When a bucket was made or removed last, and when one was changed (ns, by the clock of the file system). Two
+        looks at the disk."""
+        return self._root.stat().st_mtime_ns, self._records.stat().st_mtime_ns
 
     def _hold(self, record: BucketRecord) -> Holding:
         rules, table = self.rules, self.rules.table(record.name)

@@ -1,6 +1,6 @@
 """The storage API as an ASGI application: dispatches a request, turns errors into public JSON.
 
-An unknown path or verb is a 404 or a 501 with the public error body, never an empty success.
+An unknown path is a 404, a verb that is not served a 400, with the public error body, never an empty success.
 """
 
 from __future__ import annotations

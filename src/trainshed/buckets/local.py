@@ -26,6 +26,9 @@ from trainshed.buckets.stores import open_buckets
 from trainshed.buckets.tree import is_absent, open_directory
 from trainshed.buckets.walk import Walk
 
+_TICK = 10**8
+"""ns within which a second change of a directory may leave its time as it is."""
+
 
 class LocalStore:
     """Blocking; safe to use from several threads and beside the bucket process."""
@@ -38,6 +41,8 @@ class LocalStore:
         rules: BucketRules = PLAIN,
     ) -> None:
         self._store = open_buckets(root, now=now, rules=rules)
+        self._shown: tuple[tuple[int, int], dict[str, tuple[tuple[str, str], ...]]] = ((0, 0), {})
+        """What each project was shown, as of those changes."""
 
     def bucket_exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
@@ -53,7 +58,18 @@ class LocalStore:
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """(name, directory) of every bucket that programs of a project are shown as ``/gcs/NAME``, sorted: those that
-        all of them may read and write, and that lie on this disk."""
+        all of them may read and write, and that lie on this disk. Cheap as long as no bucket changes."""
+        changed = self._store.catalog.changed()
+        known = self._shown
+        if known[0] == changed and project in known[1]:
+            return known[1][project]
+        found = self._all_shown(project)
+        if self._store.now() - max(changed) > _TICK:
+            others = known[1] if known[0] == changed else {}
+            self._shown = (changed, {**others, project: found})
+        return found
+
+    def _all_shown(self, project: str) -> tuple[tuple[str, str], ...]:
         catalog = self._store.catalog
         held = ((name, catalog.holding(name)) for name in catalog.names())
         return tuple(

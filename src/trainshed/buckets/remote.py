@@ -19,6 +19,7 @@ import obstore
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import BLOCK, Checksums, verify
 from trainshed.buckets.errors import (
+    InvalidRequest,
     NotFound,
     NotSupported,
     PreconditionFailed,
@@ -107,7 +108,11 @@ class RemoteBucket:
         hash_limit: int | None = None,
     ) -> OpenRemote:
         """See the port. Checksums of what others wrote to the store are not known, and not computed."""
-        found = self._find(checked_name(name))
+        try:
+            found = self._find(checked_name(name))
+        except InvalidRequest:
+            # What cannot be kept is not there: gcloud asks for `dir/` before it lists what lies below.
+            found = None
         if found is None:
             raise no_such_object(self._table.name, name)
         record = found.record

@@ -5,7 +5,7 @@ Owns the names and the one-line descriptions, so that `trainshed --help` loads n
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,12 @@ _COMMANDS = (
 """(name, module, description); the module's `command` is the click command."""
 
 
-def register(group: click.Group, now: Callable[[], int]) -> None:
-    """Add the commands to `group`. `now` is the clock that they are to use."""
+def register(
+    group: click.Group, now: Callable[[], int], others: Iterable[tuple[str, str, str]] = ()
+) -> None:
+    """Add the commands to `group`, and `others`, which are named likewise. `now` is the clock that they are to use."""
     session = Session(now)
-    for name, module, description in _COMMANDS:
+    for name, module, description in (*_COMMANDS, *others):
         group.add_command(_Lazy(name, module, description, session))
 
 

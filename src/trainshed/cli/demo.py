@@ -36,7 +36,7 @@ from trainshed.cli.tables import pairs
 from trainshed.cli.views import JobView, LogLine, TimelineView
 from trainshed.cli.watching import ending, watched
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobName
+from trainshed.core.names import SERVICE_TASK, JobName
 
 _EARLY_LINES = 100
 _FIRST = "The first job of its kind builds its runtime; later ones start in well under a second."
@@ -131,7 +131,11 @@ class _Run:
         for update in follow(self.client, self.job.uid):
             if isinstance(update, TimelineView):
                 self.told.add(update.message)
-            elif isinstance(update, LogLine) and len(self.early) < _EARLY_LINES:
+            elif (
+                isinstance(update, LogLine)
+                and update.replica != SERVICE_TASK
+                and len(self.early) < _EARLY_LINES
+            ):
                 self.early.append(update)
             yield update
 

@@ -39,7 +39,7 @@ def description(
         ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
         ("Error", job.error),
         ("Code", str(job.error_code) if job.error else ""),
-        ("Cause", "\n".join(_failure_lines(job.failure)) if job.failure else ""),
+        ("Cause", "\n".join(_failure_lines(job.failure, job.error)) if job.failure else ""),
         ("Left", "\n".join(_autopsy_lines(job, zone))),
     ]
     program = job.program
@@ -126,12 +126,12 @@ def counted(counters: Iterable[tuple[str, int]]) -> str:
     return f"{sum(count for _, count in found)} ({named})" if found else ""
 
 
-def _failure_lines(failure: FailureView) -> Iterator[str]:
-    """What the public message does not say, or says only in passing."""
+def _failure_lines(failure: FailureView, said: str) -> Iterator[str]:
+    """What the public message, `said`, does not say, or says only in passing."""
     whose = f" of {failure.task}" if failure.task else ""
     status = f", status {failure.status}" if failure.status is not None else ""
     yield f"{failure.cause}{whose}{status}"
-    if failure.reason:
+    if failure.reason not in said:
         yield failure.reason
 
 

@@ -14,20 +14,12 @@ from trainshed.cli.colours import faint, state_colour
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.describing import description
+from trainshed.cli.forms import takes_form
 from trainshed.cli.moments import duration, local_moment
 from trainshed.cli.references import find_job, job_path, list_jobs
 from trainshed.cli.story import AttemptView, LifeView, lives_table, story, totals
 from trainshed.cli.tables import Column, joined, table
 from trainshed.cli.views import JobView, TimelineView
-
-_format = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
 
 
 @click.group()
@@ -57,7 +49,7 @@ command.add_command(watching.command, "watch")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many."
 )
-@_format
+@takes_form
 @takes_endpoint
 @click.pass_obj
 def list_(
@@ -91,7 +83,7 @@ def list_(
 
 @command.command(short_help="Say everything about a job, why it waits or failed above all.")
 @click.argument("job")
-@_format
+@takes_form
 @takes_endpoint
 @click.pass_obj
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
@@ -109,7 +101,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 
 @command.command()
 @click.argument("job")
-@_format
+@takes_form
 @takes_endpoint
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     """Tell a job's story: what happened to it, when and why.

@@ -11,6 +11,7 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.colours import condition_colour, faint
 from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.forms import takes_form
 from trainshed.cli.moments import gibibytes
 from trainshed.cli.node_views import NodeView
 from trainshed.cli.tables import Column, joined, table
@@ -19,14 +20,6 @@ from trainshed.core.capacity import NodeCondition
 _NODES = "/trainshed/v1/nodes"
 _LOOK_AGAIN = 0.5
 """Seconds between two looks at a node that is being left."""
-_format = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
 
 
 @click.group(invoke_without_command=True)
@@ -38,7 +31,7 @@ def command(context: click.Context) -> None:
 
 
 @command.command("list")
-@_format
+@takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, form: str) -> None:
     """List the nodes: condition, what is used of what there is, replicas; and who has which accelerators."""

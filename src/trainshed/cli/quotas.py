@@ -7,6 +7,7 @@ import click
 
 from trainshed.cli.colours import faint
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.forms import takes_form
 from trainshed.cli.tables import Column, joined, table
 
 _QUOTAS = "/trainshed/v1/quotas"
@@ -45,14 +46,7 @@ def command(context: click.Context) -> None:
 @_project
 @_region
 @click.option("--all", "every", is_flag=True, help="Also those that are neither set nor used.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
+@takes_form
 @takes_endpoint
 def list_(
     endpoint: Endpoint, *, project: str | None, region: str | None, every: bool, form: str

@@ -11,6 +11,7 @@ import click
 
 from trainshed.cli.colours import faint
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.forms import takes_form
 from trainshed.cli.moments import local_moment, parse_moment
 from trainshed.cli.tables import Column, joined, table
 
@@ -33,14 +34,7 @@ def command(context: click.Context) -> None:
 
 @command.command("list")
 @_project
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
+@takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     """List the secrets of a project with their versions: names and moments, never values."""

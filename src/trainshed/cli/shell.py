@@ -115,6 +115,8 @@ class _Session:
                     self._status = _NO_STATUS if ended else told["exit"]
         except OSError:
             self._error = ""  # Nobody reads our output any more.
+        except _connection_closed():
+            pass  # The service is gone; the error says so already.
         finally:
             os.write(self._wake, b"d")
 

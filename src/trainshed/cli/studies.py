@@ -13,6 +13,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.colours import faint, study_colour
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.forms import takes_form
 from trainshed.cli.moments import local_moment
 from trainshed.cli.study_views import StudyView, study_table_rows
 from trainshed.cli.tables import Column, joined, pairs, table
@@ -20,14 +21,6 @@ from trainshed.cli.trial_table import terminal_text, trial_table
 
 _PAGE = 1000
 
-_format = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
 _project = click.option(
     "--project", metavar="PROJECT", help="Whose studies; else the service's own."
 )
@@ -42,7 +35,7 @@ def command() -> None:
 @command.command("list")
 @_project
 @_region
-@_format
+@takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
     """List the studies, newest first."""
@@ -62,7 +55,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
 @click.argument("study")
 @_project
 @_region
-@_format
+@takes_form
 @takes_endpoint
 @click.pass_obj
 def describe(

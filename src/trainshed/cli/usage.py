@@ -12,6 +12,7 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.forms import takes_form
 from trainshed.cli.references import find_job, job_path
 from trainshed.cli.usage_table import UsedView, hint_lines, summary_table, usage_lines
 from trainshed.cli.views import JobView
@@ -27,14 +28,7 @@ _SHOWN = 24
 @click.argument("job")
 @click.option("--watch", is_flag=True, help="Go on until the job is over.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Of an earlier attempt.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
+@takes_form
 @takes_endpoint
 @click.pass_obj
 def command(

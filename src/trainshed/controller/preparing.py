@@ -75,6 +75,8 @@ class Hearing:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is GeneratorExit:
+            return  # Dropped with its loop, which never turns again.
         # What was heard before is on its way.
         await asyncio.sleep(0)
         self._left.set()

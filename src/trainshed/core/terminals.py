@@ -7,6 +7,8 @@ from trainshed.core.names import JobUid, ReplicaId
 
 MOST_ROWS = 1000
 """Of a terminal, and most columns."""
+MOST_COMMAND = 16 << 10
+"""Bytes of a command line: all of an order is handed on at once."""
 _LABEL = re.compile(r"[\w .-]*")
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 
@@ -37,6 +39,8 @@ class TerminalWish:
             raise ValueError(f"{self.label!r} holds more than letters, digits, blanks, and . _ -")
         if "\0" in self.command:
             raise ValueError("a command line holds no zero bytes")
+        if len(self.command.encode("utf-8", "surrogatepass")) > MOST_COMMAND:
+            raise ValueError(f"a command line has at most {MOST_COMMAND} bytes; put it into a file")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ shim's record, never from an engine. Conformance suite: tests/contract/engines.
 """
 
 import enum
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,6 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import SecretRef
-from trainshed.core.terminals import Autopsy, TerminalWish
 
 
 class EngineUnavailable(Exception):
@@ -32,10 +31,6 @@ class SecretMissing(LaunchRejected):
     """A secret that the job names is not there any more. That is the job's affair, not the service's."""
 
 
-class TerminalRefused(Exception):
-    """There is no shell to be had there. The message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What the engine can promise on this host; `doctor` and the docs show it.
@@ -44,7 +39,7 @@ class Capabilities:
     `isolation`: how far programs are kept apart, a level of the engine's; `not_stronger`: (level, why it does not work
     here) of those that would keep them further apart. `process_limit`: like `memory_limit`, "" = there is none.
     `images`: container images can be run. `memory_limit`: how it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
-    verdict, a moment later). `terminals`: it offers `Terminals`.
+    verdict, a moment later). `terminals`: it offers `engines.terminals`.
     """
 
     enforced_memory: bool
@@ -197,35 +192,6 @@ class SecretDoor(Protocol):
         ...
 
 
-class Terminal(Protocol):
-    """A shell in a replica, as its caller sees it. One reader and one writer at a time."""
-
-    @property
-    def status(self) -> int | None:
-        """What the shell ended with, in a shell's own numbers; None while it runs, and if it went with its replica."""
-        ...
-
-    async def read(self) -> bytes:
-        """What it shows next; b"" once it is over."""
-        ...
-
-    async def write(self, data: bytes) -> None:
-        """Type that. Waits for a shell that does not read; nothing if it is over."""
-        ...
-
-    async def end_input(self) -> None:
-        """There is no more to be typed."""
-        ...
-
-    def resize(self, rows: int, columns: int) -> None:
-        """The terminal has another size."""
-        ...
-
-    def close(self) -> None:
-        """Hang up: the shell ends. Twice is fine."""
-        ...
-
-
 class Engine(Protocol):
     """All methods are idempotent per (job_uid, attempt[, replica, incarnation]) and survive a restart of
     the service: state is found again on disk or in the cluster, never only in memory."""
@@ -291,42 +257,4 @@ class Engine(Protocol):
 
     def watch(self) -> AsyncIterator[EngineEvent]:
         """Events in the order seen, per replica: started, lines and metrics…, exited|lost. One reader."""
-        ...
-
-
-class Terminals(Protocol):
-    """What an engine offers besides if its capabilities say `terminals`."""
-
-    async def open_terminal(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        wish: TerminalWish,
-    ) -> Terminal:
-        """A shell beside the program of one live incarnation: in its view of the machine, with its rights and within its
-        limits, and ended with it. It neither keeps the replica alive nor decides how it ends. Raises TerminalRefused."""
-        ...
-
-    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """What is kept of the job's failed replicas, by attempt and replica. Never blocks. A replica's files are kept when
-        its slot is released, if it failed and was not stopped; as long as the engine is told to."""
-        ...
-
-    async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
-    ) -> Terminal:
-        """The same shell where nothing runs any more: in a view as the program had it, over the files that it left, with
-        its environment but for secrets. Raises TerminalRefused."""
-        ...
-
-    def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        """The files, as a tar archive. Raises TerminalRefused when it is first asked for some."""
-        ...
-
-    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        """Keep it no longer; whether there was any. Raises TerminalRefused: a shell is open in it."""
         ...

@@ -92,6 +92,7 @@ def _guard(control: socket.socket, output: int, errors: int) -> None:
     def prepare() -> None:
         # The service keeps what it makes to itself; directories on the way to what is shown are for everybody.
         os.umask(0o022)
+        system.leave_keyring()
         program.make_directories(files)
         if namespaced:
             groups.keep_bases()

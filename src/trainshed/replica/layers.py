@@ -51,8 +51,9 @@ def user_of(text: str, root: str) -> "tuple[int, int, str]":
     """(user, group, home directory) of `USER[:GROUP]`, names and numbers as in the image at `root`; "" is root. Raises
     OSError: it knows no such name."""
     name, _, group = text.partition(":")
-    found = _entry(inside(root, "/etc/passwd"), name or "0", 7)
-    if found is None and not (name or "0").isdigit():
+    name = name or "0"
+    found = _entry(inside(root, "/etc/passwd"), name, 7)
+    if found is None and not name.isdigit():
         raise OSError("the image has no user %s in its /etc/passwd; give its number" % name)
     user = int(found[2]) if found else int(name)
     number = int(found[3]) if found else 0

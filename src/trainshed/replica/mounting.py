@@ -47,9 +47,32 @@ class Source:
         except OSError:
             self.bind(target)
 
+    def make_place(self, way: str, directory: bool) -> None:
+        """Make what something else can be shown on: `way` leads there from this directory, in which the program may have
+        made links; none is followed. Raises OSError."""
+        above, last = way.split("/"), ""
+        if not directory:
+            last = above.pop()
+        place = os.dup(self._handle)
+        try:
+            for name in above:
+                try:
+                    os.mkdir(name, 0o755, dir_fd=place)
+                except FileExistsError:
+                    pass
+                inner = open_path(name, os.O_DIRECTORY | os.O_NOFOLLOW, place)
+                os.close(place)
+                place = inner
+            if last:
+                flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                os.close(os.open(last, flags, 0o644, dir_fd=place))
+        finally:
+            os.close(place)
 
-def open_path(path: str, flags: int = 0) -> int:
-    return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | flags)
+
+def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
+    flags |= getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
+    return os.open(path, flags, dir_fd=directory)
 
 
 def freeze(place: str) -> None:
@@ -97,9 +120,14 @@ def first_closed(path: str) -> str:
 def outermost(directories: "list[str]") -> "list[str]":
     found: "list[str]" = []
     for path in sorted(set(directories)):
-        if os.path.isdir(path) and not any(path.startswith(outer + "/") for outer in found):
+        if os.path.isdir(path) and not any(holds(outer, [path]) for outer in found):
             found.append(path)
     return found
+
+
+def holds(directory: str, places: "list[str]") -> bool:
+    """Whether one of the places lies in a directory."""
+    return any(place.startswith(directory + "/") for place in places)
 
 
 def add_entry(parent: str, name: str, scratch: str) -> None:

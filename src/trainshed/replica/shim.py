@@ -22,11 +22,10 @@ from trainshed.replica import (
     program,
     protocol,
     stall,
+    transcript,
 )
 from trainshed.replica import segments as log
 
-_LINES_EVERY = 0.02
-_SYNC_EVERY = 1.0
 _KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
 
@@ -51,10 +50,9 @@ class Shim:
             plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
         )
         self._beside: "beside.Beside | None" = None
-        self._log: "log.Segments | None" = None
+        self._transcript: "transcript.Transcript | None" = None
         self._loop = loop.Loop()
         self._reception = clients.Reception(listeners, self._loop, self._obey, self._greet)
-        self._streams: "dict[int, log.Stream]" = {}
         self._inbox = b""
         self._failure = ""
         self._sandbox_failed = False
@@ -63,13 +61,8 @@ class Shim:
         self._ended = 0
         self._kill_at = 0.0
         self._force_at = 0.0
-        self._told = 0
         self._stopped = False
         self._stalled = False
-        self._read_bytes = 0
-        self._tell_at = 0.0
-        self._heard_program = False
-        self._sync_at = 0.0
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -89,36 +82,37 @@ class Shim:
         self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
         program.install_python(protocol.FILES, plan.python_template)
         mask = masking.Mask(tuple(plan.masked)) if plan.masked else None
-        writer = self._log = log.Segments(plan.logs, mask)
-        if plan.banner:
-            writer.write("b", list(plan.banner))
+        script = self._transcript = transcript.Transcript(
+            plan.logs,
+            mask,
+            plan.banner,
+            self._loop,
+            tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
+        )
         self._beside = beside.Beside(
             plan,
             self._groups,
             self._child,
             self._loop,
             over=lambda: self._status >= 0,
-            say=self._say,
+            say=script.say,
             tell=self._clients.send,
             mask=mask,
         )
-        # What the banner says can wait a moment for the program's first line, which is told at once.
-        self._tell_at = time.monotonic() + _LINES_EVERY
         self._claim.sync()
         self._tell_guardian(b"go\n")
         # From here on beside the program: nobody waits for it.
         self._reception.open()
         for handle, stream in self._outputs:
-            os.set_blocking(handle, False)
-            self._streams[handle] = log.Stream(writer, stream)
-            self._loop.add(handle, lambda handle=handle: self._read(handle))
+            script.open(handle, stream)
         self._loop.add(self._control.fileno(), self._hear_guardian)
         self._beside.memory.listen()
 
     def _serve(self) -> None:
         """The loop: until the program is over and both pipes are at their end."""
+        assert self._transcript is not None
         drained_by = 0.0
-        while self._streams or self._status < 0:
+        while self._transcript.is_open or self._status < 0:
             if self._failure:
                 return
             now = time.monotonic()
@@ -132,12 +126,8 @@ class Shim:
 
     def _pause(self, now: float) -> "float | None":
         """Milliseconds until something is due without anybody calling."""
-        due: "list[float]" = []
-        assert self._log is not None
-        if self._started and self._log.lines != self._told:
-            due.append(self._tell_at)
-        if self._log.unsynced:
-            due.append(self._sync_at)
+        assert self._transcript is not None
+        due = self._transcript.due()
         due += [at for at in (self._kill_at, self._force_at) if at]
         if self._status >= 0:
             due.append(now + 0.1)
@@ -145,17 +135,8 @@ class Shim:
         return max(0, int((min(due) - now) * 1000) + 1) if due else None
 
     def _tick(self, now: float) -> None:
-        assert self._log is not None
-        if self._started and self._log.lines != self._told and now >= self._tell_at:
-            self._tell_at = now + _LINES_EVERY
-            self._told = self._log.lines
-            self._clients.send({"e": "lines", "n": self._told})
-        if self._log.unsynced:
-            if not self._sync_at:
-                self._sync_at = now + _SYNC_EVERY
-            elif now >= self._sync_at:
-                self._log.sync()
-                self._sync_at = 0.0
+        assert self._transcript is not None
+        self._transcript.tick(now)
         if self._kill_at and now >= self._kill_at:
             self._kill_at, self._force_at = 0.0, now + _KILL_SECONDS
             self._tell_guardian(b"kill\n")
@@ -164,23 +145,6 @@ class Shim:
             if self._status < 0:
                 # It does not listen; its program dies with it.
                 os.kill(self._child, signal.SIGKILL)
-
-    def _read(self, handle: int) -> None:
-        """Write what a pipe holds, as lines, to the log."""
-        try:
-            data = os.read(handle, log.LINE_BYTES)
-        except BlockingIOError:
-            return
-        if data:
-            self._streams[handle].feed(data)
-            self._read_bytes += len(data)
-            if not self._heard_program:
-                self._heard_program = True
-                self._tell_at = 0.0
-            return
-        self._streams.pop(handle).close()
-        self._loop.drop(handle)
-        os.close(handle)
 
     def _tell_guardian(self, text: bytes) -> None:
         try:
@@ -195,7 +159,8 @@ class Shim:
             return
         except ConnectionResetError:
             data, handles = b"", []  # It was killed before it had read what we said.
-        assert self._beside is not None
+        assert self._beside is not None and self._transcript is not None
+        script = self._transcript
         for handle in handles:
             self._beside.take_calls(handle)
         self._inbox += data
@@ -205,8 +170,9 @@ class Shim:
             if word == "started":
                 self._started = int(rest)
                 self._clients.greet({"e": "started", "at": self._started})
+                script.program_started()
                 self._beside.program_started(
-                    self._started, output=lambda: self._read_bytes, stalled=self._end_stalled
+                    self._started, output=lambda: script.read, stalled=self._end_stalled
                 )
             elif word == "ended":
                 status, at = rest.split()
@@ -225,20 +191,18 @@ class Shim:
         if self._stopped:
             return  # One that is being stopped has a time limit of its own.
         self._stalled = True
-        self._say(
+        assert self._transcript is not None
+        say = self._transcript.say
+        say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this replica."
             % self._plan.stall_after
         )
-        stall.Dump(self._child, self._loop, self._say, lambda: self._tell_guardian(b"kill\n"))
-
-    def _say(self, text: str) -> None:
-        """Write a line of our own to the program's log."""
-        assert self._log is not None
-        self._log.write("b", [text])
+        stall.Dump(self._child, self._loop, say, lambda: self._tell_guardian(b"kill\n"))
 
     def _greet(self) -> None:
         """Somebody has connected, and does not know how many lines there are, nor whether there are metrics."""
-        self._told = -1
+        if self._transcript is not None:
+            self._transcript.tell_again()
         if self._beside is not None:
             self._beside.tell_again()
 
@@ -301,13 +265,10 @@ class Shim:
 
     def _seal(self) -> "protocol.Message":
         """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
-        assert self._log is not None and self._beside is not None
-        for stream in self._streams.values():
-            stream.close()
+        assert self._transcript is not None and self._beside is not None
+        self._transcript.end()
         self._beside.seal()
-        lines, tail = self._log.seal()
-        if lines != self._told:
-            self._clients.send({"e": "lines", "n": lines})
+        lines, tail = self._transcript.seal()
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         oom, child_oom = self._beside.memory.verdict(killed_by)

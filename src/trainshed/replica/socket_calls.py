@@ -1,7 +1,7 @@
 """Two socket calls that a replica's shim makes in its program's place, so that replicas can share the machine's network.
 
 A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can have port
-2222 (SPEC §3), also programs that know no other way than 0.0.0.0. A connection to where Google's storage hosts are said
+2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound. A connection to where Google's storage hosts are said
 to be goes to the replica's own endpoint instead. The kernel asks us (seccomp_unotify(2)); all other calls it makes itself.
 This is a convenience and no barrier: who bends its own arguments in between reaches what it could reach anyway.
 Runs on Python 3.6.
@@ -16,7 +16,7 @@ import select
 import socket
 import struct
 
-from trainshed.replica import system
+from trainshed.replica import processes, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 GOOGLE = ("127.63.0.1", 443)
 """Where the names of Google's storage hosts lead in the hosts file of a replica that wants them intercepted."""
+
+_PORTS = 3
+"""The cluster port and those of the endpoint behind it: each replica has them on its own address."""
 
 # machine: (the kernel's name of the architecture, then the numbers of bind, connect and seccomp)
 _NUMBERS = {
@@ -110,7 +113,9 @@ class Calls:
             return None
         family, host, port = address
         if number == self._bind:
-            if port != self._port or not _is_wildcard(family, host):
+            if _is_anothers(_v4(family, host), self._own):
+                return errno.EADDRNOTAVAIL
+            if not 0 <= port - self._port < _PORTS or not _is_wildcard(family, host):
                 return None
             wanted = (self._own, port)
             return _do(process, handle, family, lambda theirs: theirs.bind(_as(family, wanted)))
@@ -123,9 +128,9 @@ class Calls:
 def _do(
     process: int, handle: int, family: int, call: "Callable[[socket.socket], None]"
 ) -> "int | None":
-    """Make a call on a socket of another process's."""
+    """Make a call on a socket of another process's. `process`: the number of whichever of its threads asked."""
     try:
-        lent = system.syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
+        lent = system.syscall(_PIDFD_OPEN, "pidfd_open", _leader(process), 0)
         try:
             copy = system.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, handle, 0)
         finally:
@@ -138,6 +143,14 @@ def _do(
         except OSError as error:
             return error.errno
     return 0
+
+
+def _leader(thread: int) -> int:
+    """The process that a thread is of: the kernel opens nothing else. The number itself if the thread is gone."""
+    for line in processes.read("/proc/%d/status" % thread).splitlines():
+        if line.startswith(b"Tgid:"):
+            return int(line.split()[1])
+    return thread
 
 
 def _read(process: int, pointer: int, length: int) -> bytes:
@@ -164,6 +177,12 @@ def _parse(given: bytes) -> "tuple[int, bytes, int] | None":
 
 def _is_wildcard(family: int, host: bytes) -> bool:
     return not any(host) or _v4(family, host) == "0.0.0.0"
+
+
+def _is_anothers(host: str, own: str) -> bool:
+    """Whether it is an address that another replica has, or may have: of 127.64.0.0/10, and not this one's."""
+    parts = host.split(".")
+    return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 
 
 def _v4(family: int, host: bytes) -> str:

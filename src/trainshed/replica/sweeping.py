@@ -56,26 +56,26 @@ def _raise_deepest(top: str) -> int:
     except OSError:
         return 0  # It is gone.
     try:
-        return _raise_from(root, root, _DEEPEST, [0])
+        return _raise_from(root, root, _DEEPEST)
     finally:
         os.close(root)
 
 
-def _raise_from(root: int, place: int, left: int, count: "list[int]") -> int:
+def _raise_from(root: int, place: int, left: int) -> int:
+    count = 0
     for name in os.listdir(place):
         try:
             if not stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
                 continue
             if not left:
-                count[0] += 1
-                raised = ".raised-%d-%d" % (os.getpid(), count[0])
-                os.rename(name, raised, src_dir_fd=place, dst_dir_fd=root)
+                os.rename(name, os.urandom(16).hex(), src_dir_fd=place, dst_dir_fd=root)
+                count += 1
                 continue
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
         except OSError:
             continue  # Gone meanwhile, or somebody else's.
         try:
-            _raise_from(root, inner, left - 1, count)
+            count += _raise_from(root, inner, left - 1)
         finally:
             os.close(inner)
-    return count[0]
+    return count

@@ -22,7 +22,7 @@ import json
 import os
 import time
 
-from trainshed.replica import loop, nvml, processes
+from trainshed.replica import loop, nvml, processes, thinning
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
@@ -39,8 +39,6 @@ MOST_LINES = 2000
 _FIRST = (1.0, 1.0, 3.0, 5.0)
 """Seconds between the first looks, so that there is something to be seen of short programs."""
 _SHARE = 1000
-_NEWEST = 500
-_SPREAD = 1000
 
 
 class Usage:
@@ -199,8 +197,8 @@ class Usage:
 
     def _thin(self) -> None:
         with open(self._path, encoding="utf-8") as file:
-            entries = read_lines(file.read())
-        kept = thinned(entries)
+            entries = thinning.read_lines(file.read())
+        kept = thinning.thinned(entries)
         fresh = self._path + ".new"
         with open(fresh, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(entry) + "\n" for entry in kept)
@@ -219,46 +217,6 @@ class Usage:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-
-
-def read_lines(text: str) -> "list[Entry]":
-    """What the lines say; those that are torn say nothing."""
-    entries: "list[Entry]" = []
-    for line in text.split("\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)  # pyright: ignore[reportUnknownArgumentType] - JSON
-    return entries
-
-
-def thinned(entries: "Sequence[Entry]") -> "list[Entry]":
-    """The newest ones, and of the others as many as are of use: each start and end, and the last look of each piece of
-    time."""
-    older, newest = entries[:-_NEWEST], entries[-_NEWEST:]
-    times = [entry["at"] for entry in older if "at" in entry]
-    if not times:
-        return list(entries)
-    # Powers of two: the pieces of next time are pairs of these, and what was kept is evenly spread still.
-    piece = 0
-    while (times[-1] - times[0]) >> piece >= _SPREAD:
-        piece += 1
-    kept: "list[Entry]" = []
-    before = -1
-    for entry in older:
-        if "at" not in entry or entry.get("last"):
-            kept.append(entry)
-            before = -1
-            continue
-        number = entry["at"] >> piece
-        if number == before:
-            kept[-1] = entry
-        else:
-            kept.append(entry)
-        before = number
-    return kept + list(newest)
 
 
 def _cpus() -> int:

@@ -10,7 +10,7 @@ from trainshed.replica import cgroups, devices, layers, mounting, system, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence
+    from typing import Iterator, Sequence
 
 GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
@@ -81,7 +81,7 @@ class View:
         system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
         if self._hostname:
             socket.sethostname(self._hostname)
-        buckets = [(name, mounting.open_path(source)) for name, source in self._buckets]
+        buckets = list(self._open_buckets())
         # First: what follows finds itself there, and its children, by the numbers of this namespace.
         self._mount("proc", "/proc", mounting.SAFE | system.MS_NOEXEC)
         if self._user_range:
@@ -113,35 +113,60 @@ class View:
         shown = [(self._own(source), target) for source, target in self._binds]
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
         hosts = self._source(self._hosts_file)
-        hidden = mounting.outermost(self._hidden + self._closed_ways())
+        places = [path for path in self._hidden + self._closed_ways() if os.path.isdir(path)]
+        hidden = mounting.outermost(places)
         self._add_missing([target for _, target in self._binds])
         if self._buckets:
             self._add_missing([GCS])
         for path in hidden:
-            system.mount("tmpfs", path, "tmpfs", mounting.SAFE, "mode=755,size=64k")
+            _cover(path)
         for path in self._covered:
             if mounting.is_file(path):
                 system.bind(os.devnull, path)
+        later = [(path, True) for _, path in frozen]
+        later += [(target, source.is_directory) for source, target, _ in bound]
         for source, target in shown:
+            for path, directory in later:
+                if mounting.holds(target, [path]):
+                    source.make_place(path[len(target) + 1 :], directory)
             source.show(target)
         hosts.bind("/etc/hosts")
-        # Last, since what was covered so far (a private /tmp, say) must not cover these.
+        # Last, since what was covered so far (a private /tmp, say) must not cover these. What has something hidden in it
+        # before all others: there it is hidden again.
+        around = [each for each in bound if mounting.holds(each[1], places)]
+        again = self._show_around(around, places)
         for source, path in kept:
             os.makedirs(path, exist_ok=True)
             source.show(path)
         for source, path in frozen:
             os.makedirs(path, exist_ok=True)
             source.lend(path)
-        for source, target, frost in bound:
+        self._show_mounts([each for each in bound if each not in around])
+        read_only = [path for _, path in frozen] + [target for _, target, frost in bound if frost]
+        # Of what was covered itself there is nothing to be seen.
+        seen = [p for p in hidden if not any(mounting.holds(target, [p]) for _, target in shown)]
+        for path in read_only + seen + again:
+            system.make_read_only(path)
+
+    def _show_around(
+        self, mounts: "list[tuple[mounting.Source, str, bool]]", places: "list[str]"
+    ) -> "list[str]":
+        """Show what has something hidden in it, and hide that there; returns what was."""
+        self._show_mounts(mounts)
+        again = mounting.outermost(
+            [path for path in places if any(mounting.holds(each[1], [path]) for each in mounts)]
+        )
+        for path in again:
+            _cover(path)
+        return again
+
+    def _show_mounts(self, mounts: "list[tuple[mounting.Source, str, bool]]") -> None:
+        for source, target, frost in mounts:
             mounting.make_target(target, source.is_directory)
             if frost:
                 source.lend(target)
             else:
                 source.show(target)
-        for path in [path for _, path in frozen] + [target for _, target, frost in bound if frost]:
-            system.make_read_only(path)
-        for path in hidden:
-            system.make_read_only(path)
 
     def _closed_ways(self) -> "list[str]":
         """Directories on the way to what is shown that a user of the program's own could not pass: they are covered, and
@@ -198,6 +223,13 @@ class View:
         os.makedirs(place, exist_ok=True)
         system.mount(kind, place, kind, flags, data)
 
+    def _open_buckets(self) -> "Iterator[tuple[str, int]]":
+        for name, source in self._buckets:
+            try:
+                yield name, mounting.open_path(source)
+            except FileNotFoundError:
+                continue  # It was deleted since the plan was made.
+
     def _show_buckets(self, buckets: "Sequence[tuple[str, int]]") -> None:
         if not buckets:
             return
@@ -217,3 +249,8 @@ class View:
                 os.mkdir(target, 0o755)
             except OSError:
                 mounting.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
+
+
+def _cover(path: str) -> None:
+    """Show an empty directory in its place."""
+    system.mount("tmpfs", path, "tmpfs", mounting.SAFE, "mode=755,size=64k")

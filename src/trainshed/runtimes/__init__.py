@@ -1,1 +1,1 @@
-"""Which runtimes exist and how each is built: families, environment cache, packages layered on top."""
+"""Which runtimes exist and how each is built: families, environment cache, packages layered on top, container images."""

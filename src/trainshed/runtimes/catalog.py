@@ -94,7 +94,8 @@ class LocalCatalog:
         if is_reduction_server(image_uri):
             return RuntimeRefusal(
                 f"{image_uri} is a Reduction Server image, and reducers are not served by this version "
-                "of the service. Leave worker pool 2 out: the workers then reduce among themselves."
+                "of the service. Leave worker pool 2 out, or empty ({}) if pool 3 has an evaluator: the workers then reduce "
+                "among themselves."
             )
         if entry := mapped(self._image_map, image_uri):
             return self._mapped(entry, image_uri)

@@ -172,6 +172,9 @@ class Shelf:
         """Remove what a killed builder or a power cut left behind; the lock says that no builder is alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
+        # What setup scripts of users make there, with bits of their choice, other users of the machine must not run.
+        with suppress(PermissionError):
+            (self._root / _DRAFTS).chmod(0o700)
         for left in (self._root / _DRAFTS).glob(f"{key}.*"):
             remove_tree(left)
         final = self.path(key)

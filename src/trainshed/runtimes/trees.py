@@ -53,9 +53,10 @@ def let_read(root: Path) -> None:
 
 
 def _readable(mode: int) -> int:
-    """What the owner may read or enter, everybody may."""
+    """What the owner may read or enter, everybody may; and nobody becomes the owner by running it, who may be root while
+    a setup script of a user chose the bits."""
     theirs = mode & (stat.S_IRUSR | stat.S_IXUSR)
-    return mode | theirs >> 3 | theirs >> 6
+    return (mode | theirs >> 3 | theirs >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
 
 def freeze(directory: Path) -> None:

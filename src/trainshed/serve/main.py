@@ -3,8 +3,23 @@
 import click
 
 from trainshed.cli.commands import register
-from trainshed.serve import clock, doctor, runtimes, up
-from trainshed.serve.local_run import command as local_run
+from trainshed.serve import clock
+
+_COMMANDS = (
+    ("up", "trainshed.serve.up", "Start the service."),
+    ("runtimes", "trainshed.serve.runtimes", "List, build and clear runtimes."),
+    (
+        "doctor",
+        "trainshed.serve.doctor",
+        "What this machine lets a service do, and why not more.",
+    ),
+    (
+        "local-run",
+        "trainshed.serve.local_run.command",
+        "Run one program as a replica would, without a service.",
+    ),
+)
+"""As in `cli.commands`: loaded when they are used, since what they need takes longer to load than help takes."""
 
 
 @click.group(
@@ -16,11 +31,7 @@ def group() -> None:
     """Trainshed runs training jobs sent by the clients of AI Platform Training and Vertex AI."""
 
 
-group.add_command(up.command)
-group.add_command(runtimes.command, "runtimes")
-group.add_command(doctor.command)
-group.add_command(local_run.command)
-register(group, clock.now)
+register(group, clock.now, _COMMANDS)
 
 
 def main() -> None:

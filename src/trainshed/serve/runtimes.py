@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainshed.cli.forms import takes_form
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
@@ -46,14 +47,7 @@ def command(context: click.Context) -> None:
 
 @command.command("list")
 @click.argument("family", required=False, default="")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or JSON for programs.",
-)
+@takes_form
 @_takes_cache
 def list_(
     family: str = "", form: str = "table", cache: Path | None = None, config: Path | None = None

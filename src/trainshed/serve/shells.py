@@ -9,7 +9,8 @@ from trainshed.api.shell.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
-from trainshed.engines.port import EngineUnavailable, TerminalRefused, Terminals
+from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.terminals import TerminalRefused, Terminals
 
 
 class EngineShells:

@@ -107,10 +107,14 @@ def command(
             f'Point clients at it:    eval "$({typed()} env{option})"\n'
             f"Stop it with its jobs:  {typed()} down{option}"
         )
+        if settings.anonymous_storage:
+            say(
+                "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of them."
+            )
         if not is_loopback(settings.host):
             say(
-                f"NOTE: the buckets take calls without a token (docs/adr/0007); whoever reaches {settings.host} can "
-                "read and write them."
+                f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as they are; "
+                "gRPC has a port with TLS."
             )
         if ready_file is not None:
             write_private(ready_file, document)

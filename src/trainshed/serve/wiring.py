@@ -37,7 +37,8 @@ from trainshed.serve.announcing import web_address
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
-from trainshed.serve.settings import Settings, accelerators_of
+from trainshed.serve.setting_rules import accelerators_of
+from trainshed.serve.settings import Settings
 from trainshed.serve.shells import EngineShells, link_key
 from trainshed.serve.vault import Vault
 from trainshed.store.logs.metrics import MetricsReader

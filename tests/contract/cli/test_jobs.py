@@ -246,6 +246,26 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(
     assert second.endswith("  node-0  new disk")
 
 
+def test_a_reason_that_the_error_has_already_is_told_once(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    """SPEC §2: an error of packages holds all that the installer said."""
+    failure = {
+        "rule": "package_failed",
+        "cause": "package",
+        "replica": "",
+        "task": "",
+        "status": None,
+        "reason": "No such package.\nCorrect it.",
+        "tail": "",
+    }
+    error = {"code": 3, "message": "It failed.\nNo such package.\nCorrect it.\n\nSee the logs."}
+    service.on("GET", f"{JOBS}/7", job(state="FAILED", error=error, failure=failure))
+    text = trainshed("jobs", "describe", "7").stdout
+    assert "Cause    package\n" in text
+    assert text.count("No such package.") == 1
+
+
 def test_the_timeline_has_attempts_lives_and_totals(
     trainshed: Invoke, service: FakeService
 ) -> None:

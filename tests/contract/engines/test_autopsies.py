@@ -13,7 +13,7 @@ from tests.contract.engines.test_terminals import shown
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.engines.local.autopsies import Keeping
-from trainshed.engines.port import Terminal, TerminalRefused
+from trainshed.engines.terminals import Terminal, TerminalRefused
 
 HOUR = 3600 * 10**9
 WORKER = ReplicaId(1, 0)

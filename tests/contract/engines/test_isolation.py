@@ -5,6 +5,7 @@ import os
 import pwd
 import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,28 @@ HOLDS = (LEVEL_OWN, LEVEL_USER)
 """Levels that hold also what means harm."""
 
 _SERVER = """
-import socket, sys
-server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind(({wildcard!r}, 2222)); server.listen()
-print("listening", flush=True)
-peer, _ = server.accept()
-print("heard", peer.recv(64).decode(), flush=True)
+import socket, sys, threading
+def serve():
+    server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(({wildcard!r}, 2222)); server.listen()
+    print("listening", flush=True)
+    peer, _ = server.accept()
+    print("heard", peer.recv(64).decode(), flush=True)
 """
+_IN_MAIN_THREAD = "serve()\n"
+_IN_ANOTHER = "thread = threading.Thread(target=serve); thread.start(); thread.join()\n"
 
 
-@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
+@pytest.mark.parametrize(
+    ("wildcard", "call"),
+    [("0.0.0.0", _IN_MAIN_THREAD), ("::", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER)],
+    ids=["IPv4", "IPv6", "another thread"],
+)
 def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
-    house: Run, wildcard: str
+    house: Run, wildcard: str, call: str
 ) -> None:
     """SPEC §3: really bindable on port 2222 by every replica at once, also by programs that know only 0.0.0.0."""
-    program = _SERVER.format(wildcard=wildcard)
+    program = _SERVER.format(wildcard=wildcard) + call
     if wildcard == "::":
         if not Path("/proc/net/if_inet6").exists():
             pytest.skip("this machine has no IPv6")
@@ -75,6 +83,26 @@ def test_other_binds_and_connections_are_as_the_program_makes_them(house: Run) -
         uid = await house.python(program)
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["0.0.0.0", "unix", "99"]
+
+    house(test)
+
+
+def test_the_ports_and_addresses_of_other_replicas_cannot_be_taken(house: Run) -> None:
+    """Whoever listens on the wildcard address, or on a neighbour's, must not keep others from starting."""
+    program = (
+        "import socket\n"
+        "for port in (2222, 2223, 2224):\n"
+        "    one = socket.socket(); one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "    one.bind(('0.0.0.0', port)); print(one.getsockname()[0].split('.')[0])\n"
+        "for host in ('127.64.1.1', '127.127.9.9'):\n"
+        "    try: socket.socket().bind((host, 2223))\n"
+        "    except OSError as error: print(error.errno)\n"
+    )
+
+    async def test(house: House) -> None:
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["127"] * 3 + ["99", "99"]
 
     house(test)
 
@@ -125,6 +153,63 @@ def test_files_of_the_service_and_of_other_jobs_are_out_of_reach(house: Run) -> 
         assert house.texts(uid) == ["False", "False", "False", "[]", "False"]
 
     house(test)
+
+
+def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: Run) -> None:
+    """docs/isolation.md: a directory that the operator shows to programs may have the service's data in it."""
+
+    async def test(house: House) -> None:
+        if _level(house) == LEVEL_SESSION:
+            pytest.skip("without namespaces files are as their bits say")
+        shown = house.data.parent
+        (shown / "lent").write_text("of use")
+        await house.restart(hidden=(house.data,), visible=(shown,))
+        secret = house.data / "trainshed.db"
+        secret.write_text("a secret")
+        program = (
+            "import os\n"
+            f"print(open({str(shown / 'lent')!r}).read(), os.path.exists({str(secret)!r}))\n"
+            "open('mine', 'w').write('x')\n"
+            f"try: open({str(shown / 'new')!r}, 'w')\n"
+            "except OSError: print('read-only')\n"
+        )
+        uid = await house.python(program)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["of use False", "read-only"]
+
+    house(test)
+
+
+def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
+    """Issue: a private /tmp; a cache or a file of certificates may lie in the machine's own."""
+    place = Path("/var/tmp" if str(tmp_path).startswith("/tmp/") else tmp_path)
+
+    async def body(data: Path, lent: Path, cache: Path) -> None:
+        house = House(data, "")
+        await house.open()
+        try:
+            if _level(house) == LEVEL_SESSION:
+                pytest.skip("without namespaces there is one /tmp")
+            await house.restart(hidden=(house.data, cache), visible=(lent,))
+            (lent / "certificates").write_text("of use")
+            program = (
+                "import os\n"
+                f"print(os.listdir({str(lent)!r}), os.path.exists({str(cache)!r}))\n"
+                "open('/tmp/mine', 'w').write('x'); print(len(os.listdir('/tmp')))\n"
+            )
+            uid = await house.python(program)
+            assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+            assert house.texts(uid) == ["['certificates'] False", "2"]
+        finally:
+            await house.end_all()
+            await house.close()
+
+    with (
+        tempfile.TemporaryDirectory(dir=place) as data,
+        tempfile.TemporaryDirectory(dir="/tmp") as lent,
+        tempfile.TemporaryDirectory(dir="/tmp") as cache,
+    ):
+        asyncio.run(body(Path(data), Path(lent), Path(cache)))
 
 
 def test_what_hides_files_cannot_be_undone(house: Run) -> None:

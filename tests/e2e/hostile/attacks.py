@@ -8,7 +8,7 @@ import socket
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -50,6 +50,8 @@ def attack(yard: Yard) -> Attack:
             if at_home is not None:
                 at_home.unlink()
     told = {word: rest for word, _, rest in (x.partition(" ") for x in yard.service.lines(job))}
+    if at_home is None:
+        del verdicts["home"]
     answers = by_grpc(yard.service.extra["grpc"], told["TOKEN"])
     shim = list(yard.ancestors(min(marked(name))))[-1]
     handle = os.pidfd_open(shim)
@@ -84,12 +86,13 @@ def by_grpc(address: str, token: str) -> dict[str, str]:
     """What a service answers by gRPC to a program's token, and without one."""
 
     def asked(name: str, message: bytes, *, token: str = token) -> str:
-        method = channel.unary_unary(f"/google.cloud.aiplatform.v1.JobService/{name}")
-        metadata = [("authorization", f"Bearer {token}")] if token else []
+        path = f"/google.cloud.aiplatform.v1.JobService/{name}"
+        method = cast("Any", channel).unary_unary(path)
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
         try:
             method(message, metadata=metadata, timeout=20)
         except grpc.RpcError as refusal:
-            return refusal.code().name  # type: ignore[attr-defined]
+            return refusal.code().name
         return "OK"
 
     def named(text: str) -> bytes:

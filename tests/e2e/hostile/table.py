@@ -25,6 +25,10 @@ class Column:
     level: str
     as_root: bool
 
+    @property
+    def name(self) -> str:
+        return f"{self.level} of a service of {'root' if self.as_root else 'a user'}"
+
 
 COLUMNS = (
     Column("`own-user`", "own-user", as_root=True),

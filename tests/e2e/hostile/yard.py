@@ -18,10 +18,11 @@ import pytest
 
 from tests.e2e.running import CACHE, ROOT, Service
 from trainshed.core.names import project_number
+from trainshed.replica import sweeping
 
 OWN, OTHER = "attacking-project", "attacked-project"
 REGION = "us-central1"
-PROGRAMS = Path(__file__).parent
+PROGRAMS = Path(__file__).parents[1] / "programs" / "hostile"
 PROCESSES = 60
 MEMORY = 192 << 20
 NOBODY = 65534
@@ -96,11 +97,12 @@ class Yard:
     ) -> dict[str, Any]:
         """What the attacker is told: more than it could find out."""
         data, cache = self.service.data, self._cache
+        place, port = endpoint.split()
         slots = data / "slots"
         logs = list(data.glob("logs/*/*/*/*.jsonl"))
         autopsies = list(data.glob("autopsies/*/*/*"))
         assert victim and logs and autopsies, "there is nothing to be attacked"
-        theirs = [path for path in slots.glob("*/*/*/files/work/secret")]
+        theirs = list(slots.glob("*/*/*/files/work/secret"))
         assert theirs
         # A name that no garbage collection knows, beside what programs run in.
         (cache / "others").mkdir(exist_ok=True)
@@ -140,7 +142,8 @@ class Yard:
             "other_number": str(project_number(OTHER)),
             "other_bucket": "attacked",
             "other_job": other,
-            "other_endpoint": endpoint,
+            "other_endpoint": place,
+            "other_port": int(port),
             "storage_port": self.service.extra["storage"].removeprefix("http://"),
             "rest": self.service.rest.removeprefix("http://"),
             "link_targets": [str(data / "trainshed.db"), str(elsewhere), "/etc/hostname"],
@@ -198,16 +201,19 @@ def opened(level: str, user: int, python: str) -> Generator[Yard]:
         directory.mkdir(parents=True, exist_ok=True)
         os.chown(directory, user, user)
     os.chown(place, user, user)
-    service = _start(level, user, python, data, cache)
     try:
-        yield _furnished(Yard(level, user, place, service))
-    finally:
+        service = _start(level, user, python, data, cache)
         try:
-            _run(user, python, "down", "--data", str(data), cache=cache)
+            yield _furnished(Yard(level, user, place, service))
         finally:
-            service.process.kill()
-            service.process.wait()
-            shutil.rmtree(place)
+            try:
+                _run(user, python, "down", "--data", str(data), cache=cache)
+            finally:
+                service.process.kill()
+                service.process.wait()
+    finally:
+        # As a service would: programs have left what others cannot delete.
+        sweeping.delete(str(place))
 
 
 def _furnished(yard: Yard) -> Yard:
@@ -233,7 +239,7 @@ def _environment(cache: Path) -> dict[str, str]:
 
 def _popen(
     user: int, python: str, *arguments: str, cache: Path, **options: Any
-) -> subprocess.Popen[bytes]:
+) -> "subprocess.Popen[Any]":
     if user != os.geteuid():
         options |= {"user": user, "group": user, "extra_groups": []}
     command = [python, "-m", "trainshed", *arguments]

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from google.protobuf.message import Message
 
+from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
 from trainshed.core.works import Work
@@ -42,10 +43,16 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
     "replica_lost": Severity.ERROR,
     "package_failed": Severity.ERROR,
     "internal_error": Severity.ERROR,
-    "verdict": Severity.ERROR,
     "failed": Severity.ERROR,
     "trial_infeasible": Severity.WARNING,
 }
+
+_VERDICTS: Final[Mapping[object, Severity]] = {
+    Effect.JOB_SUCCEEDS: Severity.INFO,
+    Effect.REPLICA_DONE: Severity.INFO,
+    Effect.JOB_CANCELLED: Severity.WARNING,
+}
+"""Of verdicts, by what they do; all others tell of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +135,17 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
                     SERVICE_TASK,
                     last,
                     _service_insert_id(job.uid, len(found)),
-                    _SEVERITIES.get(told.kind, Severity.INFO),
+                    _severity(told),
                     text,
                 )
             )
     return tuple(found)
+
+
+def _severity(told: TimelineEntry) -> Severity:
+    if told.kind == "verdict":
+        return _VERDICTS.get(told.details.get("effect"), Severity.ERROR)
+    return _SEVERITIES.get(told.kind, Severity.INFO)
 
 
 def message(entry: Entry) -> Message:

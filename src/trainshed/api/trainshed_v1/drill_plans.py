@@ -7,11 +7,10 @@ service's own is meant.
 import re
 from typing import Any, Final
 
-from trainshed.api.parents import ProjectName
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import MOST_DRILLS, order_view, read_drill
 from trainshed.api.trainshed_v1.fields import Fields
-from trainshed.core.errors import InvalidRequest
+from trainshed.api.trainshed_v1.projects import read_project
 from trainshed.core.lifecycle.drills import DrillPlan
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
@@ -43,7 +42,7 @@ async def put(call: JsonCall) -> dict[str, Any]:
             f"{name!r} cannot be the value of a label: small letters, digits, - and _, at most 63,"
             " a letter or digit first.",
         )
-    project = _project(call, fields, fields.text("project"))
+    project = read_project(call, fields, "plans")
     now = call.services.now()
     drills = tuple(read_drill(part, now) for part in fields.objects("drills"))
     if not fields.raw("drills"):
@@ -73,19 +72,6 @@ def _view(plan: DrillPlan) -> dict[str, Any]:
 
 def _asked_project(call: JsonCall) -> str:
     fields = Fields({"project": call.parameter("project") or None})
-    project = _project(call, fields, fields.text("project"))
+    project = read_project(call, fields, "plans")
     fields.refuse()
     return project
-
-
-def _project(call: JsonCall, fields: Fields, given: str) -> str:
-    """The project's id; what is wrong with it is noted."""
-    project = given or call.services.settings.project
-    if not project:
-        fields.fault("project", "Whose plans? Give the project's id.")
-        return ""
-    try:
-        return ProjectName.parse(f"projects/{project}", field="project").project_id
-    except InvalidRequest:
-        fields.fault("project", f"{project!r} is not a project id.")
-        return ""

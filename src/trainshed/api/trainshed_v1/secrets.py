@@ -10,11 +10,11 @@ from itertools import groupby
 from typing import Any
 
 from trainshed.access.sealing import KeyUnusable, SecretId
-from trainshed.api.parents import ProjectName
 from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields
-from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailable
+from trainshed.api.trainshed_v1.projects import read_project
+from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.secrets import SecretVersion
 
@@ -22,7 +22,7 @@ from trainshed.store.secrets import SecretVersion
 async def list_(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/secrets[?project=P]`: `{project, secrets: [secret]}`, by name."""
     fields = Fields({"project": call.parameter("project") or None})
-    project = _project(call, fields)
+    project = read_project(call, fields, "secrets")
     fields.refuse()
     found = await call.services.secrets.versions(project)
     grouped = groupby(found, key=lambda version: version.name)
@@ -33,7 +33,7 @@ async def set_(call: JsonCall) -> dict[str, Any]:
     """`POST /trainshed/v1/secrets {name, value, project}`: `{project, name, version, created}` of the new version, which
     programs are given from now on where a job names no other one. Raises FailedPrecondition (the key is missing)."""
     services, fields = call.services, call.fields()
-    project = _project(call, fields)
+    project = read_project(call, fields, "secrets")
     name = fields.text("name", required=True)
     if name and (fault := name_fault(name)):
         fields.fault("name", fault)
@@ -70,7 +70,7 @@ async def delete(call: JsonCall) -> dict[str, Any]:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: `{}`. Without a version all of it. Raises NotFound.
     Programs that run keep what they were given; jobs that name it cannot start any more."""
     fields = Fields({"project": call.parameter("project") or None})
-    project = _project(call, fields)
+    project = read_project(call, fields, "secrets")
     version = call.number("version")
     if call.parameter("version") and not version:
         fields.fault(
@@ -96,16 +96,3 @@ def _view(name: str, versions: Iterable[SecretVersion]) -> dict[str, Any]:
             for each in found
         ],
     }
-
-
-def _project(call: JsonCall, fields: Fields) -> str:
-    """The project's id; what is wrong with it is noted."""
-    project = fields.text("project") or call.services.settings.project
-    if not project:
-        fields.fault("project", "Whose secrets? Give the project's id.")
-        return ""
-    try:
-        return ProjectName.parse(f"projects/{project}", field="project").project_id
-    except InvalidRequest:
-        fields.fault("project", f"{project!r} is not a project id.")
-        return ""

@@ -16,10 +16,12 @@ _REPOSITORY = (
     r"|gcr\.io/cloud-aiplatform/training/"
     r"|gcr\.io/cloud-ml-public/training/)"
 )
-_IMAGE = re.compile(
-    _REPOSITORY + r"(?:training-)?(?P<framework>[a-z][a-z-]*?)-(?P<device>cpu|gpu|tpu|xla)"
-    r"\.(?P<major>\d+)-(?P<minor>\d+)(?:\.(?:py|cp)(?P<python>3\d+))?(?::latest)?"
+_NAMED = (
+    r"(?:training-)?(?P<framework>[a-z][a-z-]*?)-(?P<device>cpu|gpu|tpu|xla)"
+    r"\.(?P<major>\d+)-(?P<minor>\d+)(?:\.(?:py|cp)(?P<python>3\d+))?"
 )
+_NAME = re.compile(_NAMED)
+_IMAGE = re.compile(_REPOSITORY + _NAMED + r"(?::latest)?")
 _REDUCTION_SERVER = re.compile(
     r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai-restricted/training/reductionserver(?::[\w.-]+)?"
 )
@@ -82,9 +84,20 @@ def listed_images() -> tuple[str, ...]:
 
 
 def nearest_prebuilt(uri: str) -> str:
-    """`" Did you mean …?"` with the listed image nearest to `uri`, or ""."""
+    """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in the nearest
+    version.
+    """
     name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
-    return closest(name, listed_images())
+    match = _NAME.fullmatch(name)
+    if match is None or match["framework"] not in _FRAMEWORKS:
+        return closest(name, listed_images())
+    framework = _FRAMEWORKS[match["framework"]]
+    asked = _place(f"{match['major']}.{match['minor']}")
+    versions = (version for known, version in _listed() if known == framework)
+    near = min(versions, key=lambda version: abs(_place(version) - asked))
+    python = _listed()[framework, near][-1].replace(".", "") if match["python"] else ""
+    suffix = f".py{python}" if python else ""
+    return f" Did you mean {match['framework']}-{match['device']}.{near.replace('.', '-')}{suffix}?"
 
 
 def is_reduction_server(uri: str) -> bool:
@@ -95,6 +108,12 @@ def is_reduction_server(uri: str) -> bool:
 def is_reference(uri: str) -> bool:
     """Whether the text can be an image reference at all: no scheme, no space, not a bucket path."""
     return "://" not in uri and _REFERENCE.fullmatch(uri) is not None
+
+
+def _place(version: str) -> int:
+    """Where `major.minor` lies among versions: minor ones count only within a major one."""
+    major, minor = version.split(".")
+    return int(major) * 10_000 + int(minor)
 
 
 def _order(version: str) -> tuple[int, ...]:

@@ -191,8 +191,10 @@ class Autopsies:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._kept:
-            left = (min(each.expires for each in self._kept.values()) - now) / 1e9
+        # Those that are open are looked at when they are closed.
+        ends = [each.expires for key, each in self._kept.items() if key not in self._open]
+        if ends:
+            left = (min(ends) - now) / 1e9
             # Clocks are set, and machines sleep: look now and then in any case.
             pause = min(max(left, 1.0), _HOUR)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)

@@ -51,7 +51,8 @@ def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
         tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as archive_,
     ):
         for file in besides:
-            archive_.add(file, file.name)
+            with contextlib.suppress(FileNotFoundError):  # It has just been kept.
+                archive_.add(file, file.name)
         for path, directories, files, handle in os.fwalk(directory, follow_symlinks=False):
             inside = Path(path).relative_to(directory)
             if len(inside.parts) >= _DEEPEST:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +218,7 @@ def _specs(directory: Path) -> Iterator[_Spec]:
             continue
         try:
             spec = msgspec.convert(_content(file), _Spec)
-        except (OSError, ValueError, yaml.YAMLError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, msgspec.ValidationError) as error:
             log.warning("CDI: %s cannot be read and is left out: %s", file, error)
             continue
         if spec.kind != KIND:
@@ -240,8 +239,13 @@ def _content(file: Path) -> Any:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
         return json.loads(text)
-    # Everything as text: a device's name may look like a number.
-    return yaml.load(text, Loader=yaml.BaseLoader)
+    import yaml  # A moment that only machines with such files pay for.
+
+    try:
+        # Everything as text: a device's name may look like a number.
+        return yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _unknown_hooks(spec: _Spec) -> list[str]:

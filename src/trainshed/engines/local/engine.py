@@ -1,7 +1,6 @@
 """The local engine: the port over slots of this machine. Owns no truth: all of it is in the slots' files."""
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
@@ -11,10 +10,6 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.engines.local import handles, machine
 from trainshed.engines.local.autopsies import Autopsies
-from trainshed.engines.local.documents import (
-    hosts_text,
-    launch_document,
-)
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
@@ -23,6 +18,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.revealing import revealed
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.settling import Settler
+from trainshed.engines.local.shims import Shims
 from trainshed.engines.local.site import Site
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.survey import survey
@@ -38,8 +34,8 @@ from trainshed.engines.port import (
     Node,
     Slot,
     SlotRequest,
-    Terminal,
 )
+from trainshed.engines.terminals import Terminal
 from trainshed.replica import journal, protocol
 
 
@@ -58,13 +54,13 @@ class LocalEngine:
         identity = machine.identity(data)
         self._layout = Layout(data.resolve())
         self._site = Site(options, identity)
-        self._ground = options.ground(self._layout)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
+        self._shims = Shims(self._layout, self._site, options.ground(self._layout), self._spawner)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
-        self._settler = Settler(self._request, self._spawner.renew)
+        self._settler = Settler(self._shims.request, self._spawner.renew)
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(self._layout, self._nodes, identity, self._emit, self._settler.later)
         self._lease = options.lease
@@ -150,17 +146,17 @@ class LocalEngine:
                 starting.append((seat, plan))
         # Secrets of those that really start: what runs already does without.
         shown = await revealed([plan for _, plan in starting], self._secrets)
-        fresh = [
-            (seat, plan.incarnation, self._document(seat, plan, masked))
-            for (seat, _), (plan, masked) in zip(starting, shown, strict=True)
-        ]
+        fresh: list[tuple[Seat, int, protocol.Message]] = []
+        for (seat, _), (plan, masked) in zip(starting, shown, strict=True):
+            gang = self._gangs.of(plan.job_uid, plan.attempt)
+            fresh.append((seat, plan.incarnation, self._shims.document(seat, gang, plan, masked)))
         for seat, incarnation, document in fresh:
             self._autopsies.capture(seat.directory, document)
             seat.begin(incarnation, document)
         self._leases.watch()
         for seat, _, _ in fresh:
             try:
-                await self._request(seat)
+                await self._shims.request(seat)
             except (EngineUnavailable, OSError):
                 # The others are started all the same; this one is tried again, and given up, by itself.
                 self._settler.later(seat)
@@ -279,39 +275,6 @@ class LocalEngine:
             raise EngineUnavailable(
                 f"the stop of {seat.slot.replica} cannot be written down ({error}); make room and try again"
             ) from error
-
-    def _document(self, seat: Seat, plan: LaunchPlan, masked: tuple[str, ...]) -> protocol.Message:
-        gang = self._gangs.of(plan.job_uid, plan.attempt).values()
-        text = hosts_text([seat.slot for seat in gang], plan.hosts, intercept=plan.intercept)
-        try:
-            hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
-            ) from error
-        logs = self._layout.logs / str(plan.job_uid) / str(plan.attempt) / str(plan.replica)
-        return launch_document(
-            plan=plan,
-            slot=seat.slot,
-            host=self._site.host,
-            ground=self._ground,
-            directory=seat.directory,
-            hosts=hosts,
-            logs=logs,
-            masked=masked,
-        ).to_message()
-
-    async def _request(self, seat: Seat) -> None:
-        """Have the zygote fork the seat's shim, and listen to it from its first moment."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            seat.attach(ours)
-            message = {"slot": str(seat.directory), "plan": seat.plan}
-            try:
-                await self._spawner.request(message, theirs)
-            except BaseException:
-                seat.let_go()
-                raise
 
     def _report_older(self, seat: Seat, incarnation: int) -> None:
         record = journal.Entries(str(seat.directory)).record(incarnation)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from trainshed.core.terminals import TerminalWish
 from trainshed.engines.local.link import connect
 from trainshed.engines.local.seat import Seat
-from trainshed.engines.port import TerminalRefused
+from trainshed.engines.terminals import TerminalRefused
 from trainshed.replica import protocol
 
 _PATIENCE = 10.0

@@ -14,7 +14,8 @@ from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.autopsies import PLAN, REPORT, Autopsies, Key
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.terminals import LocalTerminal, shell_order, taken
-from trainshed.engines.port import EngineUnavailable, TerminalRefused
+from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.terminals import TerminalRefused
 from trainshed.replica import protocol
 
 _NO_SUCH = "nothing is kept of it; `trainshed jobs autopsy JOB --list` says what is"

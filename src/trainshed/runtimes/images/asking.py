@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from trainshed.runtimes.images.commands import Commands
@@ -11,38 +12,52 @@ from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
-def inspect(commands: Commands, reference: str) -> ImageConfig | None:
-    """See the port."""
-    try:
-        answer = commands.ask("image", "inspect", "--", reference)
-    except ToolFailed as failure:
-        if any(sign in str(failure).lower() for sign in _UNKNOWN):
-            return None
-        raise
-    found = json.loads(answer)
-    return _config(found[0]) if found else None
+class AskedTool:
+    """What both have in common of the port. `store`: the file that lists the images."""
 
+    def __init__(self, commands: Commands, store: Path) -> None:
+        self._commands = commands
+        self._store = store
 
-def pull(commands: Commands, reference: str, tell: Callable[[str], None]) -> None:
-    """See the port."""
-    commands.follow("pull", "--", reference, tell=tell)
+    def inspect(self, reference: str) -> ImageConfig | None:
+        """See the port."""
+        try:
+            answer = self._commands.ask("image", "inspect", "--", reference)
+        except ToolFailed as failure:
+            if any(sign in str(failure).lower() for sign in _UNKNOWN):
+                return None
+            raise
+        found = json.loads(answer)
+        return _config(found[0]) if found else None
 
+    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
+        """See the port."""
+        self._commands.follow("pull", "--", reference, tell=tell)
 
-def export(commands: Commands, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
-    """See the port. By a container that is never started: the only thing both tools export."""
-    _remove(commands, name)
-    # The command is never run; without one, images that have none could not be exported.
-    commands.ask("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
-    try:
-        commands.pour("export", name, take=take)
-    finally:
-        _remove(commands, name)
+    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
+        """See the port. By a container that is never started: the only thing both tools export."""
+        self._remove(name)
+        # The command is never run; without one, images that have none could not be exported.
+        create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
+        self._commands.ask(*create)
+        try:
+            self._commands.pour("export", name, take=take)
+        finally:
+            self._remove(name)
 
+    def close(self) -> None:
+        """See the port."""
+        self._commands.close()
 
-def _remove(commands: Commands, name: str) -> None:
-    # There mostly is none; and what cannot be removed now is found by its name the next time.
-    with contextlib.suppress(ToolFailed):
-        commands.ask("rm", "--force", name)
+    def stamp(self) -> str:
+        """Changes with the store. Raises OSError: it cannot be looked at."""
+        stat = self._store.stat()
+        return f"{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}"
+
+    def _remove(self, name: str) -> None:
+        # There mostly is none; and what cannot be removed now is found by its name the next time.
+        with contextlib.suppress(ToolFailed):
+            self._commands.ask("rm", "--force", name)
 
 
 def _config(answer: dict[str, Any]) -> ImageConfig:

@@ -1,22 +1,17 @@
 """podman, as root or rootless, as a tool for images. No daemon: it reads and writes its store itself."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from trainshed.runtimes.images import asking
+from trainshed.runtimes.images.asking import AskedTool
 from trainshed.runtimes.images.commands import Commands
-from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
+from trainshed.runtimes.images.tool import ToolFailed
 
 
-class Podman:
+class Podman(AskedTool):
     """See the port. `store`: the file that lists the images, replaced whenever they change."""
 
     name = "podman"
-
-    def __init__(self, commands: Commands, store: Path) -> None:
-        self._commands = commands
-        self._store = store
 
     @classmethod
     def probe(cls, commands: Commands) -> "Podman":
@@ -32,22 +27,10 @@ class Podman:
         return cls(commands, Path(store["graphRoot"], f"{driver}-images", "images.json"))
 
     def fingerprint(self) -> str:
+        """See the port."""
         try:
-            stat = self._store.stat()
+            return self.stamp()
         except FileNotFoundError:
             return "no images"
         except OSError:
             return ""
-        return f"{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}"
-
-    def inspect(self, reference: str) -> ImageConfig | None:
-        return asking.inspect(self._commands, reference)
-
-    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
-        asking.pull(self._commands, reference, tell)
-
-    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
-        asking.export(self._commands, image_id, name, take)
-
-    def close(self) -> None:
-        self._commands.close()

@@ -10,12 +10,11 @@ for place in ("secret", os.path.join(os.environ["TMPDIR"], "secret")):
     with open(place, "w") as file:
         file.write(secret)
 print(secret)
-listener = socket.socket()
-listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 if then == "fail":
     sys.exit(3)
-listener.bind((os.environ["GCE_METADATA_HOST"].split(":")[0], 2222))
-listener.listen(16)
-print("ENDPOINT " + os.environ["GCE_METADATA_HOST"], flush=True)
+endpoint = os.environ["GCE_METADATA_HOST"]
+# Any port, as the machine's own programs may have 2222.
+listener = socket.create_server((endpoint.split(":")[0], 0))
+print("ENDPOINT", endpoint, listener.getsockname()[1], flush=True)
 while True:
     time.sleep(600)

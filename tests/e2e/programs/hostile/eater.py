@@ -1,0 +1,28 @@
+"""A program that takes memory, as fast as it can, beyond its limit. Says how much it has as it goes.
+
+`touched`: memory of its own. `unmapped`: of a file in memory that it has not mapped. It begins when nobody expects it any
+more, and stops by itself at MOST MiB.
+"""
+
+import mmap
+import os
+import sys
+import time
+
+how, most = sys.argv[1], int(sys.argv[2])
+STEP = 8
+POPULATED = 0x8000
+held = []
+file = os.memfd_create("unmapped") if how == "unmapped" else -1
+block = bytes(STEP << 20) if how == "unmapped" else b""
+time.sleep(2.5)
+for size in range(STEP, most + STEP, STEP):
+    if how == "unmapped":
+        os.write(file, block)
+    else:
+        kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | POPULATED
+        held.append(mmap.mmap(-1, STEP << 20, kind))
+    os.write(1, f"HAS {size} {time.time_ns()}\n".encode())
+# Long enough for whoever looks now and then.
+time.sleep(1.5)
+print("SURVIVED", flush=True)

@@ -1,0 +1,95 @@
+"""The pages of the documentation lead to each other, and to files that are there."""
+
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_NAMED = re.compile(r"\b(?:docs|tests|tools|src)/[\w./-]*\w")
+_SOURCES = [
+    path for room in ("src", "tests", "tools", "bench") for path in (ROOT / room).rglob("*.py")
+]
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What the headings of a page are called in addresses."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return frozenset(map(_slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
+
+
+def _slug(heading: str) -> str:
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    kept = (c for c in plain if c in " -_" or unicodedata.category(c)[0] in "LN")
+    return "".join(kept).strip().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_link_is_dead(page: Path) -> None:
+    """Every link to a file, and to a heading of a page, has something at its end."""
+    dead: list[str] = []
+    for target in _LINK.findall(_CODE.sub("", page.read_text())):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        goal = (page.parent / name).resolve() if name else page
+        if not goal.exists() or (anchor and anchor not in anchors(goal)):
+            dead.append(target)
+    assert not dead
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    """A newcomer who follows links sees every page but the decisions, whose directory is linked."""
+    seen: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        seen.add(page)
+        for target in _LINK.findall(_CODE.sub("", page.read_text())):
+            goal = (page.parent / target.partition("#")[0]).resolve()
+            if goal.suffix == ".md" and goal.exists() and goal not in seen:
+                ahead.append(goal)
+    pages = {page for page in PAGES if page.parent.name not in ("adr", ROOT.name)}
+    assert pages <= seen
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """`tests/unit/…`, `docs/…` and the like in running text are paths of this checkout."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = {
+        name for name in _NAMED.findall(text) if name.isascii() and not re.search("[A-Z]{2}", name)
+    }
+    assert not {name for name in named if not (ROOT / name).exists()}
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    """Messages and docstrings send readers to pages of the documentation."""
+    named = {
+        name
+        for source in _SOURCES
+        for name in re.findall(r"\bdocs/[\w./-]+\.md\b", source.read_text())
+    }
+    assert named
+    assert not {name for name in named if not (ROOT / name).exists()}
+
+
+def test_decisions_that_the_code_names_are_there() -> None:
+    """`ADR 7` in a docstring means a page."""
+    numbers = {int(page.name[:4]) for page in (ROOT / "docs/adr").glob("*.md")}
+    named = {
+        int(number)
+        for source in [*_SOURCES, *PAGES]
+        for number in re.findall(r"\bADR (\d+)", source.read_text())
+    }
+    assert named
+    assert named <= numbers
