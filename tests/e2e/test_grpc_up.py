@@ -85,7 +85,7 @@ def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
     given = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
     with running(data, *given) as service:
         assert service.extra["ca"] == str(tmp_path / "cert.pem")
-        assert not (data / "tls" / "ca.pem").exists()
+        assert not (data / "tls" / "server.pem").exists()
         # Clients that trust the root, and those that are given what the ready file names.
         (tmp_path / "root.pem").write_bytes(authority.certificate_pem())
         for roots in (str(tmp_path / "root.pem"), service.extra["ca"], service.extra["ca_bundle"]):
@@ -115,7 +115,8 @@ def test_without_grpc_there_is_none(data: Path, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("grpc = false\n")
     with running(data, "--config", str(tmp_path / "c.toml")) as service:
         assert not service.extra.keys() & {"grpc", "grpc_tls", "ca"}
-        assert not (data / "tls").exists()
+        # The authority is there: replicas' endpoints have a certificate.
+        assert not (data / "tls" / "server.pem").exists()
         assert service.call("GET", "/trainshed/v1/status")
 
 

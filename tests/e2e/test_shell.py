@@ -179,7 +179,18 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
         with opened(service, token, terminal=False) as connection:
             connection.send(b"echo $$ > shell.pid; echo noted\n")
             assert connection.recv(30) == b"noted\n"
+            typed = subprocess.Popen(
+                command("jobs", "shell", job, "-c", "echo in; sleep 600", "--data", str(data)),
+                env=environment(data),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert typed.stdout is not None
+            assert typed.stdout.readline() == b"in\n"
             service.kill()
+        assert typed.communicate(timeout=30)[1] == b"The connection broke off.\n"
+        assert typed.returncode == 255
         service = start(data)
         assert link(service, job) == asked
         wait = "while kill -0 $(cat shell.pid) 2>/dev/null; do sleep 0.05; done; echo gone"

@@ -2,6 +2,10 @@
 
 import json
 import os
+import select
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -134,6 +138,39 @@ def test_nothing_runs_after_the_end_of_the_service(tmp_path: Path) -> None:
     commands.close()
     with pytest.raises(ToolFailed, match="being stopped"):
         commands.ask("info")
+
+
+_ASKING = """
+import os, sys
+from trainshed.runtimes.images.commands import Commands
+Commands(sys.argv[1], os.environ).ask("export")
+"""
+
+
+def test_a_tool_ends_when_the_service_is_killed(tmp_path: Path) -> None:
+    """SPEC §8: an export that nobody reads would hold the tool's lock for ever, and no other could get an image."""
+    os.mkfifo(tmp_path / "alive")
+    program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60")
+    asking = [sys.executable, "-c", _ASKING, str(tmp_path / "podman")]
+    with subprocess.Popen(asking) as service, (tmp_path / "alive").open() as alive:
+        assert alive.readline() == "begun\n"
+        service.kill()
+        assert select.select([alive], [], [], 30)[0], "somebody has it open still"
+        assert alive.read() == ""
+
+
+def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path) -> None:
+    """SPEC §8: a service stops within seconds, whatever it waits for."""
+    os.mkfifo(tmp_path / "asked")
+    program(tmp_path, "podman", f"echo >{tmp_path}/asked; sleep 60")
+    found = Tools("podman", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, lambda: 1)
+    searching = threading.Thread(target=found.search)
+    searching.start()
+    (tmp_path / "asked").read_text()
+    found.close()
+    searching.join(30)
+    assert not searching.is_alive()
+    assert "being stopped" in found.missing()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from trainshed.replica import cgroups, devices, layers, mounting, system, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Sequence
+    from typing import Sequence
 
 GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
@@ -81,7 +81,11 @@ class View:
         system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
         if self._hostname:
             socket.sethostname(self._hostname)
-        buckets = list(self._open_buckets())
+        # Not they themselves: there may be more of them than files can be open.
+        around = {
+            place: mounting.open_path(place)
+            for place in {os.path.dirname(source) for _, source in self._buckets}
+        }
         # First: what follows finds itself there, and its children, by the numbers of this namespace.
         self._mount("proc", "/proc", mounting.SAFE | system.MS_NOEXEC)
         if self._user_range:
@@ -97,7 +101,7 @@ class View:
             source = mounting.Source(handle, None)
             mounting.make_target(self._root + target, source.is_directory)
             source.bind(self._root + target)
-        self._show_buckets(buckets)
+        self._show_buckets(around)
         if self._root:
             # The rest was bound where the image will be; from here on there is nothing else.
             system.pivot_root(self._root)
@@ -211,8 +215,18 @@ class View:
                 system.make_read_only(place)
             else:
                 source.show(place)
-        for name, source in (("hosts", hosts), ("resolv.conf", self._source("/etc/resolv.conf"))):
-            place = layers.inside(self._root, "/etc/" + name)
+        # What is shown under its own path may have something hidden in it.
+        same = [target for source, target, _ in self._mounts if source == target]
+        for path in mounting.outermost(self._hidden):
+            if any(mounting.holds(target, [path]) for target in same):
+                place = layers.inside(self._root, path)
+                _cover(place)
+                system.make_read_only(place)
+        named = [("/etc/hosts", hosts)]
+        if os.path.exists("/etc/resolv.conf"):
+            named.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
+        for path, source in named:
+            place = layers.inside(self._root, path)
             mounting.make_target(place, directory=False)
             source.bind(place)
 
@@ -223,21 +237,22 @@ class View:
         os.makedirs(place, exist_ok=True)
         system.mount(kind, place, kind, flags, data)
 
-    def _open_buckets(self) -> "Iterator[tuple[str, int]]":
-        for name, source in self._buckets:
-            try:
-                yield name, mounting.open_path(source)
-            except FileNotFoundError:
-                continue  # It was deleted since the plan was made.
-
-    def _show_buckets(self, buckets: "Sequence[tuple[str, int]]") -> None:
-        if not buckets:
+    def _show_buckets(self, around: "dict[str, int]") -> None:
+        """`around`: the directories in which they lie, open."""
+        if not self._buckets:
             return
         self._mount("tmpfs", GCS, mounting.SAFE, "mode=755,size=1m")
-        for name, handle in buckets:
+        for name, source in self._buckets:
             place = "%s%s/%s" % (self._root, GCS, name)
+            above, own = os.path.split(source)
+            try:
+                handle = mounting.open_path(own, directory=around[above])
+            except FileNotFoundError:
+                continue  # It was deleted since the plan was made.
             os.mkdir(place, 0o755)
             mounting.Source(handle, self._file_owners()).show(place)
+        for handle in around.values():
+            os.close(handle)
         system.make_read_only(self._root + GCS)
 
     def _add_missing(self, targets: "list[str]") -> None:

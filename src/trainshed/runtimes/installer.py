@@ -15,24 +15,13 @@ from trainshed.runtimes.confinement import Confinement
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.narration import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.stopping import Stop, kill
+from trainshed.runtimes.stopping import OVERSEEN, Stop, kill
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
 _CHUNK = 1 << 16
-_OVERSEEN = """
-exec 3<&0 </dev/null
-"$@" 3<&- & main=$!
-{ read -r never; kill -KILL 0; } <&3 3<&- >/dev/null 2>&1 & watcher=$!
-exec 3<&-
-wait "$main"; status=$?
-kill "$watcher"
-exit "$status"
-"""
-"""Runs a command, and kills it with all that it started as soon as its standard input is at an end: nothing
-may go on building when the service was killed."""
 _NOT_COMPILED = r"[/\\]tests[/\\]"
 
 
@@ -200,7 +189,7 @@ class Installer:
             command = apart.command(command)
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         with subprocess.Popen(
-            ["/bin/sh", "-c", _OVERSEEN, "install", *command],
+            ["/bin/sh", "-c", OVERSEEN, "install", *command],
             # Its other end is ours alone: it closes when this process ends, however it ends.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

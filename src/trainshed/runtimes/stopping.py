@@ -1,10 +1,22 @@
-"""Ending a build in its middle, with everything that it has started."""
+"""Ending a build, or what an image tool does, with everything that it has started."""
 
 import contextlib
 import os
 import signal
 import subprocess
 import threading
+
+OVERSEEN = """
+exec 3<&0 </dev/null
+"$@" 3<&- & main=$!
+{ read -r never; kill -KILL 0; } <&3 3<&- >/dev/null 2>&1 & watcher=$!
+exec 3<&-
+wait "$main"; status=$?
+kill "$watcher"
+exit "$status"
+"""
+"""Runs a command, and kills it with all that it started as soon as its standard input is at an end: nothing
+may go on building, or keep an image tool's lock, when the service was killed."""
 
 
 class Stop:

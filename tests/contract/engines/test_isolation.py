@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+import shutil
 import signal
 import socket
 import tempfile
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.runtimes.rootfs import with_programs
+from trainshed.core.launch import ImageRoot
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
 from trainshed.replica.protocol import LEVEL_OWN, LEVEL_SESSION, LEVEL_USER
@@ -176,6 +179,32 @@ def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: Run) -> None:
         uid = await house.python(program)
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["of use False", "read-only"]
+
+    house(test)
+
+
+def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
+    house: Run, tmp_path: Path
+) -> None:
+    """The same for a program in a container image, which sees nothing else of the machine."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().images:
+            pytest.skip("no images can be shown at this level")
+        root, shown = tmp_path / "root", house.data.parent
+        root.mkdir()
+        with_programs(tmp_path / "root.tar")
+        shutil.unpack_archive(tmp_path / "root.tar", root)
+        (shown / "lent").write_text("of use")
+        await house.restart(hidden=(house.data,), visible=(shown,))
+        secret = house.data / "trainshed.db"
+        secret.write_text("a secret")
+        program = (
+            f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
+        )
+        uid = await house.run("sh", "-c", program, image=ImageRoot(str(root), "", ""))
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["of use", "hidden"]
 
     house(test)
 

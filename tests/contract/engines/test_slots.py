@@ -171,6 +171,31 @@ def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
     house(test)
 
 
+def test_there_may_be_more_buckets_than_open_files(house: Run, tmp_path: Path) -> None:
+    """SPEC §3: /gcs/BUCKET of every bucket of the project, however many there are."""
+    names = [f"bucket-{number}" for number in range(300)]
+    for name in names:
+        (tmp_path / "buckets" / name).mkdir(parents=True)
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().process_namespace:
+            pytest.skip("this level has no mounts")
+        await house.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        await house.restart()
+        shown = tuple((name, str(tmp_path / "buckets" / name)) for name in names)
+        uid = await house.run("sh", "-c", "ulimit -n; ls /gcs | wc -l", buckets=shown)
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["256", "300"]
+
+    try:
+        house(test)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
     data: Path, house: Run
 ) -> None:

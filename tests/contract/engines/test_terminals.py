@@ -251,7 +251,14 @@ def test_engines_say_whether_they_offer_any(house: Run) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rows": 0}, {"columns": 10**6}, {"term": "x; rm"}, {"label": "$(id)"}, {"command": "a\0b"}],
+    [
+        {"rows": 0},
+        {"columns": 10**6},
+        {"term": "x; rm"},
+        {"label": "$(id)"},
+        {"command": "a\0b"},
+        {"command": "x" * 20_000},
+    ],
 )
 def test_what_no_terminal_can_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):

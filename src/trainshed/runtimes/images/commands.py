@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from trainshed.runtimes.images.tool import ToolFailed
+from trainshed.runtimes.stopping import OVERSEEN
 
 _CHUNK = 1 << 20
 _LAST_LINES = 12
@@ -104,10 +105,12 @@ class Commands:
         self, arguments: tuple[str, ...], seconds: float, stdout: int = subprocess.PIPE
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
         """The running command, and what is set if it took too long. It has ended when the context is left."""
+        # Its other end is ours alone: it closes when this process ends, however it ends.
+        watched, ours = os.pipe()
         try:
             process = subprocess.Popen(
-                [self.binary, *self._options, *arguments],
-                stdin=subprocess.DEVNULL,
+                ["/bin/sh", "-c", OVERSEEN, "image", self.binary, *self._options, *arguments],
+                stdin=watched,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
                 env=self._environ,
@@ -116,7 +119,10 @@ class Commands:
                 start_new_session=True,
             )
         except OSError as failure:
+            os.close(ours)
             raise ToolFailed(f"{self.binary} cannot be started: {failure.strerror}") from None
+        finally:
+            os.close(watched)
         late = threading.Event()
 
         def end() -> None:
@@ -138,6 +144,7 @@ class Commands:
                 # Nobody reads what it still says: it would wait for that for ever.
                 _kill(process)
                 process.wait()
+                os.close(ours)
                 with self._lock:
                     self._running.discard(process)
 

@@ -30,6 +30,8 @@ class Tools:
         self._now = now
         self._searching = threading.Lock()
         self._found: ImageTool | None = None
+        self._asked: Commands | None = None
+        self._closed = False
         self._missing = ""
         self._searched = 0
         if wanted == NONE:
@@ -60,9 +62,11 @@ class Tools:
             return self._found
 
     def close(self) -> None:
-        """Kill what the tool does."""
-        if self._found is not None:
-            self._found.close()
+        """Kill what the tool does, and what is being asked whether it is one; nothing is asked after that."""
+        self._closed = True
+        for each in (self._asked, self._found):
+            if each is not None:
+                each.close()
 
     def _look(self) -> tuple[ImageTool | None, str]:
         names = list(_PROBES) if self._wanted == AUTO else [self._wanted]
@@ -71,8 +75,11 @@ class Tools:
             binary = shutil.which(name, path=self._environ.get("PATH", os.defpath))
             if binary is None:
                 continue
+            commands = self._asked = Commands(binary, self._environ)
+            if self._closed:
+                commands.close()
             try:
-                return _probe(name, Commands(binary, self._environ)), ""
+                return _probe(name, commands), ""
             except ToolFailed as failure:
                 unusable.append(f"{name} is there and says: {failure}.")
         if self._wanted == AUTO:
