@@ -209,8 +209,9 @@ def cpu_seconds(pid: int) -> float:
 
 def family(pid: int) -> list[int]:
     """A process and all that descend from it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(p for child in children for p in family(int(child)))]
+    # Whichever of its threads started them.
+    lists = [task.joinpath("children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [pid, *(p for child in " ".join(lists).split() for p in family(int(child)))]
 
 
 def pss_megabytes(pids: list[int]) -> float:

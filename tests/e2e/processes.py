@@ -1,7 +1,9 @@
 """Who is there on this machine: processes that carry a mark, mounts and control groups of a service."""
 
+import contextlib
 import os
 import select
+import signal
 import uuid
 from pathlib import Path
 
@@ -65,6 +67,15 @@ def children(pid: int) -> list[int]:
             if int(stat.rpartition(b")")[2].split()[1]) == pid:
                 found.append(int(entry.name))
     return found
+
+
+def end_those_in(directory: Path) -> None:
+    """End every process that works in a directory or below it, as replicas do; their programs end with them."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if Path(entry.path, "cwd").readlink().is_relative_to(directory):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def command_line(pid: int) -> str:

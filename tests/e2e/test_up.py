@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import children, leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.processes import (
+    children,
+    end_those_in,
+    leftovers,
+    marked,
+    new_mark,
+    wait_until_gone,
+)
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
@@ -34,6 +41,8 @@ def nothing_stays(data: Path) -> Iterator[None]:
     yield
     if (data / "service.json").exists():
         subprocess.run(command("down", "--data", str(data)), env=environment(data), check=False)
+    # After a test that failed between two services nobody else would.
+    end_those_in(data / "slots")
 
 
 def up(data: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_runtimes_catalog import Pythons
+from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
 from trainshed.core.secrets import SecretRef
+from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.serve.local_run import job, packing, requirements
 from trainshed.serve.local_run.command import split_requirements
 from trainshed.serve.local_run.furnishing import furnish
@@ -187,3 +190,14 @@ def test_a_machine_without_gpus_is_refused(directory: Path) -> None:
     )
     with pytest.raises(NotRun, match="no GPU goes with machine type e2-standard-4"):
         job.request(wish, packing.pack(wish), "python")
+
+
+def test_a_python_that_is_not_here_is_never_another_one() -> None:
+    """Who names a runtime by its own name is not given something near."""
+    catalog = LocalCatalog(Pythons((3, 11)))
+    found = job.NamedRuntimes(catalog, "python=3.11").for_image("python")
+    assert isinstance(found, RuntimeChoice)
+    assert found.python_version == "3.11"
+    refused = job.NamedRuntimes(catalog, "python=3.99").for_image("python")
+    assert isinstance(refused, RuntimeRefusal)
+    assert "Python 3.99 cannot be had here; the nearest is python=3.11." in refused.reason

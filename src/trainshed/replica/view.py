@@ -249,6 +249,8 @@ class View:
                 handle = mounting.open_path(own, directory=around[above])
             except FileNotFoundError:
                 continue  # It was deleted since the plan was made.
+            except OSError as failure:
+                raise OSError(failure.errno, failure.strerror, source) from None
             os.mkdir(place, 0o755)
             mounting.Source(handle, self._file_owners()).show(place)
         for handle in around.values():

@@ -55,7 +55,13 @@ class NamedRuntimes:
             return self._catalog.for_image(image_uri)
         versioned = any(release.version for release in sheet.releases)
         version, python = (self._version, "") if versioned else ("", self._version)
-        return self._catalog.named(sheet.family, version, python)
+        choice = self._catalog.named(sheet.family, version, python)
+        if python and isinstance(choice, RuntimeChoice) and choice.python_version != python:
+            return RuntimeRefusal(
+                f"{sheet.title} on Python {python} cannot be had here; the nearest is "
+                f"{sheet.family}={choice.python_version}."
+            )
+        return choice
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str
