@@ -36,7 +36,7 @@ _RUNTIME_VERSION_PACKAGES = (
 )
 """Well-known packages of runtime versions (facts runtime_versions.json), to tell what a stand-in lacks."""
 _HOW_TO_MAP = (
-    "Or the operator of this service maps it to a runtime or to another image, with an entry of [[images]] in "
+    "The operator of this service can map it to a runtime or to another image, with an entry of [[images]] in "
     "the configuration."
 )
 
