@@ -213,7 +213,7 @@ def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
     """Issue: a private /tmp; a cache or a file of certificates may lie in the machine's own."""
     place = Path("/var/tmp" if str(tmp_path).startswith("/tmp/") else tmp_path)
 
-    async def body(data: Path, lent: Path, cache: Path) -> None:
+    async def body(data: Path, lent: Path, cache: Path, other: Path) -> None:
         house = House(data, "")
         await house.open()
         try:
@@ -224,11 +224,12 @@ def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
             program = (
                 "import os\n"
                 f"print(os.listdir({str(lent)!r}), os.path.exists({str(cache)!r}))\n"
-                "open('/tmp/mine', 'w').write('x'); print(len(os.listdir('/tmp')))\n"
+                f"open('/tmp/mine', 'w').write('x'); print(os.path.exists({str(other)!r}))\n"
             )
             uid = await house.python(program)
             assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-            assert house.texts(uid) == ["['certificates'] False", "2"]
+            assert house.texts(uid) == ["['certificates'] False", "False"]
+            assert not Path("/tmp/mine").exists()
         finally:
             await house.end_all()
             await house.close()
@@ -237,8 +238,9 @@ def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
         tempfile.TemporaryDirectory(dir=place) as data,
         tempfile.TemporaryDirectory(dir="/tmp") as lent,
         tempfile.TemporaryDirectory(dir="/tmp") as cache,
+        tempfile.TemporaryDirectory(dir="/tmp") as other,
     ):
-        asyncio.run(body(Path(data), Path(lent), Path(cache)))
+        asyncio.run(body(Path(data), Path(lent), Path(cache), Path(other)))
 
 
 def test_what_hides_files_cannot_be_undone(house: Run) -> None:

@@ -186,7 +186,11 @@ class Yard:
 
 def _cache_of(user: int) -> Path:
     """Environments are kept for all runs of a checkout, for each user apart."""
-    return CACHE if user == os.geteuid() else CACHE.with_name(f"{CACHE.name}-{user}")
+    if user == os.geteuid():
+        return CACHE
+    CACHE.parent.mkdir(exist_ok=True)
+    CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
+    return CACHE.with_name(f"{CACHE.name}-{user}")
 
 
 @contextlib.contextmanager
