@@ -21,10 +21,9 @@ _LINKS = (
 )
 
 
-def show(root: str, given: "Sequence[str]", shm_bytes: int) -> None:
-    """Mount it on `root`/dev. `given`: device files of the machine's, by path; those that are not there are left out.
+def show(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
+    """Mount it on `place`. `given`: device files of the machine's, by path; those that are not there are left out.
     `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
-    place = root + "/dev"
     wanted = ["/dev/" + name for name in _HARMLESS] + list(given)
     handles = [(_open(path), path) for path in wanted]
     os.makedirs(place, exist_ok=True)
@@ -32,7 +31,7 @@ def show(root: str, given: "Sequence[str]", shm_bytes: int) -> None:
     for handle, path in handles:
         if handle < 0:
             continue
-        target = root + path
+        target = place + path[len("/dev") :]
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
         system.bind("/proc/self/fd/%d" % handle, target)

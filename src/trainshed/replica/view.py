@@ -96,11 +96,11 @@ class View:
         else:
             self._hide()
         late = [(mounting.open_path(source), target) for source, target, _ in self._device_mounts]
-        devices.show(self._root, self._device_files, self._shm_bytes)
+        devices.show(self._place("/dev"), self._device_files, self._shm_bytes)
         for handle, target in late:
-            source = mounting.Source(handle, None)
-            mounting.make_target(self._root + target, source.is_directory)
-            source.bind(self._root + target)
+            source, place = mounting.Source(handle, None), self._place(target)
+            mounting.make_target(place, source.is_directory)
+            source.bind(place)
         self._show_buckets(around)
         if self._root:
             # The rest was bound where the image will be; from here on there is nothing else.
@@ -208,7 +208,7 @@ class View:
         shown.append((self._source("/sys"), "/sys", True))
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         for source, target, frost in shown:
-            place = layers.inside(self._root, target)
+            place = self._place(target)
             mounting.make_target(place, source.is_directory)
             if frost:
                 source.lend(place)
@@ -219,21 +219,25 @@ class View:
         same = [target for source, target, _ in self._mounts if source == target]
         for path in mounting.outermost(self._hidden):
             if any(mounting.holds(target, [path]) for target in same):
-                place = layers.inside(self._root, path)
+                place = self._place(path)
                 _cover(place)
                 system.make_read_only(place)
         named = [("/etc/hosts", hosts)]
         if os.path.exists("/etc/resolv.conf"):
             named.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
         for path, source in named:
-            place = layers.inside(self._root, path)
+            place = self._place(path)
             mounting.make_target(place, directory=False)
             source.bind(place)
 
     # --- both ---
 
+    def _place(self, target: str) -> str:
+        """Where what the program will find at `target` is now. Links of an image do not lead out of it."""
+        return layers.inside(self._root, target) if self._root else target
+
     def _mount(self, kind: str, target: str, flags: int, data: "str | None" = None) -> None:
-        place = self._root + target
+        place = self._place(target)
         os.makedirs(place, exist_ok=True)
         system.mount(kind, place, kind, flags, data)
 
@@ -242,8 +246,9 @@ class View:
         if not self._buckets:
             return
         self._mount("tmpfs", GCS, mounting.SAFE, "mode=755,size=1m")
+        gcs = self._place(GCS)
         for name, source in self._buckets:
-            place = "%s%s/%s" % (self._root, GCS, name)
+            place = os.path.join(gcs, name)
             above, own = os.path.split(source)
             try:
                 handle = mounting.open_path(own, directory=around[above])
@@ -255,7 +260,7 @@ class View:
             mounting.Source(handle, self._file_owners()).show(place)
         for handle in around.values():
             os.close(handle)
-        system.make_read_only(self._root + GCS)
+        system.make_read_only(gcs)
 
     def _add_missing(self, targets: "list[str]") -> None:
         """Make the directories that binds need, where the user may not simply create them."""
