@@ -324,9 +324,9 @@ def _killable(ground: Ground) -> tuple["subprocess.Popen[str]", list[int]]:
     process = ground.start("--executor-image-uri=python", "--script=task.sh", f"--env=MARK={mark}")
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    programs = [pid for pid in marked(mark) if _runs(pid, "sleep")]
-    assert programs
-    return process, programs
+    # It says so right before it becomes what it is found by.
+    _until(lambda: any(_runs(pid, "sleep") for pid in marked(mark)))
+    return process, [pid for pid in marked(mark) if _runs(pid, "sleep")]
 
 
 def _runs(pid: int, word: str) -> bool:
