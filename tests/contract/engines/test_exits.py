@@ -59,7 +59,9 @@ def test_memory_limit_hit_by_the_main_process_is_an_oom(house: Run) -> None:
 
     async def test(house: House) -> None:
         assert house.engine.capabilities().oom_verdict
-        uid = await house.python("b = bytearray(300 << 20)", memory_limit=100 << 20)
+        uid = await house.python(
+            "import time; b = bytearray(300 << 20); time.sleep(60)", memory_limit=100 << 20
+        )
         end = await house.exit(uid)
         assert end.exit.oom
         assert end.exit.signal == signal.SIGKILL
@@ -74,7 +76,8 @@ def test_memory_limit_hit_by_a_child_leaves_the_verdict_to_the_main_process(hous
         assert house.engine.capabilities().oom_verdict
         program = (
             "import subprocess, sys\n"
-            "c = subprocess.run([sys.executable, '-c', 'b = bytearray(300 << 20)'])\n"
+            "eater = 'import time; b = bytearray(300 << 20); time.sleep(60)'\n"
+            "c = subprocess.run([sys.executable, '-c', eater])\n"
             "print('child', c.returncode)\n"
             "raise SystemExit(3)"
         )
@@ -113,7 +116,8 @@ def test_a_kill_from_outside_after_a_child_ran_out_of_memory_is_no_oom(house: Ru
         assert house.engine.capabilities().oom_verdict
         program = (
             "import os, signal, subprocess, sys, time\n"
-            "subprocess.run([sys.executable, '-c', 'b = bytearray(300 << 20)'])\n"
+            "eater = 'import time; b = bytearray(300 << 20); time.sleep(60)'\n"
+            "subprocess.run([sys.executable, '-c', eater])\n"
             "time.sleep(0.3)\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
