@@ -18,14 +18,6 @@ def _read(path: str) -> str:
         return file.read()
 
 
-def _write(path: str, text: str) -> None:
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        os.write(handle, text.encode("ascii"))
-    finally:
-        os.close(handle)
-
-
 def _is_v2(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "cgroup.controllers"))
 
@@ -140,23 +132,25 @@ class Groups:
             self._limit_memory(memory_limit)
         if self._cpu and cpu_weight:
             if _is_v2(self._cpu):
-                _write(os.path.join(self._cpu, "cpu.weight"), str(min(10000, max(1, cpu_weight))))
+                system.write(
+                    os.path.join(self._cpu, "cpu.weight"), str(min(10000, max(1, cpu_weight)))
+                )
             else:
                 shares = min(262144, max(2, cpu_weight * 1024 // 100))
-                _write(os.path.join(self._cpu, "cpu.shares"), str(shares))
+                system.write(os.path.join(self._cpu, "cpu.shares"), str(shares))
         if self._pids and pids_limit:
-            _write(os.path.join(self._pids, "pids.max"), str(pids_limit))
+            system.write(os.path.join(self._pids, "pids.max"), str(pids_limit))
 
     def _limit_memory(self, limit: int) -> None:
         if _is_v2(self._memory):
-            _write(os.path.join(self._memory, "memory.max"), str(limit))
+            system.write(os.path.join(self._memory, "memory.max"), str(limit))
             optional: "tuple[tuple[str, str], ...]" = (("memory.swap.max", "0"),)
         else:
-            _write(os.path.join(self._memory, "memory.limit_in_bytes"), str(limit))
+            system.write(os.path.join(self._memory, "memory.limit_in_bytes"), str(limit))
             optional = (("memory.memsw.limit_in_bytes", str(limit)),)
         for name, text in optional:
             try:
-                _write(os.path.join(self._memory, name), text)
+                system.write(os.path.join(self._memory, name), text)
             except OSError:
                 continue  # A kernel without swap accounting: nothing to turn off.
 
@@ -218,7 +212,9 @@ class Groups:
         control = os.open(os.path.join(self._memory, "memory.oom_control"), os.O_RDONLY)
         try:
             handle = system.event_handle()
-            _write(os.path.join(self._memory, "cgroup.event_control"), "%d %d" % (handle, control))
+            system.write(
+                os.path.join(self._memory, "cgroup.event_control"), "%d %d" % (handle, control)
+            )
         finally:
             os.close(control)
         return handle

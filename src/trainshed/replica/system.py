@@ -177,6 +177,15 @@ def _prctl(option: int, value: "int | ctypes.Array[ctypes.c_char]") -> None:
     _call("prctl", "prctl(%d)" % option, ctypes.c_int(option), argument, zero, zero, zero)
 
 
+def write(path: str, text: str) -> None:
+    """Say something to the kernel by one of its files, in one call. Raises OSError."""
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        os.write(handle, text.encode("ascii"))
+    finally:
+        os.close(handle)
+
+
 def event_handle() -> int:
     """A kernel event counter (`os.eventfd` is younger than the oldest runtime). Raises OSError."""
     if not LINUX:

@@ -53,7 +53,7 @@ class Users:
                     "a user namespace cannot be made: user.max_user_namespaces, or a policy"
                 )
             for name in ("uid_map", "gid_map"):
-                _write("/proc/%d/%s" % (child, name), "0 %d %d" % (first, count))
+                system.write("/proc/%d/%s" % (child, name), "0 %d %d" % (first, count))
             self._handle = os.open("/proc/%d/ns/user" % child, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(made_read)
@@ -116,14 +116,6 @@ def map_one(inside: int, inside_group: int) -> None:
     """Move into a user namespace in which the caller's own user, who need not be root, is called `inside`."""
     user, group = os.geteuid(), os.getegid()
     system.unshare(system.CLONE_NEWUSER)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", "%d %d 1" % (inside, user))
-    _write("/proc/self/gid_map", "%d %d 1" % (inside_group, group))
-
-
-def _write(path: str, text: str) -> None:
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        os.write(handle, text.encode("ascii"))
-    finally:
-        os.close(handle)
+    system.write("/proc/self/setgroups", "deny")
+    system.write("/proc/self/uid_map", "%d %d 1" % (inside, user))
+    system.write("/proc/self/gid_map", "%d %d 1" % (inside_group, group))
