@@ -124,9 +124,14 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
     fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 119, 0, 0))
     os.kill(process, signal.SIGWINCH)
     # The size comes beside the keys: asked until it is there.
-    os.write(handle, b"until stty size | grep '41 119'; do :; done; sleep 300\r")
+    os.write(handle, b"until stty size | grep '41 119'; do :; done\r")
     until(rb"[\r\n]41 119\r")
+    # The program that is to be interrupted says itself that it has the terminal: between two
+    # programs an interrupt may reach neither.
+    os.write(handle, b"sh -c 'echo here; exec sleep 300'\r")
+    until(rb"[\r\n]here\r")
     os.write(handle, b"\x03")
+    until(rb"workerpool0-0[^\n]*work")
     os.write(handle, b"echo went on; exit 9\r")
     until(rb"[\r\n]went on\r")
     try:
