@@ -115,9 +115,8 @@ class _Watch:
     def until_known(self) -> Mapping[str, Any]:
         """The drill's part of the report, as soon as no more can be known or the job is over."""
         report = self._until_up()
-        if _is_known(report):
-            return report
-        if report.get("restart"):
+        # Where it has told a step already its first lines are there to be shown, however late this looks.
+        if report.get("restart") and (report["steps"]["after"] or not _is_known(report)):
             self._until_step(report["restart"]["at"])
         return self._report()
 
