@@ -1,8 +1,10 @@
-"""Writes the pages that are made from tables: docs/lifecycle.md and docs/failure-table.md.
+"""Writes the pages that are made from tables, docs/lifecycle.md and docs/failure-table.md, and the table of frameworks in
+docs/reduction-server.md.
 
 Run from anywhere: `python tools/diagrams.py`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +14,7 @@ from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.transitions import Ignore, Illegal, Next, Table
+from trainshed.core.reducer_support import TABLE as SUPPORT
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 TEXTS: Final = Path(__file__).resolve().parent / "pages"
@@ -42,7 +45,11 @@ def main() -> None:
 
 def pages() -> Mapping[str, str]:
     """Every page by its name in docs/."""
-    return {"lifecycle.md": lifecycle(), "failure-table.md": failure_table()}
+    return {
+        "lifecycle.md": lifecycle(),
+        "failure-table.md": failure_table(),
+        "reduction-server.md": reduction_server(),
+    }
 
 
 def lifecycle() -> str:
@@ -112,6 +119,14 @@ def failure_table() -> str:
     return text.replace("<!-- the rows -->\n", table).replace(
         "<!-- attempts -->", str(MAX_ATTEMPTS)
     )
+
+
+def reduction_server() -> str:
+    """The page as it is, the table between its marks made anew."""
+    rows = [(row.program, row.versions, row.route, row.verdict) for row in SUPPORT]
+    table = _table(("program", "versions", "how", "what becomes of it"), rows)
+    marks = re.compile(r"(?<=<!-- table support -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    return marks.sub(lambda _: table, (DOCS / "reduction-server.md").read_text(), count=1)
 
 
 def _when(match: Match) -> str:

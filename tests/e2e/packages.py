@@ -4,10 +4,12 @@ import io
 import socket
 import tarfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.running import SKLEARN, Service, submit
 
+PROGRAMS = Path(__file__).parent / "programs"
 _SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
 
 
@@ -26,6 +28,18 @@ def source_package(task: str, setup: str = _SETUP) -> bytes:
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return made.getvalue()
+
+
+def packed(name: str, directory: Path) -> Path:
+    """The program's source distribution, with the names that `setup.py sdist` gives."""
+    archive = directory / f"{name}-0.1.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(PROGRAMS / name, f"{name}-0.1", filter=_without_caches)
+    return archive
+
+
+def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in member.name else member
 
 
 def upload(service: Service, name: str, content: bytes) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,13 +44,14 @@ from tests.e2e.stories import (
 from tests.e2e.test_apiclient import built, image_job
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.failure.table import RULES
+from trainshed.core.reduction import LISTEN
 
 GRACE = 1
 MEMORY_MIB = 256
 WAITS = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 ABORTS = "import os; os.abort()"
-PRIMARY, WORKER = "workerpool0-0", "workerpool1-0"
+PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
 SMALL = "n4-highcpu-2"
 """The machine type with the least memory."""
 REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
@@ -137,14 +139,29 @@ def test_a_worker_s_exit_0_is_its_own_affair(service: Service, gate: Path) -> No
 
 
 @row("reducer_lost")
-def test_reducers_cannot_be_lost_because_there_are_none_yet(service: Service) -> None:
-    """SPEC §2.1, reducers: this version refuses them at submit; with the first one that runs, its loss belongs here."""
-    body = container_job("pass", pools=(1, 1, 1))
+def test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told(
+    service: Service,
+) -> None:
+    """SPEC §2.1, reducers: 20 restarts within a minute, then the job goes on without it; never a retry."""
+    hears = (
+        "import os, pathlib, time\n"
+        "lost = pathlib.Path(os.environ['TRAINSHED_REDUCTION_LOST_FILE'])\n"
+        "while lost.read_text() != os.environ['TRAINSHED_REDUCERS'] + chr(10): time.sleep(0.05)"
+    )
+    body = pools(hears, hears, "")
     reducer = body["jobSpec"]["workerPoolSpecs"][2]["containerSpec"]
-    reducer["imageUri"] = REDUCTION_SERVER
+    reducer |= {"imageUri": REDUCTION_SERVER, "env": [{"name": LISTEN, "value": "nowhere"}]}
     del reducer["command"]
-    refused = service.call("POST", CUSTOM_JOBS, body, expect=400)["error"]
-    assert "reducers are not served by this version" in json.dumps(refused)
+    told = story(service, submit(service, body))
+    again = Verdict("reducer_lost", "replica_restarts", REDUCER)
+    assert told.state == "SUCCEEDED"
+    assert [each for each in told.verdicts if each.replica == REDUCER] == [
+        *(replace(again, budget=f"{n}/20") for n in range(1, 21)),
+        Verdict("reducer_lost", "replica_done", REDUCER),
+    ]
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    assert told.view["attempt"] == 1
+    assert "must be HOST:PORT" in service.lines(told.view["jobId"], REDUCER)[-1]
 
 
 # --- the program's own end ---

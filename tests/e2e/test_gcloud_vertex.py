@@ -265,7 +265,7 @@ workerPoolSpecs:
     executorImageUri: us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest
     packageUris: [trainer.tar.gz]
     pythonModule: trainer/task.py
-- machineSpec: {{machineType: n1-highcpu-16}}
+- machineSpec: {{machineType: n1-highcpu-16, acceleratorType: NVIDIA_TESLA_T4, acceleratorCount: 1}}
   replicaCount: 2
   containerSpec: {{imageUri: "{reducer}"}}
 baseOutputDirectory: {{outputUriPrefix: "gs://no-such-bucket/here"}}
@@ -296,7 +296,7 @@ def test_wrong_input_names_every_field_and_stores_nothing(
         f"{pools}[1].python_package_spec.executor_image_uri",
         f"{pools}[1].python_package_spec.package_uris[0]",
         f"{pools}[1].python_package_spec.python_module",
-        f"{pools}[2].container_spec.image_uri",
+        f"{pools}[2].machine_spec.accelerator_type",
         "job_spec.base_output_directory.output_uri_prefix",
     ):
         assert f"    field: {field}\n" in refused + "\n", (field, refused)

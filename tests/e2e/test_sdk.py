@@ -278,9 +278,10 @@ def test_an_image_whose_framework_is_not_there_is_refused(sdk: Any, errors: Any)
         job.submit()
 
 
-def test_a_reduction_server_is_refused_with_what_to_do(
-    sdk: Any, errors: Any, tmp_path: Path
+def test_a_reduction_server_runs_beside_the_workers(
+    sdk: Any, service: Service, tmp_path: Path
 ) -> None:
+    """SPEC §7: the client's own arguments for reducers; they are told to stop when the program has ended."""
     script = tmp_path / "task.py"
     script.write_text("pass\n")
     job = sdk.CustomJob.from_local_script(
@@ -292,8 +293,12 @@ def test_a_reduction_server_is_refused_with_what_to_do(
         reduction_server_machine_type="n1-highcpu-16",
         reduction_server_container_uri=REDUCTION_SERVER,
     )
-    with pytest.raises(errors.BadRequest, match="Leave worker pool 2 out"):
-        job.submit()
+    job.submit()
+    view = service.finish(job.resource_name.rpartition("/")[2], 120)
+    assert view["state"] == "SUCCEEDED"
+    assert [each["id"] for each in view["replicas"]] == [
+        *("workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool2-0", "workerpool2-1")
+    ]
 
 
 def test_an_unknown_job_is_not_found(sdk: Any, errors: Any) -> None:

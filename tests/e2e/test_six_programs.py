@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,14 @@ import pytest
 
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.packages import PROGRAMS, packed
 from tests.e2e.running import CACHE, PROJECT, REGION, Service, running
 from tests.e2e.sdk import pointed_sdk
 
-PROGRAMS = Path(__file__).parent / "programs"
 IMAGES = "us-docker.pkg.dev/vertex-ai/training"
 BUCKET = "trainshed"
 MINUTES = 60.0
 MACHINE = {"machine_type": "n1-standard-4"}
-
-
-def packed(name: str, directory: Path) -> Path:
-    """The program's source distribution, with the names that `setup.py sdist` gives."""
-    archive = directory / f"{name}-0.1.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(PROGRAMS / name, f"{name}-0.1", filter=_without_caches)
-    return archive
-
-
-def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if "__pycache__" in member.name else member
 
 
 class House:

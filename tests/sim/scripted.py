@@ -5,7 +5,7 @@ test say what an engine sees, and when.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import ExitRecord
@@ -46,6 +46,7 @@ class ScriptedEngine:
         self.placed: dict[Key, str] = {}
         self.faults_done: list[tuple[Key, int, Fault]] = []
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
+        self.dropped: list[tuple[JobUid, int, tuple[ReplicaId, ...]]] = []
         self.unavailable = 0
         self.ignore_stop = False
         self.faults: dict[str, Exception] = {}
@@ -142,6 +143,11 @@ class ScriptedEngine:
             number = {Fault.KILL: 9, Fault.OOM: 9, Fault.SEGV: 11}[fault]
             self.exit(*key, signal=number, oom=fault is Fault.OOM)
 
+    async def drop_reducers(
+        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
+    ) -> None:
+        self.dropped.append((job_uid, attempt, tuple(reducers)))
+
     def node_of(self, key: Key) -> str:
         return next(slot.node for slot in self.slots[key[:2]] if slot.replica == key[2])
 
@@ -193,6 +199,12 @@ class ScriptedRuntimes:
 
     def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
         return PreparedRuntime("") if self.warm else None
+
+    def reduction(self) -> str | None:
+        return "/reduction"
+
+    async def prepare_reduction(self, progress: Progress | None = None) -> str:
+        return "/reduction"
 
     async def prepare(
         self,

@@ -37,6 +37,12 @@ class SimRuntimes:
         special = {BROKEN, BAD_PACKAGE, COLD}.intersection(package_uris) - self._built
         return None if special else PreparedRuntime("")
 
+    def reduction(self) -> str | None:
+        return "/reduction"
+
+    async def prepare_reduction(self, progress: Progress | None = None) -> str:
+        return "/reduction"
+
     async def prepare(
         self,
         choice: RuntimeChoice,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.test_controller import PRIMARY, WORKER, World, world
-from tests.unit.jobs import CREATED, SECOND, job
+from tests.unit.jobs import CREATED, REDUCER, SECOND, job
 from trainshed.controller import advancing
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -132,6 +132,28 @@ def test_a_crash_between_an_exit_and_its_restart_loses_nothing(tmp_path: Path) -
             w.engine.unavailable = 0
             await up(w, uid, WORKER, 2)
             assert w.engine.launches.count((uid, 1, WORKER)) == 2
+
+    asyncio.run(story())
+
+
+def test_that_a_reducer_is_lost_is_told_once_and_by_the_next_service_again(tmp_path: Path) -> None:
+    """SPEC §2.1: the workers are told, before any of them starts again; no crash can make the service forget it."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1, 1, 2, reducers=True))
+            await w.state(uid, JobState.RUNNING)
+            assert w.engine.dropped == []
+            told = (uid, 1, (REDUCER,))
+            w.engine.exit(uid, 1, REDUCER, 0)
+            await w.until(uid, lambda found: replica(found, REDUCER)[0] is ReplicaState.EXITED)
+            w.engine.exit(uid, 1, WORKER, signal=9)
+            await up(w, uid, WORKER, 2)
+            assert w.engine.dropped == [told]
+            await w.crash()
+            w.engine.exit(uid, 1, WORKER, signal=9)
+            await up(w, uid, WORKER, 3)
+            assert w.engine.dropped == [told, told]
 
     asyncio.run(story())
 

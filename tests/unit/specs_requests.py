@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainshed.core.catalog.images import parse_prebuilt
-from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
 
 Request = dict[str, Any]
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6.py310:latest"
@@ -47,6 +47,15 @@ class FakeRuntimes:
             return RuntimeRefusal("runtime version 1.0 cannot be had here")
         notice = f"asked for {runtime_version!r} on {python_version!r}"
         return RuntimeChoice("tensorflow", runtime_version, python_version, (notice,))
+
+
+class ReducingRuntimes(FakeRuntimes):
+    """The same of a service that has reducers."""
+
+    def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
+        if image_uri == REDUCER:
+            return RuntimeChoice(REDUCERS, "", "3.11")
+        return super().for_image(image_uri)
 
 
 def pool(**changes: Any) -> Request:

@@ -19,6 +19,7 @@ from tests.unit.specs_requests import (
     SKLEARN,
     TENSORFLOW,
     FakeRuntimes,
+    ReducingRuntimes,
     Request,
     container,
     custom_job,
@@ -43,7 +44,7 @@ NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
 
 
 def vertex(request: Request) -> JobSpec:
-    return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes()).spec
+    return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
 
 
 def ml(**training: Any) -> JobSpec:
@@ -67,11 +68,11 @@ def gang(spec: JobSpec) -> Gang:
         else JobName(Api.ML, "project-1", "", f"job_1{trial}")
     )
     endpoints = {r: Endpoint(hostname(UID, spec, r), 2222) for r in spec.replicas()}
-    return Gang(name, spec, endpoints, master_port=23456)
+    return Gang(name, spec, endpoints, 23456, UID)
 
 
 def environ(spec: JobSpec, replica: ReplicaId) -> dict[str, str]:
-    return dict(environment(gang(spec), replica))
+    return dict(environment(gang(spec), replica, packages="/cache/reduction/1"))
 
 
 def launch(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
@@ -126,6 +127,17 @@ CONTAINERS = ml_container(
     args=["--lr=0.1"],
     jobDir="gs://bucket/job",
 )
+REDUCED = vertex(
+    custom_job(
+        package(
+            executorImageUri=TENSORFLOW, env=[{"name": "PYTHONPATH", "value": "/own:$(PYTHONPATH)"}]
+        ),
+        container(imageUri=CUSTOM_IMAGE) | {"machineSpec": {"machineType": "n1-standard-8"}},
+        container(imageUri=REDUCER)
+        | {"machineSpec": {"machineType": "n1-highcpu-16"}, "replicaCount": "2"},
+        container(imageUri=CUSTOM_IMAGE),
+    )
+)
 TRIAL = package(
     executorImageUri=TENSORFLOW, args=["--out", "$(AIP_MODEL_DIR)", "--learning_rate", "0.01"]
 )
@@ -159,6 +171,7 @@ PLANS: dict[str, tuple[JobSpec, tuple[ReplicaId, ...]]] = {
     "ml_containers_with_chief": (CONTAINERS, CONTAINERS.replicas()),
     "vertex_trial_of_two_replicas": (VERTEX_TRIAL, VERTEX_TRIAL.replicas()),
     "ml_trial": (ML_TRIAL, ML_TRIAL.replicas()),
+    "vertex_with_reducers": (REDUCED, REDUCED.replicas()),
 }
 
 

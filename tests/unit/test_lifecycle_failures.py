@@ -9,6 +9,7 @@ from trainshed.core.failure.table import RULES
 from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
+    DropReducers,
     Event,
     JobAdmitted,
     NodeLeft,
@@ -26,6 +27,7 @@ from trainshed.core.lifecycle.giving_up import give_up
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.names import ReplicaId
 from trainshed.core.specs.model import Scheduling
 
 DISABLED = Scheduling(disable_retries=True)
@@ -353,6 +355,7 @@ def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute()
     assert life.replica(REDUCER).state is ReplicaState.EXITED
     assert life.job.state is JobState.RUNNING
     assert life.last.endswith("20 of 20 restarts used; the job goes on without it.")
+    assert instructions(life.job) == (DropReducers(1, (REDUCER,)),)
     assert life.exits(PRIMARY).up().job.state is JobState.SUCCEEDED
 
 
@@ -371,6 +374,27 @@ def test_a_reducer_is_nobody_elses_business() -> None:
     life = Life(job(1, 1, 1, reducers=True, scheduling=WHOLE_JOB)).up().exits(REDUCER, 139)
     assert life.job.retry is None
     assert life.replica(REDUCER).incarnation == 2
+
+
+def test_workers_are_told_of_a_lost_reducer_before_any_of_them_starts_again() -> None:
+    """SPEC §2.1: the workers are told; one that ended by itself, asked by nobody, will not come back either."""
+    life = Life(job(1, 1, 2, reducers=True)).up()
+    assert instructions(life.job) == ()
+    life.exits(REDUCER, 0)
+    told = DropReducers(1, (REDUCER,))
+    assert instructions(life.job) == (told,)
+    life.loses(WORKER, "its shim was killed")
+    assert instructions(life.job) == (told, StartReplicas(1, ((WORKER, 2),)))
+    life.exits(PRIMARY, 6)
+    (stop,) = instructions(life.job)
+    assert isinstance(stop, StopReplicas), "nobody is left to be told"
+
+
+def test_how_reducers_end_once_the_workers_have_is_nobodys_business() -> None:
+    """SPEC §2, "Success": the job ends with its primary, whatever the exit codes of the others."""
+    life = Life(job(1, 1, 2, reducers=True)).up().exits(WORKER).exits(PRIMARY)
+    life.exits(REDUCER, 1, stopped=True).exits(ReplicaId(2, 1), 0, stopped=True)
+    assert (life.job.state, life.job.error) == (JobState.SUCCEEDED, None)
 
 
 def test_a_job_runs_without_a_reducer_that_never_comes_up() -> None:

@@ -117,3 +117,18 @@ def test_a_document_of_an_earlier_service_is_read() -> None:
     del message["stall_after"], message["memory_polling"]
     document = protocol.LaunchDocument(**message)
     assert (document.stall_after, document.memory_polling) == (0.0, False)
+
+
+def test_notes_stay_with_their_incarnation(slot: Path) -> None:
+    """SPEC §7: who finds the slot later can tell what was noted; the attempt records are as before."""
+    for incarnation in (1, 2):
+        claim = fence.claim(incarnation)
+        claim.note({"n": 1, "text": f"of {incarnation}"})
+        claim.note({"n": 2, "text": "more"})
+        claim.finish(protocol.lost(f"end {incarnation}"))
+        claim.release()
+    entries = journal.Entries(".")
+    assert [note["text"] for note in entries.notes(1)] == ["of 1", "more"]
+    assert [note["text"] for note in entries.notes(2)] == ["of 2", "more"]
+    assert entries.notes(3) == []
+    assert (entries.record(2), entries.left) == (protocol.lost("end 2"), None)

@@ -292,9 +292,9 @@ def test_a_job_of_a_week_leaves_a_small_file_with_all_of_its_time() -> None:
     entries: list[dict[str, Any]] = []
     for entry in a_week():
         entries.append(entry)
-        if len(entries) > usage.MOST_LINES:
+        if len(entries) > thinning.MOST_LINES:
             entries = thinning.thinned(entries)
-    assert len(entries) <= usage.MOST_LINES
+    assert len(entries) <= thinning.MOST_LINES
     assert "started" in entries[0]
     times = [entry["at"] for entry in entries[1:]]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -318,7 +318,7 @@ def test_thinning_leaves_starts_and_ends() -> None:
 def test_a_full_file_is_thinned_out_while_the_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "MOST_LINES", 20)
+    monkeypatch.setattr(thinning, "MOST_LINES", 20)
     monkeypatch.setattr(thinning, "_NEWEST", 5)
     monkeypatch.setattr(thinning, "_SPREAD", 5)
     look = Look(tmp_path, 1 << 22)

@@ -9,6 +9,7 @@ import pytest
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.image_map import read_images
 from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
@@ -183,9 +184,22 @@ def test_an_unlisted_prebuilt_image_gets_a_hint(images: Engine | None) -> None:
     assert "sklearn-cpu.1-6" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-5:latest"))
 
 
-def test_a_reduction_server_image_is_refused() -> None:
-    uri = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
-    assert "Reduction Server" in _refused(LocalCatalog(Pythons((3, 11))).for_image(uri))
+@pytest.mark.parametrize("region", ["us", "europe", "asia"])
+def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None:
+    """SPEC §4, §7: in every region, without a word, for that is what was asked for; an operator's word counts first."""
+    uri = f"{region}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+    catalog = LocalCatalog(Pythons((3, 12), ((3, 8),)), exact=True)
+    assert catalog.for_image(uri) == RuntimeChoice("reduction-server", "", "3.12")
+    entries = read_images([{"pattern": "*/reductionserver:*", "image": "mine:v1"}])
+    mapping = LocalCatalog(Pythons((3, 12)), image_map=entries, images=Engine())
+    assert _chosen(mapping.for_image(uri)).image == "mine:v1"
+
+
+def test_reducers_run_on_whatever_python_there_is() -> None:
+    """SPEC §4, §7: 3.8 to 3.14, best on one that the newest NumPy is made for."""
+    old, new = Pythons((3, 14), ((3, 8),)), Pythons((3, 14), ((3, 14), (3, 12)))
+    found = [_chosen(LocalCatalog(each).named("reduction-server")) for each in (old, new)]
+    assert [each.python_version for each in found] == ["3.14", "3.12"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,19 @@ def _going(pieces: list[Piece]) -> list[str]:
     return [piece.name for piece in pieces if not piece.why]
 
 
+def test_packages_of_jobs_with_reducers_go_like_the_rest(cache: Path) -> None:
+    """SPEC §7: one that a reducer lives in stays."""
+    _put(cache, "reduction", "old", days=40)
+    held = _put(cache, "reduction", "held", days=40)
+    with (held / ".built").open() as built:
+        fcntl.flock(built, fcntl.LOCK_SH)
+        pieces = _pieces(cache)
+    assert [(piece.kind, piece.name) for piece in pieces if not piece.why] == [
+        ("reduction package", "old")
+    ]
+    assert [piece.why for piece in pieces if piece.why] == ["a program lives in it"]
+
+
 def test_only_what_was_not_used_for_so_long_goes(cache: Path) -> None:
     old = _put(cache, "environments", "old", days=40)
     new = _put(cache, "environments", "new", days=20)

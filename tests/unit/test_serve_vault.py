@@ -10,7 +10,7 @@ import pytest
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.secrets import SecretRef, marked
+from trainshed.core.secrets import SecretRef, marked, token_mark
 from trainshed.engines.local.revealing import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.vault import Vault
@@ -52,7 +52,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def vault(store: InlineStore, sealer: Sealer, clock: Clock) -> Vault:
-    return Vault(store.secrets, sealer, clock)
+    return Vault(store.secrets, sealer, clock, "token of {}".format)
 
 
 async def add(
@@ -69,6 +69,25 @@ async def used(store: InlineStore) -> dict[tuple[str, int], int]:
         0
     )  # What notes a use runs beside the start, and this store answers at once.
     return {(each.name, each.version): each.used for each in await store.secrets.versions("p")}
+
+
+async def test_the_token_of_a_jobs_reducers_is_made_and_not_looked_up(vault: Vault) -> None:
+    """SPEC §7: it is stored nowhere, and masked like a secret."""
+    plan = LaunchPlan(
+        job_uid=JobUid(7),
+        attempt=1,
+        replica=ReplicaId(2, 0),
+        incarnation=1,
+        argv=("reduce",),
+        environ=(("TOKEN", token_mark(7)),),
+        hostname="h",
+        address="",
+        hosts=(),
+        project="p",
+    )
+    ((shown, masked),) = await revealed([plan], vault)
+    assert dict(shown.environ) == {"TOKEN": "token of 7"}
+    assert masked == ("token of 7",)
 
 
 async def test_the_newest_or_the_named_version_is_given(
@@ -106,7 +125,7 @@ async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
     store: InlineStore, sealer: Sealer, tmp_path: Path, clock: Clock
 ) -> None:
     await add(store, sealer, "db", "first")
-    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock)
+    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock, str)
     with pytest.raises(LaunchRejected, match="is missing") as told:
         await other.values("p", {DB})
     assert not isinstance(told.value, SecretMissing)

@@ -51,6 +51,7 @@ class JobTokens:
         self._key = key
         # Of its own: a signature under an identity token must not pass for one under an access token.
         self._identity_key = _signed(key, b"identity tokens")
+        self._reduction_key = _signed(key, b"reduction")
         self._now = now
 
     @classmethod
@@ -88,6 +89,10 @@ class JobTokens:
         # From here on it is our own writing.
         *fields, expires = json.loads(_decoded(head.partition(".")[2]))
         return JobClaims(*fields) if self._seconds() < expires else None
+
+    def reduction_token(self, job_uid: int) -> str:
+        """By what workers and reducers of a job know each other (SPEC §7): the same at every start, good for nothing else."""
+        return _signed(self._reduction_key, b"%d" % job_uid).hex()
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
         """A JSON Web Token that says to `audience` who the program is. Signed with a key that stays in this service:

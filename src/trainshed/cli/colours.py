@@ -97,6 +97,7 @@ _ASKS_FOR_ATTENTION = frozenset(
         "service_failed",
         "limit_nears",
         "no_checkpoint",
+        "reduction_warning",
         "cancel_requested",
         "drill_fired",
         "trial_infeasible",

@@ -34,6 +34,7 @@ _COMMANDS = (
     ("machine-types", "trainshed.cli.machine_types", "Show the machine types and their memory."),
     ("nodes", "trainshed.cli.nodes", "List nodes, put them under maintenance."),
     ("quotas", "trainshed.cli.quotas", "See and set what a project may use."),
+    ("reducers", "trainshed.cli.reducers", "Plan a job's reducers (Reduction Server)."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their env."),
     ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
 )

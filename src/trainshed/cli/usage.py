@@ -13,6 +13,7 @@ from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.forms import takes_form
+from trainshed.cli.reduction_table import reduction_lines
 from trainshed.cli.references import find_job, job_path
 from trainshed.cli.usage_table import UsedView, hint_lines, summary_table, usage_lines
 from trainshed.cli.views import JobView
@@ -54,7 +55,7 @@ def command(
     elif watch:
         _watch(look, session.now)
     else:
-        for line in usage_lines(look(), session.now()):
+        for line in _lines(look(), session.now()):
             click.echo(line)
 
 
@@ -70,7 +71,13 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
             return []  # A service that is older than this command.
         raise
     replicas = [each for each in map(UsedView.parse, found["replicas"]) if each.seen]
-    return ["", *summary_table(replicas), *hint_lines(found)] if replicas else []
+    if not replicas:
+        return []
+    return ["", *summary_table(replicas), *reduction_lines(found), *hint_lines(found)]
+
+
+def _lines(found: Mapping[str, Any], now: int) -> list[str]:
+    return [*usage_lines(found, now), *reduction_lines(found)]
 
 
 def _watch(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
@@ -88,9 +95,12 @@ def _print(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
     shown: list[Any] = []
     while True:
         found = look()
-        seen = [(each["state"], each["sampleTime"]) for each in found["replicas"]]
+        seen = [
+            (each["state"], each["sampleTime"], each.get("reduction", {}).get("sampleTime"))
+            for each in found["replicas"]
+        ]
         if seen != shown:
-            for line in [*([""] if shown else []), *usage_lines(found, now())]:
+            for line in [*([""] if shown else []), *_lines(found, now())]:
                 click.echo(line)
             shown = seen
         if _is_over(found):
@@ -106,7 +116,7 @@ def _draw(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:
             found = look()
-            text = Text.from_ansi("\n".join(usage_lines(found, now())))
+            text = Text.from_ansi("\n".join(_lines(found, now())))
             text.no_wrap = True
             live.update(text, refresh=True)
             if _is_over(found):

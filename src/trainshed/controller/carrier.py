@@ -10,8 +10,10 @@ from typing import Protocol, assert_never
 
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
 from trainshed.controller.preparing import Hearing, PreparationLog
+from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.events import (
     DrillLanded,
+    DropReducers,
     Event,
     InjectFault,
     Instruction,
@@ -76,6 +78,8 @@ def packages(job: Job) -> tuple[Package, ...]:
 def ready(runtimes: Runtimes, job: Job) -> bool:
     """True if a start needs no preparation: everything is built and nothing has to be probed."""
     if _is_probed(job):
+        return False
+    if has_reducers(job.spec) and runtimes.reduction() is None:
         return False
     return all(runtimes.ready(choice, uris) is not None for choice, uris in packages(job))
 
@@ -147,6 +151,8 @@ async def _once(hands: Hands, job: Job, instruction: Instruction) -> None:
         case InjectFault(number, kind, attempt, replica, incarnation):
             await engine.inject(uid, attempt, replica, incarnation, Fault(kind.value))
             hands.report(uid, DrillLanded(number))
+        case DropReducers(attempt, reducers):
+            await engine.drop_reducers(uid, attempt, reducers)
         case ReleaseSlots(attempt):
             await _release_before(engine, uid, attempt + 1)
         case _:
@@ -158,16 +164,21 @@ async def _prepare(hands: Hands, job: Job, instruction: PrepareRuntime) -> None:
     async with Hearing(job.uid, instruction.attempt, hands.log, hands.report) as hearing:
         for choice, uris in packages(job):
             await hands.runtimes.prepare(choice, uris, hearing.hear)
+        if has_reducers(job.spec):
+            await hands.runtimes.prepare_reduction(hearing.hear)
     hands.report(job.uid, RuntimePrepared(instruction.attempt, hearing.took))
 
 
 async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
     prepared = await _prepared(hands, job, instruction)
+    packages = await _reduction(hands, job)
     await _release_before(hands.engine, job.uid, instruction.attempt)
     slots = await hands.engine.allocate(job.uid, instruction.attempt, slot_requests(job))
     waiting = dict(instruction.waiting)
     buckets = hands.buckets.shown(job.name.project_id)
-    plans = launch_plans(job, slots, prepared, hands.launching, waiting, buckets=buckets)
+    plans = launch_plans(
+        job, slots, prepared, hands.launching, waiting, buckets=buckets, packages=packages
+    )
     await hands.engine.launch(plans)
 
 
@@ -205,6 +216,13 @@ async def _prepared(
             for package in (one for one in wanted if one not in found):
                 found[package] = await hands.runtimes.prepare(*package, hearing.hear)
     return found
+
+
+async def _reduction(hands: Hands, job: Job) -> str:
+    """Where the programs of a job with reducers find what they need for that; "" for other jobs."""
+    if not has_reducers(job.spec):
+        return ""
+    return hands.runtimes.reduction() or await hands.runtimes.prepare_reduction()
 
 
 def _is_probed(job: Job) -> bool:

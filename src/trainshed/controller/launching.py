@@ -4,15 +4,20 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainshed.core.cluster import Endpoint, hostname
+from trainshed.core import reduction
+from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
-from trainshed.core.launch import STALL_LABEL, ImageRoot, LaunchPlan
+from trainshed.core.launch import STALL_LABEL, ImageRoot, LaunchPlan, ReductionWatch
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.specs.model import JobSpec
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica import executor
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
+
+_VERDICT_AFTER = 20 * 10**9
+"""ns that a worker's program may take until something of reducers is heard from it, or it is looked at."""
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
@@ -58,12 +63,14 @@ def launch_plans(
     waiting: Mapping[ReplicaId, int],
     *,
     buckets: tuple[tuple[str, str], ...] = (),
+    packages: str = "",
 ) -> tuple[LaunchPlan, ...]:
     """A plan for every `waiting` (replica, incarnation) that is still the current one. `buckets`: those that the job
-    may see, by name and directory."""
+    may see, by name and directory. `packages`: directory of `trainshed_reduction`, for jobs with reducers."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
-    gang = Gang(job.name, job.spec, endpoints, master_port(job.uid, job.attempt))
+    port = master_port(job.uid, job.attempt)
+    gang = Gang(job.name, job.spec, endpoints, port, job.uid, job.attempt)
     hosts = tuple((slot.hostname, slot.address) for slot in slots)
     return tuple(
         _plan(
@@ -75,6 +82,7 @@ def launch_plans(
             prepared=prepared,
             launching=launching,
             buckets=buckets,
+            packages=packages if reduction.takes_part(job.spec, replica.id) else "",
         )
         for replica in job.replicas
         if waiting.get(replica.id) == replica.incarnation and replica.node
@@ -103,6 +111,18 @@ def stall_after(job: Job, usual: int) -> int:
     return int(text) * 10**9 if text.isdecimal() else usual
 
 
+def reduction_watch(spec: JobSpec, replica: ReplicaId) -> ReductionWatch | None:
+    """How a replica is watched that has to do with reducers. Of each pool of workers, which run one program, the first
+    one's processes are looked at; of none if the job says that it does without reducers."""
+    if not reduction.takes_part(spec, replica):
+        return None
+    environ = dict(spec.pool(replica.pool).program.env)
+    is_looked_at = (
+        replica.pool < PS_POOL and not replica.index and environ.get(reduction.MODE) != "off"
+    )
+    return ReductionWatch(len(reduction.reducers(spec)), _VERDICT_AFTER if is_looked_at else 0)
+
+
 def _plan(
     job: Job,
     replica: Replica,
@@ -113,11 +133,17 @@ def _plan(
     prepared: Prepared,
     launching: Launching,
     buckets: tuple[tuple[str, str], ...],
+    packages: str,
 ) -> LaunchPlan:
     pool = job.spec.pool(replica.id.pool)
     runtime = prepared[pool.program.runtime, pool.program.package_uris]
     image = runtime.image
-    environ = environment(gang, replica.id, image=dict(image.environ) if image else None)
+    environ = environment(
+        gang,
+        replica.id,
+        image=dict(image.environ) if image else None,
+        packages=reduction.IMAGE_PACKAGES if image and packages else packages,
+    )
     return LaunchPlan(
         job_uid=job.uid,
         attempt=job.attempt,
@@ -135,10 +161,12 @@ def _plan(
         buckets=buckets,
         image=ImageRoot(image.root, image.workdir, image.user) if image else None,
         path=runtime.path,
-        read_only=runtime.read_only,
+        read_only=(*runtime.read_only, *((packages,) if packages else ())),
+        reduction=packages,
         stall_after=stall_after(job, launching.stall_after),
         # Of a trial's replicas the primary reports (facts §7.4).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
+        watch_reduction=reduction_watch(job.spec, replica.id),
         intercept=runtime.intercept,
         project=job.name.project_id,
         region=job.spec.region,

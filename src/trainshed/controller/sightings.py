@@ -13,19 +13,27 @@ from trainshed.core.lifecycle.events import (
     Preempted,
     ReplicaExited,
     ReplicaLost,
+    ReplicaNoted,
     ReplicaPlaced,
     ReplicaStarted,
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.engines.port import Engine, EngineUnavailable, SlotExited, SlotLost, SlotStarted
+from trainshed.engines.port import (
+    Engine,
+    EngineUnavailable,
+    NoteWritten,
+    SlotExited,
+    SlotLost,
+    SlotStarted,
+)
 from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
 
 _PAUSE = 1.0
 """Seconds before an engine that could not answer is asked again."""
 
 
-def event_of(seen: SlotStarted | SlotExited | SlotLost) -> Event:
+def event_of(seen: SlotStarted | SlotExited | SlotLost | NoteWritten) -> Event:
     """The event of the job that a sighting is."""
     match seen:
         case SlotStarted(_, attempt, replica, incarnation, at):
@@ -34,6 +42,17 @@ def event_of(seen: SlotStarted | SlotExited | SlotLost) -> Event:
             return ReplicaExited(attempt, replica, incarnation, exit_record)
         case SlotLost(_, attempt, replica, incarnation, cause, by_service):
             return ReplicaLost(attempt, replica, incarnation, cause, by_service)
+        case NoteWritten():
+            return ReplicaNoted(
+                seen.attempt,
+                seen.replica,
+                seen.incarnation,
+                number=seen.number,
+                at=seen.at,
+                name=seen.name,
+                severity=seen.severity,
+                text=seen.text,
+            )
         case _:
             assert_never(seen)
 

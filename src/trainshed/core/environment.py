@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from trainshed.core import secrets
-from trainshed.core.cluster import Endpoints, cluster_spec, rank, tf_config
-from trainshed.core.names import Api, JobName, ReplicaId, project_number
+from trainshed.core import reduction, secrets
+from trainshed.core.cluster import Endpoints, cluster_spec, is_reducer, rank, tf_config
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
+from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.request import snake_case
 
@@ -20,13 +21,18 @@ METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 """The variable that names a trial's metrics file (facts §3.4). An engine that cannot show one replica alone the file
 named here puts the path of another one in its place."""
 
+REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
+"""The variable that names the file in which workers and reducers report (SPEC §7); engines treat it likewise."""
+REDUCTION_REPORT = "/var/hypertune/reduction.json"
+"""What it says. That directory is there for every program, and its own to write to, whoever it runs as."""
+
 _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A job and where its replicas are. `project_id` is the job's project as its owner names it.
+    """An attempt of a job and where its replicas are.
 
     `master_port`: a port of the primary that no other replica sharing its network binds; not the
     cluster port, which the program's own servers use.
@@ -36,6 +42,8 @@ class Gang:
     spec: JobSpec
     endpoints: Endpoints
     master_port: int
+    uid: JobUid = JobUid(0)
+    attempt: int = 1
 
 
 def environment(
@@ -44,12 +52,14 @@ def environment(
     *,
     cuda_devices: str = "",
     image: Mapping[str, str] | None = None,
+    packages: str = "",
 ) -> tuple[tuple[str, str], ...]:
     """The variables of a replica: its container image's, the service's, then the user's, whose word is last but for the
-    metrics file.
+    metrics file and the token of a job's reducers.
 
     `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none,
-    whether none was asked for or the host has none to give. `image`: what its container image sets.
+    whether none was asked for or the host has none to give. `image`: what its container image sets. `packages`: where a
+    program that has to do with reducers finds `trainshed_reduction`, as it sees it.
     """
     program = gang.spec.pool(replica.pool).program
     variables = {
@@ -64,7 +74,11 @@ def environment(
         "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
         "CLOUD_ML_JOB_SA": service_account(gang.name.project_id, gang.spec),
         **_cluster_variables(gang, replica),
+        **reduction.variables(gang.spec, gang.endpoints, replica, gang.attempt),
     }
+    reduces = reduction.takes_part(gang.spec, replica)
+    if reduces:
+        variables[REDUCTION_REPORT_FILE] = REDUCTION_REPORT
     trial = _trial_variables(gang.spec)
     variables.update(trial)
     if gang.spec.api is Api.VERTEX:
@@ -77,6 +91,11 @@ def environment(
     if trial:
         # What is reported elsewhere would be lost, and the trial with it.
         variables[METRIC_FILE] = trial[METRIC_FILE]
+    if reduces:
+        variables[reduction.TOKEN] = reduction.token(gang.uid)
+        variables.pop(reduction.TOKEN_FILE, None)
+    if reduces and packages:
+        variables["PYTHONPATH"] = reduction.search_path(packages, variables.get("PYTHONPATH", ""))
     return tuple(variables.items())
 
 
@@ -95,6 +114,8 @@ def arguments(
     of its container image, which the job's own take the place of.
     """
     program = spec.pool(replica.pool).program
+    if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
+        return reduction.PROGRAM
     # Whoever made the image is not to choose secrets of whoever runs it.
     entrypoint, command = _unmarked(entrypoint), _unmarked(command)
     if spec.api is Api.VERTEX:

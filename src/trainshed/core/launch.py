@@ -19,6 +19,16 @@ class ImageRoot:
 
 
 @dataclass(frozen=True, slots=True)
+class ReductionWatch:
+    """A replica that reduces, or is to use reducers (SPEC §7): what it reports is taken down. `reducers`: how many the job
+    has. `verdict_after`: ns without any report after which its processes are looked at, for whether its program can use
+    reducers at all; 0 = nobody looks."""
+
+    reducers: int
+    verdict_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """How to start one incarnation of one replica.
 
@@ -31,7 +41,9 @@ class LaunchPlan:
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
     directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
     progress after which the program is ended, 0 = it is not watched. `watch_metrics`: what the program reports to its
-    metrics file is taken down (SPEC §6). `image`: the program runs in this file system. `project`, `service_account`, `region`:
+    metrics file is taken down (SPEC §6); `watch_reduction`: likewise what it reports about its part in a job with
+    reducers. `reduction`: directory of the package that it does so by, "" = it has no part in any; in an image it is shown
+    at `core.reduction.IMAGE_PACKAGES`. `image`: the program runs in this file system. `project`, `service_account`, `region`:
     as whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out credentials. `intercept`: calls
     of Google's storage hosts by name end at that endpoint as well.
     """
@@ -59,3 +71,5 @@ class LaunchPlan:
     service_account: str = ""
     region: str = ""
     intercept: bool = False
+    watch_reduction: ReductionWatch | None = None
+    reduction: str = ""

@@ -9,6 +9,9 @@ from typing import Protocol
 CONTAINER = "container"
 """The family of a choice that is no environment of ours but a container image, run as it is."""
 
+REDUCERS = "reduction-server"
+"""The family of our own reducers, which stands for the reduction-server images."""
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:

@@ -20,6 +20,7 @@ PATTERN = r"\$\(secret:([^()]*)\)"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
+_TOKEN = ".job-token."
 # Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
@@ -35,6 +36,11 @@ class SecretRef:
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
+    def job_uid(self) -> int:
+        """Of which job this is the token (`token_mark`); 0: it is a secret of a project."""
+        return int(self.name.removeprefix(_TOKEN)) if self.name.startswith(_TOKEN) else 0
 
     @staticmethod
     def parse(text: str) -> "SecretRef":
@@ -139,6 +145,12 @@ def marked(reference: str, otherwise: str) -> str:
         return otherwise
 
 
+def token_mark(job_uid: int) -> str:
+    """The mark of what the replicas of a job know each other by, which the service makes up (SPEC §7). No job can name
+    it: a secret's name does not begin so."""
+    return f"{_BEGIN}{_TOKEN}{job_uid}{_END}"
+
+
 def unmarked(text: str) -> str:
     """The text, which is no value of a job's variable, without anything that could pass for a mark."""
     return text.translate(_NO_MARK) if _BEGIN in text or _END in text else text
@@ -148,7 +160,7 @@ def markers_in(text: str) -> tuple[SecretRef, ...]:
     """The secrets whose marks a text of a launch plan holds."""
     if _BEGIN not in text:
         return ()
-    return tuple(SecretRef.parse(found) for found in _MARK.findall(text))
+    return tuple(map(_meant, _MARK.findall(text)))
 
 
 def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
@@ -161,7 +173,7 @@ def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
     """The text with the values in place of their marks. Raises KeyError for a secret that is not among them."""
     if _BEGIN not in text:
         return text
-    return _MARK.sub(lambda match: values[SecretRef.parse(match[1])], text)
+    return _MARK.sub(lambda match: values[_meant(match[1])], text)
 
 
 def resolved(
@@ -177,3 +189,8 @@ def resolved(
         tuple((name, reveal(value, values)) for name, value in environ),
         masked,
     )
+
+
+def _meant(mark: str) -> SecretRef:
+    """The secret of what stands in a mark."""
+    return SecretRef(mark) if mark.startswith(_TOKEN) else SecretRef.parse(mark)

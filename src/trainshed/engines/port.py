@@ -161,6 +161,23 @@ class MetricsWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteWritten:
+    """Something that people should know of one incarnation; only of plans that say `watch_reduction`. `number` counts from
+    1; each note is told at least once before the incarnation's end is, the same ones again after a restart of the service.
+    `severity`: INFO, WARNING or ERROR; `at`: ns. `name`: what kind of note it is."""
+
+    job_uid: JobUid
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    number: int
+    at: int
+    name: str
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by itself, as
     soon as it is certain that it is dead (the fence), not before."""
@@ -179,7 +196,9 @@ class Fault(enum.StrEnum):
     SEGV = "segv"
 
 
-EngineEvent = SlotStarted | SlotExited | SlotLost | LinesWritten | MetricsWritten | NodeChanged
+EngineEvent = (
+    SlotStarted | SlotExited | SlotLost | LinesWritten | MetricsWritten | NoteWritten | NodeChanged
+)
 
 
 class SecretDoor(Protocol):
@@ -247,6 +266,14 @@ class Engine(Protocol):
         """Do a fault to one incarnation; what comes of it is seen through `watch`. Nothing if it is over."""
         ...
 
+    async def drop_reducers(
+        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
+    ) -> None:
+        """Tell every replica of the attempt that has a part in a Reduction Server, whether it runs or is still to start,
+        which `reducers` will not come back: the file that `core.reduction.LOST_FILE` names holds their HOST:PORT, one a
+        line, all that were ever lost in the attempt. Nothing if it has no slots."""
+        ...
+
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         """Every (job_uid, attempt) that holds slots now, in no order; for reconciliation after a crash."""
         ...
@@ -256,5 +283,5 @@ class Engine(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:
-        """Events in the order seen, per replica: started, lines and metrics…, exited|lost. One reader."""
+        """Events in the order seen, per replica: started, lines, metrics and notes…, exited|lost. One reader."""
         ...

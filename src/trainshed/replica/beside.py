@@ -1,5 +1,5 @@
 """What a shim does beside the program that it keeps: its endpoint, the calls made in its place, the memory limit, what it
-measures and what it uses, the stall watchdog. Runs on Python 3.6.
+measures and what it uses, its part in a reduction, the stall watchdog. Runs on Python 3.6.
 """
 
 from trainshed.replica import (
@@ -10,6 +10,7 @@ from trainshed.replica import (
     metrics,
     peers,
     protocol,
+    reduction,
     relay,
     socket_calls,
     stall,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 class Beside:
     """One incarnation's. `over`: whether the main process is known to have ended; `say`: writes a line of ours to its log;
-    `tell`: sends a message to whoever listens; `mask`: what must not be written down. Raises OSError: the endpoint's port
+    `tell`: sends a message to whoever listens; `keep`: writes a note to the slot's journal; `mask`: what must not be written down. Raises OSError: the endpoint's port
     is somebody else's."""
 
     def __init__(
@@ -36,6 +37,7 @@ class Beside:
         over: "Callable[[], bool]",
         say: "Callable[[str], None]",
         tell: "Callable[[protocol.Message], None]",
+        keep: "Callable[[protocol.Message], None]",
         mask: "masking.Mask | None",
     ) -> None:
         self._plan = plan
@@ -73,6 +75,11 @@ class Beside:
                 tell=lambda: tell({"e": "metrics"}),
                 mask=mask,
             )
+        self._reduction: "reduction.Reduction | None" = None
+        if plan.reducers:
+            self._reduction = reduction.Reduction(
+                plan, guardian, events, over=over, say=say, keep=keep, tell=tell, mask=mask
+            )
         self._usage: "usage.Usage | None" = None
         if plan.usage_every > 0:
             self._usage = usage.Usage(
@@ -96,6 +103,8 @@ class Beside:
             self._usage.begin(at)
         if self._metrics is not None:
             self._metrics.begin(at)
+        if self._reduction is not None:
+            self._reduction.begin(at)
         if self._plan.stall_after > 0:
             stall.Watchdog(
                 self._plan.stall_after,
@@ -121,9 +130,11 @@ class Beside:
         self._loop.add(calls.fileno(), asked)
 
     def tell_again(self) -> None:
-        """Somebody has connected, and does not know whether there are metrics."""
+        """Somebody has connected, and does not know whether there are metrics, nor any notes."""
         if self._metrics is not None:
             self._metrics.tell_again()
+        if self._reduction is not None:
+            self._reduction.tell_again()
 
     def program_ends(self) -> None:
         """Its processes are about to be reaped: see for the last time what they use, and leave none of ours among them."""
@@ -147,3 +158,5 @@ class Beside:
         """Write down what it measured last. May have something to say in the log."""
         if self._metrics is not None:
             self._metrics.seal()
+        if self._reduction is not None:
+            self._reduction.seal()

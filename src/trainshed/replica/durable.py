@@ -1,6 +1,11 @@
-"""Writes that survive a power cut. Runs on Python 3.6."""
+"""Writes that survive a power cut, and reading what may have been cut. Runs on Python 3.6."""
 
+import json
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def sync_directory(path: str) -> None:
@@ -10,6 +15,16 @@ def sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_document(path: str) -> "dict[str, Any] | None":
+    """A JSON object in a file; None if it is not there or was never completely written."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType] - JSON
 
 
 def write(path: str, text: str, sync: bool = True) -> None:

@@ -42,6 +42,10 @@ class Claim:
         """Make durable that this incarnation starts; before this nothing of the program may run."""
         os.fsync(self.lock)
 
+    def note(self, note: "protocol.Message") -> None:
+        """Write down what is to be told of this incarnation; it outlives this process. Raises OSError."""
+        journal.append(self.lock, {"noted": self._incarnation, "note": note})
+
     def finish(self, record: "protocol.Message") -> None:
         """Make the attempt record durable."""
         journal.append(self.lock, {"over": self._incarnation, "record": record})

@@ -5,6 +5,7 @@ anything that is written into one. An entry is one of
 
     {"starting": N, "shim": PID, "shim_since": START}  incarnation N is over if nobody holds the lock
     {"guardian": PID, "since": START, "groups": [..]}  what a successor has to clear away
+    {"noted": N, "note": {..}}                         a note of N (`reduction`)
     {"over": N, "record": {..}}                        the attempt record of N
 """
 
@@ -79,7 +80,7 @@ def append(lock: int, entry: "dict[str, Any]") -> None:
 class Entries:
     """What a slot's journal says at one moment."""
 
-    __slots__ = ("_records", "latest", "left", "shim")
+    __slots__ = ("_notes", "_records", "latest", "left", "shim")
 
     def __init__(self, slot: str) -> None:
         """A slot without a journal has never been used."""
@@ -90,18 +91,25 @@ class Entries:
         self.shim = (0, 0)
         """Process id and start of the shim of the latest incarnation; start 0: an earlier version did not write it."""
         self._records: "dict[int, protocol.Message]" = {}
+        self._notes: "dict[int, list[protocol.Message]]" = {}
         for entry in _read(os.path.join(slot, protocol.JOURNAL)):
             if "starting" in entry:
                 self.latest = max(self.latest, entry["starting"])
                 self.shim = (entry.get("shim", 0), entry.get("shim_since", 0))
             elif "over" in entry:
                 self._records[entry["over"]] = entry["record"]
+            elif "noted" in entry:
+                self._notes.setdefault(entry["noted"], []).append(entry["note"])
             else:
                 self.left = entry
 
     def record(self, incarnation: int) -> "protocol.Message | None":
         """The attempt record of an incarnation; None while there is none."""
         return self._records.get(incarnation)
+
+    def notes(self, incarnation: int) -> "list[protocol.Message]":
+        """The notes of an incarnation, in their order."""
+        return self._notes.get(incarnation, [])
 
 
 def _read(path: str) -> "list[dict[str, Any]]":

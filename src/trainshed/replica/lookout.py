@@ -125,6 +125,19 @@ class Lookout:
             os.close(handle)
         return data if self._mask is None else self._mask.apply(data)
 
+    def discard(self) -> None:
+        """Remove the file, if it is there and can be."""
+        try:
+            directory = self._open_directory()
+        except OSError:
+            return
+        try:
+            os.unlink(self._name, dir_fd=directory)
+        except OSError:
+            pass
+        finally:
+            os.close(directory)
+
     def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         room = os.open(self._room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

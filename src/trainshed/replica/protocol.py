@@ -10,12 +10,13 @@ A slot is the directory of one replica of one attempt:
     stopped-N           incarnation N must not start any more
     files/              what the program may touch: work, home, tmp, ...
     ../hosts            shown to all programs of the gang as /etc/hosts; changed in place
+    ../lost-reducers    HOST:PORT of the reducers that workers are to do without; grows in place
     ../stopped          the attempt was stopped: nothing of it starts any more
 
 Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
-that lives long enough: `started` (at), any number of `lines` (n, in all) and, of a trial, `metrics` (there are new
-ones), then `exited` (the record) or `lost` (cause, by_service); or, as the only message, `refused` (cause,
-`REFUSED_*`). Beside these `pong` (n).
+that lives long enough: `started` (at), any number of `lines` (n, in all), of a trial `metrics` (there are new ones), and
+`note` (n, from 1 on; at, name, severity, text), then `exited` (the record) or `lost` (cause, by_service); or, as the only
+message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n).
 
 Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the replica is not
 over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `shell` (tty, rows, cols, term, command,
@@ -35,6 +36,7 @@ else:
 JOURNAL = "journal"
 SOCKET = "sock"
 HOSTS = "hosts"
+LOST_REDUCERS = "lost-reducers"
 FILES = "files"
 STOPPED = "stopped"
 
@@ -86,6 +88,8 @@ class LaunchDocument:
     `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the replica uses, 0 = nobody looks. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
     done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports (`metrics` module).
+    `reducers`: how many the job has if the replica reduces or is to use them, and is watched for it (`reduction` module),
+    0 = it is not; `verdict_after`: seconds without a report after which its processes are looked at, 0 = nobody looks.
     """
 
     FIELDS = (
@@ -128,6 +132,8 @@ class LaunchDocument:
         "stall_after",
         "memory_polling",
         "watch_metrics",
+        "reducers",
+        "verdict_after",
     )
     __slots__ = FIELDS
 
@@ -173,6 +179,8 @@ class LaunchDocument:
         stall_after: float = 0.0,
         memory_polling: bool = False,
         watch_metrics: bool = False,
+        reducers: int = 0,
+        verdict_after: float = 0.0,
     ) -> None:
         self.incarnation = incarnation
         self.argv = argv
@@ -213,6 +221,8 @@ class LaunchDocument:
         self.stall_after = stall_after
         self.memory_polling = memory_polling
         self.watch_metrics = watch_metrics
+        self.reducers = reducers
+        self.verdict_after = verdict_after
 
     def to_message(self) -> "Message":
         """What `LaunchDocument(**message)` makes the same document of, also after a way through JSON."""
@@ -275,16 +285,6 @@ class Lines:
         parts = (self._rest + data).split(b"\n")
         self._rest = parts.pop()
         return [json.loads(part.decode("utf-8")) for part in parts if part]
-
-
-def read_document(path: str) -> "Message | None":
-    """A JSON document of a slot; None if it is not there or was never completely written."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except (FileNotFoundError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType] - JSON
 
 
 def process_start(pid: int) -> int:

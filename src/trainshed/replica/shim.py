@@ -97,6 +97,7 @@ class Shim:
             over=lambda: self._status >= 0,
             say=script.say,
             tell=self._clients.send,
+            keep=self._claim.note,
             mask=mask,
         )
         self._claim.sync()

@@ -1,8 +1,9 @@
-"""Thins out what a replica's use was written down in (`usage`): the newest looks, and of the others as many as are of use.
-Runs on Python 3.6.
+"""Keeps what was written down of a replica at a bearable length (`usage`, `reduction`): the newest looks, and of the others
+as many as are of use. Runs on Python 3.6.
 """
 
 import json
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,8 +13,57 @@ if TYPE_CHECKING:
 else:
     Entry = dict
 
+MOST_LINES = 2000
+
 _NEWEST = 500
 _SPREAD = 1000
+
+
+class Sheet:
+    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides nothing."""
+
+    __slots__ = ("_file", "_lines", "_path")
+
+    def __init__(self, path: str) -> None:
+        """Touches nothing."""
+        self._path = path
+        self._file = -1
+        self._lines = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._file >= 0
+
+    def open(self) -> None:
+        """Go on with what earlier incarnations wrote down, after a torn end as well. Raises OSError."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(self._path, flags, 0o600)
+        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        self._lines = data.count(b"\n")
+        if data and not data.endswith(b"\n"):
+            os.write(self._file, b"\n")
+
+    def append(self, entry: "Entry") -> None:
+        """Raises OSError."""
+        os.write(self._file, json.dumps(entry).encode("utf-8") + b"\n")
+        self._lines += 1
+        if self._lines > MOST_LINES:
+            self._thin()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _thin(self) -> None:
+        with open(self._path, encoding="utf-8") as file:
+            entries = read_lines(file.read())
+        fresh = self._path + ".new"
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in thinned(entries))
+        os.rename(fresh, self._path)
+        self.close()
+        self.open()
 
 
 def read_lines(text: str) -> "list[Entry]":

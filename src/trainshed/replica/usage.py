@@ -18,7 +18,6 @@ What only grows, grows over thinning as well: of more than 2,000 lines the newes
 1,000, evenly spread over time.
 """
 
-import json
 import os
 import time
 
@@ -34,7 +33,6 @@ else:
     Entry = dict
 
 FILE = "usage.jsonl"
-MOST_LINES = 2000
 
 _FIRST = (1.0, 1.0, 3.0, 5.0)
 """Seconds between the first looks, so that there is something to be seen of short programs."""
@@ -50,16 +48,14 @@ class Usage:
         "_directories",
         "_events",
         "_every",
-        "_file",
         "_first",
         "_gpus",
         "_guardian",
         "_incarnation",
         "_limit",
-        "_lines",
-        "_path",
         "_peak",
         "_seen",
+        "_sheet",
         "_watch",
         "_watched",
     )
@@ -78,7 +74,7 @@ class Usage:
         watch: "Callable[[Sequence[str]], nvml.Watch]" = nvml.Watch,
     ) -> None:
         """Touches nothing. `logs`: the directory of the replica's log."""
-        self._path = os.path.join(logs, FILE)
+        self._sheet = thinning.Sheet(os.path.join(logs, FILE))
         self._incarnation = incarnation
         self._every = every
         self._limit = limit
@@ -89,8 +85,6 @@ class Usage:
         self._watched = watch
         self._watch: "nvml.Watch | None" = None
         self._first = [min(every, pause) for pause in _FIRST]
-        self._file = -1
-        self._lines = 0
         self._cpu = 0.0
         self._peak = 0
         self._seen: "Entry" = {}
@@ -98,8 +92,8 @@ class Usage:
     def begin(self, started: int) -> None:
         """The program runs since then (ns): look at it from now on."""
         try:
-            self._file = self._reopen()
-            self._append(
+            self._sheet.open()
+            self._sheet.append(
                 {
                     "started": started,
                     "incarnation": self._incarnation,
@@ -120,7 +114,7 @@ class Usage:
 
     def stop(self) -> None:
         """The program is over, its control groups are still there: look for the last time, and leave no process."""
-        if self._file >= 0:
+        if self._sheet.is_open:
             self._see()
         self._end_watch()
 
@@ -128,7 +122,7 @@ class Usage:
         """The guardian was waited for, and with it all that it had waited for: these are the resources that they
         `used` (`os.wait4`)."""
         last = self._seen
-        if self._file < 0 or not last:
+        if not self._sheet.is_open or not last:
             return
         scale = 1024 if os.path.isdir("/proc/self") else 1
         last["peak"] = max(self._peak, used.ru_maxrss * scale)
@@ -136,7 +130,7 @@ class Usage:
         last["cpu"] = last["cpu"] or round(used.ru_utime + used.ru_stime, 3)
         last["last"] = True
         try:
-            self._append(last)
+            self._sheet.append(last)
         except OSError:
             pass  # Nobody misses it as much as the record that comes next.
         self._give_up()
@@ -146,14 +140,12 @@ class Usage:
         self._events.after(max(pause, taken * _SHARE), self._look)
 
     def _look(self) -> None:
-        if self._file < 0:
+        if not self._sheet.is_open:
             return
         begin = time.process_time()
         self._see()
         try:
-            self._append(self._seen)
-            if self._lines > MOST_LINES:
-                self._thin()
+            self._sheet.append(self._seen)
         except OSError:
             self._give_up()
             return
@@ -181,37 +173,9 @@ class Usage:
             "gpus": [[gpu.busy, gpu.used, gpu.total, gpu.peak] for gpu in gpus],
         }
 
-    def _reopen(self) -> int:
-        """Go on with what earlier incarnations wrote down, after a torn end as well."""
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        data = os.pread(handle, os.fstat(handle).st_size, 0)
-        self._lines = data.count(b"\n")
-        if data and not data.endswith(b"\n"):
-            os.write(handle, b"\n")
-        return handle
-
-    def _append(self, entry: "Entry") -> None:
-        # Not synced: what a power cut takes of it decides nothing.
-        os.write(self._file, json.dumps(entry).encode("utf-8") + b"\n")
-        self._lines += 1
-
-    def _thin(self) -> None:
-        with open(self._path, encoding="utf-8") as file:
-            entries = thinning.read_lines(file.read())
-        kept = thinning.thinned(entries)
-        fresh = self._path + ".new"
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(entry) + "\n" for entry in kept)
-        os.rename(fresh, self._path)
-        os.close(self._file)
-        self._file = -1
-        self._file = self._reopen()
-
     def _give_up(self) -> None:
         self._end_watch()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._sheet.close()
 
     def _end_watch(self) -> None:
         if self._watch is not None:

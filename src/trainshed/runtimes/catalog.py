@@ -13,7 +13,7 @@ from trainshed.core.catalog.images import (
     nearest_prebuilt,
     parse_prebuilt,
 )
-from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.choosing import Candidate, KnownPythons, nearest, newest
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import MappedImage, mapped
@@ -89,16 +89,12 @@ class LocalCatalog:
         return _choice(sheet, found) if found else RuntimeRefusal(_no_interpreter(sheet, version))
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """SPEC §4: what the operator maps it to; a prebuilt image of a framework that is served, exact or at the nearest
+        """SPEC §4: what the operator maps it to; our own reducers for a reduction-server image (SPEC §7); a prebuilt image of a framework that is served, exact or at the nearest
         version; any other image as a container, where containers can be run."""
-        if is_reduction_server(image_uri):
-            return RuntimeRefusal(
-                f"{image_uri} is a Reduction Server image, and reducers are not served by this version "
-                "of the service. Leave worker pool 2 out, or empty ({}) if pool 3 has an evaluator: the workers then reduce "
-                "among themselves."
-            )
         if entry := mapped(self._image_map, image_uri):
             return self._mapped(entry, image_uri)
+        if is_reduction_server(image_uri):
+            return self.named(REDUCERS)
         image = parse_prebuilt(image_uri)
         if image is None:
             return self._container(image_uri)

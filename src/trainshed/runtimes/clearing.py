@@ -15,9 +15,14 @@ from trainshed.runtimes.prefix import base_of
 from trainshed.runtimes.shelf import Kept, Shelf
 from trainshed.runtimes.sizes import size_of
 
-ENVIRONMENTS, LAYERS, IMAGES = "environments", "layers", "images"
+ENVIRONMENTS, LAYERS, IMAGES, REDUCTION = "environments", "layers", "images", "reduction"
 """Shelves of the cache."""
-_KINDS = {ENVIRONMENTS: "environment", LAYERS: "layer", IMAGES: "image"}
+_KINDS = {
+    ENVIRONMENTS: "environment",
+    LAYERS: "layer",
+    IMAGES: "image",
+    REDUCTION: "reduction package",
+}
 _PACKAGES = "packages"
 _SOON = 60 * 10**9
 """ns: what was asked for so lately may be about to be started, whatever the operator says."""
@@ -59,9 +64,10 @@ class Clearing:
             if self._is_old(kept):
                 why = "a layer that stays lies on it" if kept.path in bases else ""
                 yield self._piece(ENVIRONMENTS, kept, why)
-        for kept in Shelf(self._cache / IMAGES).content():
-            if self._is_old(kept):
-                yield self._piece(IMAGES, kept)
+        for name in (IMAGES, REDUCTION):
+            for kept in Shelf(self._cache / name).content():
+                if self._is_old(kept):
+                    yield self._piece(name, kept)
         yield from self._packages()
         for name, size, since in self._downloads.content():
             if since < self._idle_before:

@@ -84,3 +84,12 @@ class Runtimes(Protocol):
         """Build what is missing, once, however many callers wait; each of them is told the `progress` from the moment on
         at which it began to wait. Raises PackageFailed, BuildFailed."""
         ...
+
+    def reduction(self) -> str | None:
+        """Directory in which programs find the package `trainshed_reduction` (SPEC §7), None if it has to be prepared.
+        Never blocks for long."""
+        ...
+
+    async def prepare_reduction(self, progress: Progress | None = None) -> str:
+        """Put that directory together, once for all jobs. Raises BuildFailed."""
+        ...

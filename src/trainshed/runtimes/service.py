@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes.catalog import LocalCatalog
+from trainshed.runtimes.clearing import REDUCTION
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.flights import Flights
@@ -22,6 +23,7 @@ from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.packages import Package, Packages
 from trainshed.runtimes.port import BuildFailed, PackageSource, PreparedRuntime, Progress
 from trainshed.runtimes.prefix import Prefix
+from trainshed.runtimes.reduction import Reduction
 from trainshed.runtimes.sheet import Release, Sheet, parse_minor
 
 _BUILDERS = 4
@@ -73,6 +75,7 @@ class LocalRuntimes:
             levels=(settings.isolation,) if settings.isolation else (),
         )
         self._packages = Packages(cache / "packages", source)
+        self._reduction = Reduction(cache / REDUCTION)
         self._images = images
         self._contained = Contained(images, source)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
@@ -141,6 +144,18 @@ class LocalRuntimes:
         layer = await self._layer(base, interpreter, packages, progress)
         return self._prepared(base, layer, interpreter)
 
+    def reduction(self) -> str | None:
+        """See the port."""
+        found = self._reduction.find()
+        if found is None:
+            return None
+        self._reduction.used()
+        return str(found)
+
+    async def prepare_reduction(self, progress: Progress | None = None) -> str:
+        """See the port."""
+        return str(await asyncio.to_thread(self._reduction.build, progress or _unheard))
+
     async def _base(
         self, sheet: Sheet, release: Release, interpreter: Interpreter, progress: Progress | None
     ) -> Prefix:
@@ -190,6 +205,10 @@ class LocalRuntimes:
             read_only=(*(str(each.root) for each in (layer, base) if each), *interpreter.places),
             intercept=reads_past_settings(*filter(None, (layer, base))),
         )
+
+
+def _unheard(line: str) -> None:
+    """Nobody waits for it."""
 
 
 def _looked_at(done: asyncio.Future[Prefix]) -> None:

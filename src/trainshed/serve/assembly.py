@@ -105,6 +105,7 @@ def _open_in_order(
         store=store,
         token=token,
         tokens=tokens,
+        jobs=jobs,
         sealer=sealer,
     )
 

@@ -200,7 +200,7 @@ def _table(offers: "list[Offer]") -> Iterator[str]:
 
 def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
     """What else lies in the cache, in a line each."""
-    from trainshed.runtimes.clearing import ENVIRONMENTS, IMAGES, LAYERS
+    from trainshed.runtimes.clearing import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
     from trainshed.runtimes.shelf import Shelf
     from trainshed.runtimes.sizes import size_of
 
@@ -208,11 +208,13 @@ def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
     kept = [k for k in Shelf(cache / ENVIRONMENTS).content() if k.path not in known and k.whole]
     layers = [k for k in Shelf(cache / LAYERS).content() if k.whole]
     images = [k for k in Shelf(cache / IMAGES).content() if k.whole]
+    reduction = [k for k in Shelf(cache / REDUCTION).content() if k.whole]
     yield ""
     for title, found in (
         ("environments of before, which no new job gets", kept),
         ("layers with packages of jobs", layers),
         ("container images", images),
+        ("packages for jobs with reducers", reduction),
     ):
         if found:
             yield f"{len(found)} {title}: {_size(size_of(*(each.path for each in found)))}"

@@ -15,17 +15,29 @@ _SAME_USE = 60 * 10**9
 
 
 class Vault:
-    """`now`: ns since the epoch."""
+    """`now`: ns since the epoch. `job_token`: by a job's uid, what its replicas know each other by."""
 
-    def __init__(self, secrets: Secrets, sealer: Sealer, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        secrets: Secrets,
+        sealer: Sealer,
+        now: Callable[[], int],
+        job_token: Callable[[int], str],
+    ) -> None:
         self._secrets = secrets
         self._sealer = sealer
         self._now = now
+        self._job_token = job_token
         self._noted: dict[SecretId, int] = {}
         self._noting: set[asyncio.Task[None]] = set()
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         """As the protocol says: a point lookup in the store and a few microseconds of decryption for each."""
+        tokens = {ref: self._job_token(ref.job_uid) for ref in refs if ref.job_uid}
+        stored = [ref for ref in refs if ref not in tokens]
+        return tokens | await self._stored(project_id, stored) if stored else tokens
+
+    async def _stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
         try:
             found = await self._secrets.find(project_id, refs)
         except Unavailable as failure:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from trainshed.access.job_tokens import JobTokens
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.services import ApiSettings, Services
@@ -69,6 +70,7 @@ class Parts:
     store: Store
     token: str
     tokens: TokenAuthority
+    jobs: JobTokens
     sealer: Sealer
 
 
@@ -175,7 +177,7 @@ def _engine(parts: Parts) -> LocalEngine:
         ),
         now=clock.now,
         nodes=settings.nodes,
-        secrets=Vault(parts.store.secrets, parts.sealer, clock.now),
+        secrets=Vault(parts.store.secrets, parts.sealer, clock.now, parts.jobs.reduction_token),
         lease=settings.lease,
         level=settings.isolation,
         visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),

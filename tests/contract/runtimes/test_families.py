@@ -3,12 +3,14 @@
 import asyncio
 import os
 import re
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.contract.runtimes.conftest import Objects, Workshop, copy_template, sdist
+from trainshed.core import reduction
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import read_images
@@ -100,6 +102,31 @@ def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: 
     assert copy_template(prepared, tmp_path).run("python3", str(sheet.smoke)).returncode == 0
     assert {"pip", "google-cloud-storage", "cloudml-hypertune"} <= set(_content(prepared))
     assert not prepared.intercept
+
+
+def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
+    """SPEC §7: Python 3.8 and newer, and NumPy of its day; the package lies on the path, read-only, whatever the Python."""
+    (sheet,) = (each for each in FAMILIES if each.family == "reduction-server")
+    found = Interpreters(_CACHE / "interpreters.json").found()
+    oldest = format_minor(min(each for each in found if sheet.releases[0].runs_on(each)))
+    runtimes = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    try:
+        prepared = asyncio.run(runtimes.prepare(RuntimeChoice("reduction-server", "", oldest), ()))
+        packages = asyncio.run(runtimes.prepare_reduction())
+        assert runtimes.reduction() == packages
+    finally:
+        runtimes.close()
+    told = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
+    with subprocess.Popen(
+        [f"{prepared.template}/bin/python3", *reduction.PROGRAM[1:]],
+        env=told,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as reducer:
+        assert reducer.stdout is not None
+        assert reducer.stdout.readline().startswith("listening on 127.0.0.1:")
+        reducer.terminate()
+        assert reducer.wait(30) == 0
 
 
 def test_an_operators_settings_reach_the_choice(tmp_path: Path) -> None:

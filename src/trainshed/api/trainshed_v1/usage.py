@@ -8,6 +8,8 @@ incarnations of the attempt, the rest is of the newest. A GPU: `{uuid, type, bus
 totalMemoryBytes, peakMemoryBytes}`, `busy` from 0 to 1, null where it does not tell. `points`: the newest ones, oldest
 first, `{at, cpus, memoryBytes, gpus}` with `gpus` the `busy` of each.
 
+In a job with reducers workers and reducers have `reduction` as well (`reduction` module).
+
 `hints`: sentences about what was asked for and hardly used, such as a machine that was four times too large.
 """
 
@@ -16,6 +18,7 @@ from typing import Any, Final
 from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.finding import find_job
+from trainshed.api.trainshed_v1.reduction import reduction_views
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
@@ -40,6 +43,7 @@ async def usage(call: JsonCall) -> dict[str, Any]:
     if points > _MOST_POINTS:
         raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
     found = {each.replica: each for each in await call.services.logs.usage(job.uid, attempt)}
+    reductions = await reduction_views(call.services, job, attempt)
     states = {each.id: each.state.value for each in job.replicas} if attempt == job.attempt else {}
     return {
         "name": str(job.name),
@@ -48,6 +52,7 @@ async def usage(call: JsonCall) -> dict[str, Any]:
         "replicas": [
             _replica(job, pool, replica, states.get(replica, ""))
             | _used(pool, found.get(replica), points)
+            | reductions.get(replica, {})
             for pool in job.spec.pools
             for replica in pool.replicas()
         ],

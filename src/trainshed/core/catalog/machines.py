@@ -28,7 +28,7 @@ class MachineType:
     request must name the machine's accelerators too. `apis`: where a request may name the type;
     empty for a type that only a scale tier uses. `is_legacy`: a type of the older `ml` category, whose
     accelerators, if any, come with the name (`accelerator_type`, `accelerator_count`).
-    `egress_gbps`: largest outgoing bandwidth, None where unknown.
+    `egress_gbps`: largest outgoing bandwidth, None where unknown; of N1 without accelerators (`egress_with`).
     """
 
     name: str
@@ -91,6 +91,22 @@ def machine_types() -> dict[str, MachineType]:
             accelerator_count=count,
         )
     return found
+
+
+def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> float | None:
+    """Largest outgoing bandwidth of `machine` with its accelerators, Gbit/s; None where the facts do not say.
+
+    Machines that come with accelerators have one figure. On N1 it depends on how many T4 or V100 GPUs go with how many
+    vCPUs, and is known for few combinations; with other GPUs it is that of the machine.
+    """
+    data = table("machines")
+    family = machine.name.partition("-")[0]
+    if accelerator not in data["egressVariesWith"].get(family, ()):
+        return machine.egress_gbps
+    for *combination, egress in data["egressWithAccelerators"]:
+        if combination == [family, accelerator, count, machine.vcpus]:
+            return egress
+    return None
 
 
 def named_in(api: Api) -> tuple[MachineType, ...]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+from trainshed.core import reduction
 from trainshed.core.lifecycle.events import (
+    DropReducers,
     InjectFault,
     Instruction,
     PrepareRuntime,
@@ -33,6 +35,8 @@ def _while_running(job: Job) -> Iterator[Instruction]:
     for replica in job.replicas:
         if replica.state is ReplicaState.STOPPING:
             yield StopReplica(job.attempt, replica.id, replica.incarnation)
+    if lost := _lost_reducers(job):
+        yield DropReducers(job.attempt, lost)
     if waiting := _waiting(job):
         yield StartReplicas(job.attempt, waiting)
     for drill in job.drills:
@@ -40,6 +44,12 @@ def _while_running(job: Job) -> Iterator[Instruction]:
             yield InjectFault(
                 drill.number, drill.kind, drill.attempt, drill.replica, drill.incarnation
             )
+
+
+def _lost_reducers(job: Job) -> tuple[ReplicaId, ...]:
+    """Those that the job goes on without, however they ended."""
+    reducers = reduction.reducers(job.spec)
+    return tuple(r.id for r in job.replicas if r.id in reducers and r.state.is_over)
 
 
 def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:

@@ -181,6 +181,7 @@ def _restart(turn: Turn, replica: Replica, verdict: Verdict) -> None:
         exit=None,
         restarts=counted(replica.restarts, verdict.rule.name),
         recent=recent,
+        notes=0,
     )
 
 

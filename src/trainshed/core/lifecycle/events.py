@@ -109,6 +109,21 @@ class ReplicaLost:
     by_service: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaNoted:
+    """A replica's program, or its shim, has something to say to people (SPEC §7). `number` counts the incarnation's notes
+    from 1; `name`: what kind of note it is; `severity`: INFO, WARNING or ERROR."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    number: int
+    at: int
+    name: str
+    severity: str
+    text: str
+
+
 class CancelCause(enum.StrEnum):
     """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is to end."""
 
@@ -189,6 +204,7 @@ Event = (
     | ReplicaStarted
     | ReplicaExited
     | ReplicaLost
+    | ReplicaNoted
     | CancelRequested
 )
 
@@ -239,6 +255,14 @@ class InjectFault:
 
 
 @dataclass(frozen=True, slots=True)
+class DropReducers:
+    """Tell the workers of the attempt, those that start later included, which reducers will not come back (SPEC §2.1)."""
+
+    attempt: int
+    reducers: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseSlots:
     """Give the slots of all attempts up to this one back; nothing of them lives."""
 
@@ -246,7 +270,13 @@ class ReleaseSlots:
 
 
 Instruction = (
-    PrepareRuntime | StartReplicas | StopReplica | StopReplicas | InjectFault | ReleaseSlots
+    PrepareRuntime
+    | StartReplicas
+    | StopReplica
+    | StopReplicas
+    | InjectFault
+    | DropReducers
+    | ReleaseSlots
 )
 
 

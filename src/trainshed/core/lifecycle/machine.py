@@ -29,6 +29,7 @@ from trainshed.core.lifecycle.events import (
     PreparationFailed,
     ReplicaExited,
     ReplicaLost,
+    ReplicaNoted,
     ReplicaPlaced,
     ReplicaStarted,
     RuntimePrepared,
@@ -80,7 +81,7 @@ def _take(turn: Turn, event: Event) -> None:
             _preempted(turn, event)
         case NodeLeft():
             _node_left(turn, event)
-        case ReplicaPlaced() | ReplicaStarted() | ReplicaExited() | ReplicaLost():
+        case ReplicaPlaced() | ReplicaStarted() | ReplicaNoted() | ReplicaExited() | ReplicaLost():
             _take_of_replica(turn, event)
         case CancelRequested():
             _cancel_requested(turn, event)
@@ -93,7 +94,7 @@ def _take(turn: Turn, event: Event) -> None:
 
 
 def _take_of_replica(
-    turn: Turn, event: ReplicaPlaced | ReplicaStarted | ReplicaExited | ReplicaLost
+    turn: Turn, event: ReplicaPlaced | ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost
 ) -> None:
     replica = _current(turn.job, event)
     if replica is None:
@@ -106,6 +107,11 @@ def _take_of_replica(
             if up is not None:
                 turn.tell(story.started(turn.job, up))
                 all_up(turn)
+        case ReplicaNoted():
+            # Numbers ascend; what was told before is told once more to a service that comes back.
+            if event.number > replica.notes:
+                turn.change_replica(replica.id, notes=event.number)
+                turn.tell(story.noted(turn.job, replica, event))
         case ReplicaExited():
             _replica_exited(turn, replica, event)
         case ReplicaLost():
@@ -246,7 +252,7 @@ def _cancel_requested(turn: Turn, event: CancelRequested) -> None:
 
 
 def _current(
-    job: Job, event: ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaPlaced
+    job: Job, event: ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost | ReplicaPlaced
 ) -> Replica | None:
     """The replica an event is about, unless the event is of another attempt or incarnation."""
     if event.attempt != job.attempt:

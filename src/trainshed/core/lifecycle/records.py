@@ -44,7 +44,7 @@ class Replica:
 
     `node` "": it has no place, and waits for one. `leaving`: why it was asked to leave its node ("" = it was not).
     `restarts`: in this attempt, by rule; `recent`: when the last ones were, for rules with a limit of rate.
-    `avoid`: the node that it had to leave, or that it was lost with.
+    `avoid`: the node that it had to leave, or that it was lost with. `notes`: how many of this incarnation's are told.
     """
 
     id: ReplicaId
@@ -57,6 +57,7 @@ class Replica:
     restarts: Counters = ()
     recent: tuple[int, ...] = ()
     avoid: str = ""
+    notes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ from typing import assert_never
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
+from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, ReplicaNoted, TimelineEntry
 from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
 from trainshed.core.names import public_replica_name
 from trainshed.core.specs.model import Scheduling
+
+REDUCTION_KINDS = ("reduction", "reduction_warning")
 
 
 def admitted(job: Job, now: int) -> TimelineEntry:
@@ -111,6 +113,13 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEn
     return TimelineEntry(
         now, "replica_lost", f"{name} was lost: {event.cause}.", _which(job, replica)
     )
+
+
+def noted(job: Job, replica: Replica, event: ReplicaNoted) -> TimelineEntry:
+    name = public_replica_name(job.name.api, replica.id)
+    kind = REDUCTION_KINDS[event.severity != "INFO"]
+    said = {"note": event.name, "severity": event.severity, "text": event.text}
+    return TimelineEntry(event.at, kind, f"{name}: {event.text}", {**_which(job, replica), **said})
 
 
 def verdict(job: Job, found: Evidence, verdict: Verdict, now: int, drill: int) -> TimelineEntry:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainshed.core.catalog import images, runtime_versions
+from trainshed.core.cluster import PS_POOL
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
-from trainshed.core.specs import syntax
+from trainshed.core.specs import reducers, syntax
 from trainshed.core.specs.entry_points import needs_command
 from trainshed.core.specs.ml_pools import ROLES, Role
 from trainshed.core.specs.model import Program
@@ -84,7 +85,11 @@ def _containers(
         config = training.section(role.config_field)
         # Roles without an image of their own run the master's (facts §3.5).
         image = config.text("imageUri") or master_image
-        found[role.position] = _container(training, config, image, runtimes)
+        if images.is_reduction_server(image) and role.position != PS_POOL:
+            config.fault("imageUri", reducers.ELSEWHERE)
+            found[role.position] = Program(_UNKNOWN_RUNTIME, image)
+        else:
+            found[role.position] = _container(training, config, image, runtimes)
     _check_tpu_version(training)
     return found
 
@@ -105,6 +110,8 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
     if args and (command or container_args):
         field = "containerArgs" if container_args else "containerCommand"
         config.fault(field, "container_command and container_args cannot be combined with args.")
+    if reducers.are_ours(runtime):
+        return reducers.program(runtime, image, (), given=bool(command or container_args))
     packaged = training.is_set("packageUris") or training.is_set("pythonModule")
     if packaged and images.parse_prebuilt(image) is not None:
         return Program(

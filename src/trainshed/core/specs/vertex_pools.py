@@ -4,7 +4,7 @@ from trainshed.core.catalog import accelerators, images
 from trainshed.core.catalog.machines import MachineType
 from trainshed.core.names import Api
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
-from trainshed.core.specs import machines, syntax
+from trainshed.core.specs import machines, reducers, syntax
 from trainshed.core.specs.entry_points import needs_command
 from trainshed.core.specs.model import Accelerators, Machine, Program, WorkerPool
 from trainshed.core.specs.request import Section, is_blank
@@ -106,6 +106,11 @@ class _PoolReader:
             spec.fault(
                 "executorImageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG."
             )
+        elif images.is_reduction_server(uri):
+            spec.fault(
+                "executorImageUri",
+                "The reduction server runs no Python package; name it in container_spec.image_uri of the third worker pool.",
+            )
         else:
             runtime = self._runtime(spec, "executorImageUri", uri)
         module = spec.text("pythonModule")
@@ -129,10 +134,7 @@ class _PoolReader:
         elif not images.is_reference(uri):
             spec.fault("imageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG.")
         elif images.is_reduction_server(uri) and self._position != REDUCER_POOL:
-            spec.fault(
-                "imageUri",
-                "The reduction server runs in the third worker pool only (worker_pool_specs[2]).",
-            )
+            spec.fault("imageUri", reducers.ELSEWHERE)
         else:
             runtime = self._runtime(spec, "imageUri", uri)
         if needs_command(runtime, uri) and not command:
@@ -141,13 +143,11 @@ class _PoolReader:
                 "An environment of the service stands for this image, and an entry point of its own is not "
                 "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
             )
-        return Program(
-            runtime=runtime,
-            image_uri=uri,
-            command=command,
-            args=syntax.read_arguments(spec, "args", expanded=True),
-            env=syntax.read_env(spec),
-        )
+        args = syntax.read_arguments(spec, "args", expanded=True)
+        env = syntax.read_env(spec)
+        if reducers.are_ours(runtime):
+            return reducers.program(runtime, uri, env, given=bool(command or args))
+        return Program(runtime=runtime, image_uri=uri, command=command, args=args, env=env)
 
     def _runtime(self, spec: Section, field: str, uri: str) -> RuntimeChoice:
         answer = self._runtimes.for_image(uri)

@@ -3,26 +3,31 @@
 import re
 from collections.abc import Collection, Iterator
 
+from trainshed.core.reducers import reducer_warnings, reducers_of
+from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.model import WorkerPool
 
-_TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch"})
-"""Runtime families whose framework makes use of workers."""
+_TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
+"""Runtime families whose framework makes use of workers, or may: nobody knows what is in an image."""
+_HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
 
 
 def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     """Warnings about the pools of a job, in the order of the pools."""
     found: list[str] = []
+    reducers = reducers_of(pools)
     for pool in pools:
         family = pool.program.runtime.family
         if pool.position == 1 and family not in _TRAINS_ACROSS_REPLICAS:
             found.append(_idle("workers", family))
-        if pool.position == 2 and family != "tensorflow":
+        if pool.position == 2 and pool is not reducers and family not in _HAS_PARAMETER_SERVERS:
             found.append(_idle("parameter servers", family))
         if pool.position == 3 and pool.replica_count > 1:
             found.append(
                 f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
                 "repeat its work."
             )
+    found += reducer_warnings(pools)
     tpus = [pool for pool in pools if _asks_for_tpu(pool)]
     if tpus:
         asked = ", ".join(sorted({_devices(pool) for pool in tpus}))

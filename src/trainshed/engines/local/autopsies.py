@@ -159,7 +159,7 @@ class Autopsies:
                 yield (JobUid(int(job)), int(attempt), ReplicaId.parse(directory.name)), directory
 
     def _take_up(self, key: Key, directory: Path) -> None:
-        report = protocol.read_document(str(directory / REPORT)) or {
+        report = durable.read_document(str(directory / REPORT)) or {
             "kept": self._now(),
             "size": -1,
         }
@@ -214,7 +214,7 @@ def _failed(slot: Path) -> bool:
 def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
     entries = journal.Entries(str(directory))
     record = entries.record(entries.latest) or protocol.lost("nothing more is known of it")
-    plan: dict[str, Any] = (protocol.read_document(str(directory / PLAN)) or {}).get("plan", {})
+    plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
     return Autopsy(
         job_uid=key[0],
         attempt=key[1],

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core import reduction
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.local import environs
 from trainshed.engines.local.devices import Device
@@ -31,6 +32,7 @@ class Host:
     `level`: sandbox level (`protocol.LEVEL_*`). `memory_base`, `cpu_base`, `pids_base`: control group directories ("" =
     none). `memory_bytes`: what all replicas share. `identity`: tells this service from others on the machine.
     `gpus`: those that it has; each replica is told which are its own. `driver`: what their driver is made of.
+    `processors`: how many programs may use, 0 = not known.
     """
 
     level: str
@@ -41,6 +43,7 @@ class Host:
     gpus: tuple[Device, ...] = ()
     pids_base: str = ""
     driver: Driver = NO_DRIVER
+    processors: float = 0
 
     @property
     def namespaced(self) -> bool:
@@ -77,10 +80,11 @@ def launch_document(
     directory: Path,
     hosts: Path,
     logs: Path,
+    lost_reducers: Path | None = None,
     masked: tuple[str, ...] = (),
 ) -> protocol.LaunchDocument:
     """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the replica's;
-    `masked`: texts that must not get into them."""
+    `lost_reducers`: the file that names them, for replicas that have to do with reducers; `masked`: texts that must not get into them."""
     limit = min(plan.memory_limit, host.memory_bytes) if plan.memory_limit else 0
     storage_port = slot.port + 1
     image = plan.image
@@ -88,6 +92,7 @@ def launch_document(
     mounts = [(path, path, True) for path in ground.visible]
     if intercepts and image is not None:
         mounts.append((ground.trust, environs.IMAGE_TRUST, True))
+    mounts += _reduction_mounts(plan, lost_reducers)
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
     )
@@ -97,7 +102,15 @@ def launch_document(
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         argv=list(plan.argv),
-        environ=_environ(plan, slot, host, ground, edits=edits, files=directory / protocol.FILES),
+        environ=_environ(
+            plan,
+            slot,
+            host,
+            ground,
+            edits=edits,
+            files=directory / protocol.FILES,
+            lost_reducers=lost_reducers,
+        ),
         logs=str(logs),
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
@@ -132,6 +145,8 @@ def launch_document(
         stall_after=plan.stall_after / 1e9,
         memory_polling=not host.memory_base,
         watch_metrics=plan.watch_metrics,
+        reducers=plan.watch_reduction.reducers if plan.watch_reduction else 0,
+        verdict_after=plan.watch_reduction.verdict_after / 1e9 if plan.watch_reduction else 0.0,
         masked=masked,
         usage_every=ground.usage_every,
     )
@@ -155,8 +170,27 @@ def _intercepts(plan: LaunchPlan, host: Host, ground: Ground) -> bool:
     return plan.intercept and host.namespaced and bool(ground.certificate)
 
 
+def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:
+    """What a replica that has to do with reducers sees besides; in an image, where the plan says that it is."""
+    if lost_reducers is None:
+        return []
+    if plan.image is None:
+        return [(str(lost_reducers), str(lost_reducers), True)]
+    return [
+        (plan.reduction, reduction.IMAGE_PACKAGES, True),
+        (str(lost_reducers), reduction.LOST, True),
+    ]
+
+
 def _environ(
-    plan: LaunchPlan, slot: Slot, host: Host, ground: Ground, *, edits: DeviceEdits, files: Path
+    plan: LaunchPlan,
+    slot: Slot,
+    host: Host,
+    ground: Ground,
+    *,
+    edits: DeviceEdits,
+    files: Path,
+    lost_reducers: Path | None,
 ) -> dict[str, str]:
     endpoint = f"{slot.address}:{slot.port + 1}"
     given = environs.ambient(ground.ambient or {})
@@ -166,11 +200,14 @@ def _environ(
     if _intercepts(plan, host, ground):
         ours += _INTERCEPTED
         given |= environs.trust(environs.IMAGE_TRUST if plan.image else ground.trust)
+    if lost_reducers is not None:
+        given |= environs.reducer_processes(plan, host.processors)
     environ = (
         given
         | environs.past_proxies(given, ours)
         | dict(plan.environ)
         | environs.of_slot(plan, slot, files, namespaced=host.namespaced)
+        | (environs.lost_reducers(plan, str(lost_reducers)) if lost_reducers else {})
         | edits.environ
     )
     for name, parts in (

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
@@ -199,6 +199,21 @@ class LocalEngine:
             # Kept in mind it would be lost with this service, and its caller takes it for done.
             raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
 
+    async def drop_reducers(
+        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
+    ) -> None:
+        gang = self._gangs.of(job_uid, attempt)
+        lost = [seat.slot for replica, seat in gang.items() if replica in reducers]
+        if not lost:
+            return
+        places = [f"{slot.host}:{slot.port}" for slot in lost]
+        try:
+            await asyncio.to_thread(self._layout.write_lost_reducers, job_uid, attempt, places)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the lost reducers of job {job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
+
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(seat.is_live for seat in gang.values()):
@@ -277,9 +292,9 @@ class LocalEngine:
             ) from error
 
     def _report_older(self, seat: Seat, incarnation: int) -> None:
-        record = journal.Entries(str(seat.directory)).record(incarnation)
+        entries = journal.Entries(str(seat.directory))
+        record = entries.record(incarnation)
         if record is None and self._layout.is_forbidden(seat.directory, incarnation):
             record = protocol.lost(protocol.NEVER_STARTED)
-        seat.report(
-            incarnation, record or protocol.lost(f"superseded by incarnation {seat.incarnation}")
-        )
+        superseded = protocol.lost(f"superseded by incarnation {seat.incarnation}")
+        seat.report(incarnation, record or superseded, entries.notes(incarnation))

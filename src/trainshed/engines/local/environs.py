@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainshed.core.environment import METRIC_FILE
+from trainshed.core import reduction
+from trainshed.core.environment import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Slot
-from trainshed.replica import program, reports
+from trainshed.replica import program, reduction_reports, reports
 
 SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -109,6 +110,22 @@ def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
     return {"NO_PROXY": text, "no_proxy": text}
 
 
+def reducer_processes(plan: LaunchPlan, processors: float) -> dict[str, str]:
+    """How many reducers run on a reducer's machine: one for each of its vCPUs, and no more than there are `processors` here
+    (0 = not known). Nothing for other replicas."""
+    if reduction.LISTEN not in dict(plan.environ):
+        return {}
+    vcpus = min(plan.cpu_weight / 100, reduction.MOST_PROCESSES)
+    return {reduction.PROCESSES: str(max(1, int(min(vcpus, processors or vcpus))))}
+
+
+def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
+    """Where a worker reads which reducers it is to do without."""
+    if plan.image is not None or reduction.LOST_FILE not in dict(plan.environ):
+        return {}
+    return {reduction.LOST_FILE: path}
+
+
 def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
     """What only the slot knows; wins over the plan's own."""
     asked = dict(plan.environ)
@@ -130,7 +147,9 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
         "PYTHONUSERBASE": str(files / program.PYTHON_USER),
         "HOSTNAME": slot.hostname,
     }
-    if not namespaced and METRIC_FILE in asked:
+    if not namespaced:
         # /var/hypertune cannot be shown to one replica alone here.
-        environ[METRIC_FILE] = str(files / program.HYPERTUNE / reports.FILE)
+        own_reports = {METRIC_FILE: reports.FILE, REDUCTION_REPORT_FILE: reduction_reports.FILE}
+        for name in own_reports.keys() & asked.keys():
+            environ[name] = str(files / program.HYPERTUNE / own_reports[name])
     return environ

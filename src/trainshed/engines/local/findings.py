@@ -14,9 +14,10 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The incarnation ended; `record` is its attempt record (exited or lost)."""
+    """The incarnation ended; `record` is its attempt record (exited or lost). `notes`: all that its shim noted."""
 
     record: protocol.Message
+    notes: tuple[protocol.Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def look(slot: Path, incarnation: int) -> Finding:
 def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
     """`look`, by somebody who has just read the slot's journal."""
     if record := entries.record(incarnation):
-        return Over(record)
+        return Over(record, tuple(entries.notes(incarnation)))
     lock = journal.try_lock(str(slot))
     if lock < 0:
         try:
@@ -61,13 +62,13 @@ def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
         # Its holder may have written the record between the two looks.
         entries = journal.Entries(str(slot))
         if record := entries.record(incarnation):
-            return Over(record)
+            return Over(record, tuple(entries.notes(incarnation)))
         if entries.latest < incarnation:
             return NeverStarted()
         if not fence.clear(entries):
             return Changing()
         record = protocol.lost(protocol.SHIM_LOST)
         fence.Claim(incarnation, lock).finish(record)
-        return Over(record)
+        return Over(record, tuple(entries.notes(incarnation)))
     finally:
         journal.release(lock)

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -46,7 +46,7 @@ class Layout:
 
     def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
         """The gang's slots as they were given out; () if none were."""
-        document = protocol.read_document(str(self.attempt(job_uid, attempt) / "slots.json"))
+        document = durable.read_document(str(self.attempt(job_uid, attempt) / "slots.json"))
         return tuple(
             Slot(ReplicaId.parse(replica), **fields) for replica, fields in (document or {}).items()
         )
@@ -79,6 +79,22 @@ class Layout:
             path.write_text(text, "utf-8")
             path.chmod(0o644)
         return path
+
+    def lost_reducers(self, job_uid: JobUid, attempt: int) -> Path:
+        """The file that names the reducers which the attempt has lost; made if it is not there. Raises OSError."""
+        path = self.attempt(job_uid, attempt) / protocol.LOST_REDUCERS
+        if not path.exists():
+            path.touch()
+            path.chmod(0o644)
+        return path
+
+    def write_lost_reducers(self, job_uid: JobUid, attempt: int, places: Sequence[str]) -> None:
+        """In place, so that running programs see it; a reader finds what was there, or that and more: to what is listed,
+        which stays, the others are added. Raises OSError."""
+        path = self.lost_reducers(job_uid, attempt)
+        listed = path.read_text("utf-8").splitlines()
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{place}\n" for place in places if place not in listed))
 
     def is_stopped(self, job_uid: JobUid, attempt: int) -> bool:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()

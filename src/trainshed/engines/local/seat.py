@@ -1,7 +1,7 @@
 """One slot as the engine sees it now: which incarnation, whether it lives, what was reported of it."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainshed.core.lifecycle.records import ExitRecord
@@ -13,6 +13,7 @@ from trainshed.engines.port import (
     Fault,
     LinesWritten,
     MetricsWritten,
+    NoteWritten,
     Slot,
     SlotExited,
     SlotLost,
@@ -133,8 +134,8 @@ class Seat:
         if not self.awaits(incarnation):
             return
         match finding:
-            case findings.Over(record):
-                self._end(record)
+            case findings.Over(record, notes):
+                self._end(record, notes)
             case findings.Alive(connection):
                 self.attach(connection)
             case findings.NeverStarted():
@@ -149,10 +150,16 @@ class Seat:
         elif self._started:
             self._emit_started(self.incarnation, self._started)
 
-    def report(self, incarnation: int, record: protocol.Message) -> None:
-        """Emit the end that an attempt record tells of."""
+    def report(
+        self,
+        incarnation: int,
+        record: protocol.Message,
+        notes: Sequence[protocol.Message] = (),
+    ) -> None:
+        """Emit the end that an attempt record tells of, and before it what was noted."""
         replica = self.slot.replica
         if "lost" in record:
+            self._emit_notes(incarnation, notes)
             # A shim of an earlier version does not say whose fault it was.
             by_service = record.get("by_service", False)
             self._emit(
@@ -175,10 +182,27 @@ class Seat:
         )
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
+        self._emit_notes(incarnation, notes)
         self._emit(SlotExited(self.job_uid, self.attempt, replica, incarnation, exit_record))
 
     def _emit_started(self, incarnation: int, at: int) -> None:
         self._emit(SlotStarted(self.job_uid, self.attempt, self.slot.replica, incarnation, at))
+
+    def _emit_notes(self, incarnation: int, notes: Sequence[protocol.Message]) -> None:
+        for note in notes:
+            self._emit(
+                NoteWritten(
+                    self.job_uid,
+                    self.attempt,
+                    self.slot.replica,
+                    incarnation,
+                    number=note["n"],
+                    at=note["at"],
+                    name=note["name"],
+                    severity=note["severity"],
+                    text=note["text"],
+                )
+            )
 
     def _heard(self, link: Link, message: protocol.Message) -> None:
         if link is not self._link or self._record is not None:
@@ -196,6 +220,8 @@ class Seat:
                 )
             case "metrics":
                 self._emit(MetricsWritten(self.job_uid, self.attempt, self.slot.replica))
+            case "note":
+                self._emit_notes(self.incarnation, [message])
             case "exited":
                 self._end(message["record"])
             case "lost":
@@ -220,9 +246,9 @@ class Seat:
             if self._record is None:
                 self._unclear(self)
 
-    def _end(self, record: protocol.Message) -> None:
+    def _end(self, record: protocol.Message, notes: Sequence[protocol.Message] = ()) -> None:
         if self._record is not None:
             return  # Found out twice.
         self._record = record
         self.let_go()
-        self.report(self.incarnation, record)
+        self.report(self.incarnation, record, notes)

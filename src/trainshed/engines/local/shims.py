@@ -35,6 +35,9 @@ class Shims:
         text = hosts_text(slots, plan.hosts, intercept=plan.intercept)
         try:
             hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
+            lost = None
+            if plan.reduction:
+                lost = self._layout.lost_reducers(plan.job_uid, plan.attempt)
         except OSError as error:
             raise EngineUnavailable(
                 f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
@@ -48,6 +51,7 @@ class Shims:
             directory=seat.directory,
             hosts=hosts,
             logs=logs,
+            lost_reducers=lost,
             masked=masked,
         ).to_message()
 

@@ -70,6 +70,7 @@ class Site:
             gpus=devices,
             pids_base=pids_base,
             driver=driver,
+            processors=whole.vcpus,
         )
 
     def capabilities(self) -> Capabilities:

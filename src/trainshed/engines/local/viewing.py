@@ -16,7 +16,7 @@ from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.terminals import LocalTerminal, shell_order, taken
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.terminals import TerminalRefused
-from trainshed.replica import protocol
+from trainshed.replica import durable, protocol
 
 _NO_SUCH = "nothing is kept of it; `trainshed jobs autopsy JOB --list` says what is"
 
@@ -111,7 +111,7 @@ def printable(text: str) -> str:
 
 def _document(directory: Path, level: str) -> protocol.LaunchDocument:
     """The plan that the program was started by, for a sandbox that has none. Raises TerminalRefused."""
-    capture = protocol.read_document(str(directory / PLAN))
+    capture = durable.read_document(str(directory / PLAN))
     if capture is None:
         raise TerminalRefused("how it was started is not known any more")
     plan: dict[str, Any] = dict(capture["plan"])
@@ -133,13 +133,16 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
         "stall_after": 0.0,
         "watch_metrics": False,
+        "reducers": 0,
         # They may be another replica's by now.
         "devices": [],
         "environ": _without_company(plan),
+        # What its attempt had is gone with that.
+        "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
     }
     if namespaced and not plan.get("image"):
         # Found where the program had it: environments and caches remember their own paths.
-        plan["mounts"] = [*plan.get("mounts", ()), [now, files, False]]
+        plan["mounts"] = [*plan["mounts"], [now, files, False]]
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:
         plan["environ"] = {n: value.replace(files, now) for n, value in plan["environ"].items()}

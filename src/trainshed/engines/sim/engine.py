@@ -1,7 +1,7 @@
 """The engine port over a simulated world. Owns nothing: a new one over the same world finds everything again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
@@ -67,6 +67,12 @@ class SimEngine:
     ) -> None:
         await self._pass()
         self._world.inject(job_uid, attempt, replica, incarnation, fault)
+
+    async def drop_reducers(
+        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
+    ) -> None:
+        await self._pass()
+        self._world.drop_reducers(job_uid, attempt, reducers)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         await self._pass()

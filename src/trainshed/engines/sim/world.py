@@ -5,7 +5,7 @@ no service may ever ask for: two live incarnations of a replica, a node over its
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from trainshed.core.launch import LaunchPlan
@@ -69,6 +69,7 @@ class World:
             reported=self._reported,
         )
         self._gangs: dict[Gang, dict[ReplicaId, Seat]] = {}
+        self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
 
     # --- what a service asks for ---
 
@@ -148,6 +149,16 @@ class World:
         if seat is not None and one is not None and one.fate is Fate.RUNNING:
             signal = SIGSEGV if fault is Fault.SEGV else SIGKILL
             self._processes.end(seat, one, None, signal, oom=fault is Fault.OOM)
+
+    def drop_reducers(self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]) -> None:
+        self._answer()
+        if (job_uid, attempt) not in self._gangs:
+            return
+        self.dropped[job_uid, attempt] = frozenset(reducers)
+        for replica in reducers:
+            seat = self.seat(job_uid, attempt, replica)
+            if seat is not None and seat.latest is not None and seat.latest.lives:
+                self.violations.append(f"{_name(seat)} is dropped and lives")
 
     def allocations(self) -> tuple[Gang, ...]:
         self._answer()

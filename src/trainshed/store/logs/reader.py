@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey
+from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog
 from trainshed.store.logs.severity import Stream, read_line
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
@@ -93,6 +94,10 @@ class LogReader:
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
         """What the replicas of an attempt have used, as far as it was looked at."""
         return await asyncio.to_thread(read_usage, self._root / str(uid) / str(attempt))
+
+    async def reduction(self, uid: JobUid, attempt: int) -> tuple[ReplicaReduction, ...]:
+        """What the replicas of an attempt have last reported of their part in a reduction."""
+        return await asyncio.to_thread(read_reduction, self._root / str(uid) / str(attempt))
 
     async def remove(self, uid: JobUid) -> None:
         """Delete the job's log, and what lies beside it; no log is fine. Raises OSError; the call may then be repeated."""

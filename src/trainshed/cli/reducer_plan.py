@@ -1,0 +1,250 @@
+"""What so many reducers of one machine type do for so many workers of another: the numbers, and their lines. Pure."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainshed.cli.colours import faint
+from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.core.reducers import IMAGE, RECOMMENDED_VCPUS, Fleet, enough
+from trainshed.core.specs.machines import MAX_REPLICAS
+from trainshed.core.specs.model import Accelerators
+from trainshed.reduction.trainshed_reduction.layout import bounds, break_even, shares
+
+GIGABYTE = 10**9
+BUCKET_CAP_MB = 64
+FUSION_THRESHOLD = 134217728
+_COLUMNS = (
+    Column("REDUCERS", right=True),
+    Column("GBPS", right=True),
+    Column("MODE"),
+    Column("EACH WORKER SUMS", right=True),
+    Column("OVER THE RING", right=True),
+    Column("PER GB", right=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """With so many reducers. `worker_share`: the part of every operation that each worker adds up itself, 0 in pure
+    mode. `limit`: how many times as fast as the ring it can be at most. `seconds`: a gigabyte takes at least."""
+
+    reducers: int
+    gbps: float
+    is_hybrid: bool
+    worker_share: float
+    limit: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`workers`: the machines of pools 0 and 1. `reducers.count`: as many as were asked about, else as many as are
+    `needed` by the rule. `ring`: seconds that a gigabyte takes without reducers at least. `break_even`: the fewest
+    reducers that alone are faster than the ring, None where none are. `cases`: fewer and that many, ascending.
+    """
+
+    workers: Fleet
+    accelerators: Accelerators | None
+    reducers: Fleet
+    needed: int
+    break_even: int | None
+    ring: float
+    cases: tuple[Case, ...]
+    reducer_vcpus: float
+
+    @property
+    def chosen(self) -> Case:
+        return next(case for case in self.cases if case.reducers == self.reducers.count)
+
+
+def plan(
+    workers: Fleet,
+    accelerators: Accelerators | None,
+    *,
+    machine: str,
+    gbps: float,
+    vcpus: float,
+    count: int | None = None,
+) -> Plan:
+    """`machine`, `gbps`, `vcpus`: of a reducer. `count`: how many there are, None for as many as it takes."""
+    needed = enough(workers.total, gbps)
+    asked = count or needed
+    counts = sorted({math.ceil(needed * part / 4) for part in range(1, 5)} | {asked})
+    speed = gbps / workers.gbps
+    base = 8 / workers.gbps
+    cases: list[Case] = []
+    for each in counts:
+        bound = bounds(workers.count, each, speed)
+        share = round(shares(workers.count, each, speed).worker, 9)
+        seconds = base * min(bound.pure, bound.hybrid)
+        cases.append(Case(each, each * gbps, share > 0, share, bound.limit, seconds))
+    return Plan(
+        workers,
+        accelerators,
+        Fleet(asked, machine, gbps),
+        needed,
+        # Two workers' ring sends each gradient once, as reducers do.
+        int(round(break_even(workers.count) / speed, 9)) + 1 if workers.count > 2 else None,
+        base * bounds(workers.count, 1, speed).ring,
+        tuple(cases),
+        vcpus,
+    )
+
+
+def plan_lines(found: Plan, size: int | None) -> Iterator[str]:
+    """For people. `size`: bytes of the gradients of a step, None if nobody said."""
+    workers, reducers = found.workers, found.reducers
+    met = reducers.count >= found.needed
+    yield f"{reducers} as reducers for {workers}"
+    yield ""
+    rows = [
+        ("workers", f"{_links(workers)} (worker pools 0 and 1)"),
+        ("reducers", f"{_links(reducers)} (worker pool 2)"),
+        ("rule", _rule(found, met=met)),
+        ("mode", _mode(found.chosen)),
+        ("limit", _limit(found)),
+        ("break-even", _break_even(found)),
+        ("per GB", _times(found, GIGABYTE)),
+    ]
+    if size:
+        rows.append(("per step", f"{_times(found, size)} ({size / GIGABYTE:.3g} GB of gradients)"))
+    yield from pairs(rows)
+    yield ""
+    yield from _case_lines(found)
+    yield ""
+    yield faint("Worker pools for gcloud ai custom-jobs create; IMAGE is your program's:")
+    yield from (f"  {flag}" for flag in pool_flags(found))
+    yield ""
+    yield faint("Advice")
+    yield from (f"  {line}" for line in _advice(found))
+
+
+def pool_flags(found: Plan) -> list[str]:
+    """The flags of gcloud that make the three worker pools."""
+    devices = found.accelerators
+    accelerated = (
+        f"accelerator-type={devices.type},accelerator-count={devices.count}," if devices else ""
+    )
+    flag = "--worker-pool-spec=machine-type={},replica-count={},{}container-image-uri={}"
+    machine = found.workers.machine
+    counts = (1, found.workers.count - 1)
+    return [
+        *(flag.format(machine, count, accelerated, "IMAGE") for count in counts),
+        flag.format(found.reducers.machine, found.reducers.count, "", IMAGE),
+    ]
+
+
+def plan_document(found: Plan, size: int | None) -> dict[str, Any]:
+    """For programs. Bandwidths in Gbit/s, times in seconds."""
+    devices = found.accelerators
+    document: dict[str, Any] = {
+        "workers": _fleet(found.workers)
+        | {"accelerators": {"type": devices.type, "count": devices.count} if devices else None},
+        "reducers": _fleet(found.reducers),
+        "reducersNeeded": found.needed,
+        "ruleIsMet": found.reducers.count >= found.needed,
+        "breakEvenReducers": found.break_even,
+        "ringSecondsPerGb": round(found.ring, 6),
+        **_case(found.chosen),
+        "cases": [{"reducers": case.reducers, **_case(case)} for case in found.cases],
+        "workerPoolFlags": pool_flags(found),
+        "bucketCapMb": BUCKET_CAP_MB,
+    }
+    if size:
+        document["gradientsBytes"] = size
+        document["ringSecondsPerStep"] = round(found.ring * size / GIGABYTE, 6)
+        document["secondsPerStep"] = round(found.chosen.seconds * size / GIGABYTE, 6)
+    return document
+
+
+def _case(case: Case) -> dict[str, Any]:
+    return {
+        "mode": "hybrid" if case.is_hybrid else "pure",
+        "workerShare": round(case.worker_share, 6),
+        "limitOverRing": round(case.limit, 4),
+        "secondsPerGb": round(case.seconds, 6),
+    }
+
+
+def _fleet(fleet: Fleet) -> dict[str, Any]:
+    return {
+        "count": fleet.count,
+        "machineType": fleet.machine,
+        "gbps": fleet.gbps,
+        "totalGbps": fleet.total,
+    }
+
+
+def _case_lines(found: Plan) -> Iterator[str]:
+    rows = [
+        (
+            f"{case.reducers}",
+            f"{case.gbps:g}",
+            "hybrid" if case.is_hybrid else "pure",
+            f"{case.worker_share:.1%}" if case.is_hybrid else "–",
+            f"{case.limit:.2f} ×",
+            _seconds(case.seconds),
+        )
+        for case in found.cases
+    ]
+    header, *cells = table(_COLUMNS, rows)
+    yield faint(joined(header))
+    yield from map(joined, cells)
+
+
+def _links(fleet: Fleet) -> str:
+    return f"{fleet}, {fleet.gbps:g} Gbps each, {fleet.total:g} Gbps together"
+
+
+def _rule(found: Plan, *, met: bool) -> str:
+    if met:
+        spare = found.reducers.count - found.needed
+        return "met" + (f", with {spare} more than needed" if spare else "")
+    return (
+        f"not met: {found.needed} would be enough ({found.needed * found.reducers.gbps:g} Gbps); a job with fewer gets a "
+        "warning, and runs"
+    )
+
+
+def _mode(case: Case) -> str:
+    if not case.is_hybrid:
+        return "pure: reducers alone add up"
+    return f"hybrid: each worker adds up {case.worker_share:.1%} of every operation, the reducers the rest"
+
+
+def _limit(found: Plan) -> str:
+    if found.workers.count == 2:
+        return "1.00 × the ring: two workers gain nothing, a ring of two sends each gradient once as well"
+    return f"{found.chosen.limit:.2f} × as fast as the ring, at most"
+
+
+def _break_even(found: Plan) -> str:
+    if found.break_even is None:
+        return "none"
+    number = found.break_even
+    return f"{number} reducer{'s' * (number != 1)} alone are faster than the ring; fewer are with the workers' help (hybrid)"
+
+
+def _times(found: Plan, size: int) -> str:
+    times = size / GIGABYTE
+    return f"{_seconds(found.chosen.seconds * times)} at least; the ring {_seconds(found.ring * times)}"
+
+
+def _advice(found: Plan) -> Iterator[str]:
+    yield f"DistributedDataParallel(model, bucket_cap_mb={BUCKET_CAP_MB}): larger operations fill the links (default 25)."
+    yield (
+        f"HOROVOD_FUSION_THRESHOLD={FUSION_THRESHOLD} is the public advice for Horovod; here Horovod does not use reducers."
+    )
+    if found.reducer_vcpus and found.reducer_vcpus < RECOMMENDED_VCPUS:
+        yield (
+            f"{found.reducers.machine} has {found.reducer_vcpus:g} vCPUs; reducers of {RECOMMENDED_VCPUS} and more are "
+            "recommended, which have more bandwidth each."
+        )
+    if found.needed > MAX_REPLICAS:
+        yield f"A worker pool has at most {MAX_REPLICAS} replicas: choose machines with more bandwidth for reducers."
+
+
+def _seconds(length: float) -> str:
+    return f"{length * 1000:.3g} ms" if length < 1 else f"{length:.3g} s"

@@ -1,0 +1,257 @@
+"""`trainshed reducers`: how many a job needs, what can use them, and what an image of one's own installs (SPEC §7)."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+
+from trainshed.cli.colours import faint
+from trainshed.cli.forms import takes_form
+from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
+from trainshed.cli.tables import Column, joined, table
+from trainshed.core.catalog import accelerators
+from trainshed.core.catalog.machines import MachineType, closest, egress_with
+from trainshed.core.names import Api
+from trainshed.core.reducer_support import TABLE
+from trainshed.core.reducers import MACHINE, Fleet
+from trainshed.core.specs.machines import (
+    MAX_REPLICAS,
+    accelerator_faults,
+    machine_named,
+    unknown_machine,
+)
+from trainshed.core.specs.model import Accelerators
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_ACCELERATOR = "'--accelerator'"
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def _gbps(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A bandwidth in Gbit/s that can be meant."""
+    if value is None:
+        return None
+    try:
+        gbps = float(value)
+    except ValueError:
+        gbps = 0.0
+    if not 0.001 <= gbps <= 100_000:
+        raise click.BadParameter(f"{value!r} is not a number of Gbps such as 100.")
+    return gbps
+
+
+@click.group()
+def command() -> None:
+    """Plan a job's reducers (worker pool 2 with a reduction-server image). Needs no service.
+
+    What they are, and when they help: docs/reduction-server.md.
+    """
+
+
+@command.command("plan")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MAX_REPLICAS + 1),
+    required=True,
+    metavar="N",
+    help="Machines that train: those of worker pools 0 and 1 together.",
+)
+@click.option("--machine", metavar="TYPE", required=True, help="Their machine type.")
+@click.option(
+    "--accelerator",
+    metavar="type=TYPE,count=N",
+    help="The accelerators of each of them, where the machine type leaves a choice.",
+)
+@click.option(
+    "--reducer-machine",
+    metavar="TYPE",
+    default=MACHINE,
+    show_default=True,
+    help="Machine type of the reducers.",
+)
+@click.option(
+    "--reducers",
+    type=click.IntRange(1, MAX_REPLICAS),
+    metavar="N",
+    help="Judge this number; without it, as many as it takes.",
+)
+@click.option(
+    "--gradients", metavar="SIZE", help="Of a step, such as 1.3GB: says how long it takes."
+)
+@click.option(
+    "--worker-gbps",
+    callback=_gbps,
+    metavar="GBPS",
+    help="Bandwidth of each worker, where the table does not know it or is wrong.",
+)
+@click.option(
+    "--reducer-gbps",
+    callback=_gbps,
+    metavar="GBPS",
+    help="The same of each reducer.",
+)
+@takes_form
+def plan_(
+    *,
+    workers: int,
+    machine: str,
+    accelerator: str | None,
+    reducer_machine: str,
+    reducers: int | None,
+    gradients: str | None,
+    worker_gbps: float | None,
+    reducer_gbps: float | None,
+    form: str,
+) -> None:
+    """Compute how many reducers a job needs, and what they are good for.
+
+    The rule: all reducers together have the bandwidth of all workers. 8 workers are 1 replica in worker pool 0
+    and 7 in pool 1. Times are the least that the links allow.
+    """
+    if workers == 1:
+        raise click.BadParameter(
+            "A single machine has nothing to reduce; reducers pay from 3 on.",
+            param_hint="'--workers'",
+        )
+    trains = _machine(machine, "'--machine'")
+    devices = _devices(trains, accelerator)
+    if worker_gbps is None:
+        kind, number = (devices.type, devices.count) if devices else ("", 0)
+        worker_gbps = _known(egress_with(trains, kind, number), trains, devices, "worker")
+    reduces = _machine(reducer_machine, "'--reducer-machine'")
+    if reduces.needs_accelerators:
+        raise click.BadParameter(
+            f"{reduces.name} comes with accelerators, which reducers do not use; choose a CPU machine, such as {MACHINE}.",
+            param_hint="'--reducer-machine'",
+        )
+    if reducer_gbps is None:
+        reducer_gbps = _known(reduces.egress_gbps, reduces, None, "reducer")
+    size = _size(gradients) if gradients is not None else None
+    found = plan(
+        Fleet(workers, trains.name, worker_gbps),
+        devices,
+        machine=reduces.name,
+        gbps=reducer_gbps,
+        vcpus=reduces.vcpus,
+        count=reducers,
+    )
+    if form == "json":
+        click.echo(json.dumps(plan_document(found, size), indent=2))
+        return
+    for line in plan_lines(found, size):
+        click.echo(line)
+
+
+@command.command()
+@takes_form
+def support(form: str) -> None:
+    """Show which frameworks can use reducers, how, and what becomes of the others."""
+    if form == "json":
+        rows = [
+            {
+                "program": row.program,
+                "versions": row.versions,
+                "route": row.route,
+                "verdict": row.verdict,
+                "served": row.is_served,
+            }
+            for row in TABLE
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    columns = (Column("PROGRAM"), Column("VERSIONS"), Column("VERDICT"), Column("HOW"))
+    header, *lines = table(
+        columns, [(row.program, row.versions, row.verdict, row.route) for row in TABLE]
+    )
+    click.echo(faint(joined(header)))
+    for row, cells in zip(TABLE, lines, strict=True):
+        if row.is_served:
+            cells[2] = click.style(cells[2], fg="green")
+        click.echo(joined(cells))
+
+
+@command.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIRECTORY",
+    help="Where to put it; made if it is not there. Else here.",
+)
+def wheel(output: Path) -> None:
+    """Write the wheel that container images of your own install, and print its path.
+
+    Jobs in prebuilt images have it by themselves.
+    """
+    from trainshed.reduction import distribution  # nothing else here needs it
+
+    path = output / distribution.wheel_name()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(distribution.wheel())
+    except OSError as failure:
+        raise click.ClickException(f"{path} cannot be written: {failure.strerror}") from None
+    click.echo(path)
+
+
+def _machine(name: str, flag: str) -> MachineType:
+    found = machine_named(name, Api.VERTEX)
+    if found is None:
+        raise click.BadParameter(unknown_machine(name, Api.VERTEX), param_hint=flag)
+    return found
+
+
+def _devices(machine: MachineType, given: str | None) -> Accelerators | None:
+    """What `--accelerator` says; of a machine that comes with its accelerators, those."""
+    if given is None:
+        choices = accelerators.allowed(machine, Api.VERTEX)
+        if machine.needs_accelerators and len(choices) == 1:
+            ((kind, counts),) = choices.items()
+            return Accelerators(kind, counts[0])
+        return None
+    values: dict[str, str] = {}
+    for part in given.split(","):
+        name, _, value = part.strip().partition("=")
+        values[name] = value
+    count = values.get("count", "1")
+    if not values.get("type") or set(values) - {"type", "count"} or not count.isdecimal():
+        raise click.BadParameter(
+            f"{given!r} is not like type=NVIDIA_TESLA_V100,count=8.", param_hint=_ACCELERATOR
+        )
+    kind = values["type"].upper().replace("-", "_")
+    wrong_kind, wrong_count = accelerator_faults(machine, kind, int(count), Api.VERTEX)
+    if wrong_kind:
+        near = closest(kind, accelerators.allowed(machine, Api.VERTEX))
+        raise click.BadParameter(f"{wrong_kind}{near}", param_hint=_ACCELERATOR)
+    if wrong_count:
+        raise click.BadParameter(wrong_count, param_hint=_ACCELERATOR)
+    return Accelerators(kind, int(count))
+
+
+def _known(
+    gbps: float | None, machine: MachineType, devices: Accelerators | None, role: str
+) -> float:
+    if gbps is not None:
+        return gbps
+    named = machine.name + (f" with {devices.count} × {devices.type}" if devices else "")
+    flag = "'--machine'" if role == "worker" else "'--reducer-machine'"
+    raise click.BadParameter(
+        f"The bandwidth of {named} is not in the machine table; give it with --{role}-gbps.",
+        param_hint=flag,
+    )
+
+
+def _size(text: str) -> int:
+    """Bytes: `1.3GB`, `500 MiB`, a plain number."""
+    match = _SIZE.fullmatch(text.strip())
+    size = 0
+    if match:
+        base = 1024 if match[3] else 1000
+        size = round(float(match[1]) * base ** _POWERS[match[2].lower()])
+    if size < 1:
+        raise click.BadParameter(
+            f"{text!r} is not a size such as 1.3GB.", param_hint="'--gradients'"
+        )
+    return size

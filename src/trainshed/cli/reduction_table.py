@@ -1,0 +1,143 @@
+"""What reducers and the workers that use them say of it, as tables and lines (SPEC §7). Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from trainshed.cli.colours import faint, replica_colour, severity_colour
+from trainshed.cli.moments import duration, parse_moment
+from trainshed.cli.tables import Column, joined, table
+
+_NOTHING = "–"
+_LEAST_WAIT = 0.05
+"""Seconds; who waits less does not wait."""
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteView:
+    """What a replica told the timeline."""
+
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionView:
+    """One replica's part. `seen`: when it was last heard of, ns, 0 = never; `over`: no more will come. Bytes since its
+    start, and per second lately. `resets`: broken connections that made it begin again; `waits`: seconds for which each rank
+    alone was waited for, of a worker for which it waited itself."""
+
+    id: str
+    task: str
+    seen: int
+    over: bool
+    received: float
+    sent: float
+    receives: float
+    sends: float
+    in_flight: float | None
+    resets: float | None
+    waits: float | Sequence[float]
+    notes: tuple[NoteView, ...]
+
+    @staticmethod
+    def parse(replica: Mapping[str, Any]) -> "ReductionView":
+        """Read one of the `replicas` of a job's usage that has a `reduction`."""
+        found = replica["reduction"]
+        metrics, rates = found["metrics"], found["perSecond"]
+        return ReductionView(
+            id=replica["id"],
+            task=replica["task"],
+            seen=parse_moment(found["sampleTime"]),
+            over=found["over"],
+            received=metrics.get("received_bytes", 0),
+            sent=metrics.get("sent_bytes", 0),
+            receives=rates.get("received_bytes", 0),
+            sends=rates.get("sent_bytes", 0),
+            in_flight=metrics.get("chunks_in_flight"),
+            resets=metrics.get("resets", metrics.get("lost_connections")),
+            waits=metrics.get("wait_seconds", ()),
+            notes=tuple(NoteView(note["severity"], note["text"]) for note in found["notes"]),
+        )
+
+
+def reduction_lines(found: Mapping[str, Any]) -> list[str]:
+    """What is to be shown of a job's reduction below its usage: [] for a job without reducers."""
+    views = [ReductionView.parse(each) for each in found["replicas"] if "reduction" in each]
+    heard = [view for view in views if view.seen]
+    lines = reduction_table(heard) if heard else []
+    return ["", *lines, *note_lines(views)] if heard or any(view.notes for view in views) else []
+
+
+def reduction_table(views: Sequence[ReductionView]) -> list[str]:
+    """The lines of a table: a row for each replica that has reported."""
+    columns = [
+        Column("REDUCTION"),
+        Column("IN", right=True),
+        Column("OUT", right=True),
+        Column("RECEIVED", right=True),
+        Column("SENT", right=True),
+        Column("IN FLIGHT", right=True),
+        Column("RESETS", right=True),
+        Column("WAITED"),
+    ]
+    rows = [
+        (
+            view.task,
+            _NOTHING if view.over else f"{size(view.receives)}/s",
+            _NOTHING if view.over else f"{size(view.sends)}/s",
+            size(view.received),
+            size(view.sent),
+            _NOTHING if view.over or view.in_flight is None else f"{view.in_flight:.0f}",
+            _NOTHING if view.resets is None else f"{view.resets:.0f}",
+            waited(view.waits) or _NOTHING,
+        )
+        for view in views
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for view, row in zip(views, cells, strict=True):
+        row[0] = click.style(row[0], fg=replica_colour(view.id))
+        lines.append(joined(row))
+    return lines
+
+
+def note_lines(views: Iterable[ReductionView]) -> list[str]:
+    """What was told, in the colour of how bad it is; what several replicas say alike, once."""
+    tellers: dict[NoteView, list[str]] = {}
+    for view in views:
+        for note in dict.fromkeys(view.notes):
+            tellers.setdefault(note, []).append(view.task)
+    return [
+        click.style(f"{_tellers(tasks)}: {note.text}", fg=severity_colour(note.severity))
+        for note, tasks in tellers.items()
+    ]
+
+
+def _tellers(tasks: Sequence[str]) -> str:
+    others = len(tasks) - 1
+    return f"{tasks[0]} and {others} other{'s' * (others > 1)}" if others else tasks[0]
+
+
+def waited(waits: float | Sequence[float]) -> str:
+    """`14s, 12s for rank 3`: in all, and for the slowest one where that is known; "" for next to nothing."""
+    by_rank = waits if isinstance(waits, Sequence) else ()
+    total = sum(by_rank) if isinstance(waits, Sequence) else waits
+    if total < _LEAST_WAIT:
+        return ""
+    text = duration(int(total * 1e9))
+    if not by_rank:
+        return text
+    most = max(by_rank)
+    return f"{text}, {duration(int(most * 1e9))} for rank {by_rank.index(most)}"
+
+
+def size(count: float) -> str:
+    """`24.1 MB`, in powers of ten, as links are measured."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count:.0f} B"

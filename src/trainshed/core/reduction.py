@@ -1,0 +1,74 @@
+"""What the replicas of a job with a Reduction Server are told of it (SPEC §7). Pure.
+
+`trainshed_reduction.settings` reads these variables; a test compares the names.
+"""
+
+from trainshed.core import secrets
+from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.reducers import bandwidth
+from trainshed.core.specs.model import JobSpec
+
+PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
+"""What reducers run."""
+
+REDUCERS = "TRAINSHED_REDUCERS"
+TOKEN = "TRAINSHED_REDUCTION_TOKEN"
+TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
+ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
+WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
+REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
+LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
+MODE = "TRAINSHED_REDUCTION"
+"""What a job may set: auto (the default), pure, hybrid, off."""
+LISTEN = "TRAINSHED_REDUCER_LISTEN"
+PROCESSES = "TRAINSHED_REDUCER_PROCESSES"
+"""Set by engines, which know how many processors there are."""
+MOST_PROCESSES = 256
+"""That a reducer can tell workers of."""
+
+IMAGE_PACKAGES = "/opt/trainshed/reduction"
+"""Where programs in container images find the package `trainshed_reduction`."""
+LOST = "/opt/trainshed/lost-reducers"
+"""What LOST_FILE says. An engine that cannot show a file there puts the path of another one in its place."""
+
+
+def takes_part(spec: JobSpec, replica: ReplicaId) -> bool:
+    """Whether a replica reduces, or can have its sums made: the primary and the workers of a job with reducers."""
+    return has_reducers(spec) and replica.pool <= PS_POOL
+
+
+def reducers(spec: JobSpec) -> tuple[ReplicaId, ...]:
+    """Those of a job, in the order in which workers are told of them."""
+    return spec.pool(PS_POOL).replicas() if has_reducers(spec) else ()
+
+
+def variables(
+    spec: JobSpec, endpoints: Endpoints, replica: ReplicaId, attempt: int
+) -> dict[str, str]:
+    """Those that a job may change; none for a replica that takes no part."""
+    if not takes_part(spec, replica):
+        return {}
+    if is_reducer(spec, replica.pool):
+        return {LISTEN: str(endpoints[replica])}
+    places = ",".join(str(endpoints[reducer]) for reducer in reducers(spec))
+    return {REDUCERS: places, ATTEMPT: str(attempt), LOST_FILE: LOST, **_bandwidths(spec)}
+
+
+def token(uid: JobUid) -> str:
+    """The mark of the job's token (`core.secrets`)."""
+    return secrets.token_mark(uid)
+
+
+def search_path(directory: str, environ: str) -> str:
+    """PYTHONPATH with the package's directory before what it says already."""
+    return f"{directory}:{environ}" if environ else directory
+
+
+def _bandwidths(spec: JobSpec) -> dict[str, str]:
+    """Gbit/s each way of the slowest worker and of a reducer; nothing unless both are known."""
+    gbps = {pool.position: bandwidth(pool.machine) or 0.0 for pool in spec.pools}
+    worker = min(gbps[position] for position in gbps if position < PS_POOL)
+    if not worker or not gbps[PS_POOL]:
+        return {}
+    return {WORKER_GBPS: f"{worker:g}", REDUCER_GBPS: f"{gbps[PS_POOL]:g}"}

@@ -1,0 +1,112 @@
+"""The distribution `trainshed-reduction` as files: what is put on workers' paths, and the wheel for images of users.
+
+Knows what belongs to it and what its metadata say. Where it lies, and whether a library is compiled for it, is decided by
+who asks. The same sources give the same bytes.
+"""
+
+import base64
+import functools
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGE = "trainshed_reduction"
+NAME = "trainshed-reduction"
+REQUIRES_PYTHON = ">=3.8"
+
+_SOURCE = Path(__file__).with_name(PACKAGE)
+_SUFFIXES = frozenset({".py", ".c", ".h", ".typed"})
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest that an archive can say: when files were made is no part of them."""
+
+
+@functools.cache
+def content() -> Mapping[str, bytes]:
+    """Every file of the installed distribution, by its path with slashes below `site-packages`."""
+    files = {
+        f"{PACKAGE}/{path.relative_to(_SOURCE).as_posix()}": path.read_bytes()
+        for path in sorted(_SOURCE.rglob("*"))
+        if path.suffix in _SUFFIXES and path.is_file()
+    }
+    information = f"{PACKAGE}-{release()}.dist-info"
+    files[f"{information}/METADATA"] = _METADATA.format(
+        name=NAME, version=release(), python=REQUIRES_PYTHON
+    ).encode()
+    files[f"{information}/WHEEL"] = _WHEEL.encode()
+    files[f"{information}/entry_points.txt"] = _ENTRY_POINTS.encode()
+    files[f"{information}/RECORD"] = _record(files, f"{information}/RECORD").encode()
+    return files
+
+
+@functools.cache
+def release() -> str:
+    """Its version, which is the service's."""
+    return version("trainshed")
+
+
+@functools.cache
+def digest() -> str:
+    """64 hexadecimal digits that say what is in it."""
+    found = hashlib.sha256()
+    for name, data in content().items():
+        found.update(b"%s\0%d\0" % (name.encode(), len(data)))
+        found.update(data)
+    return found.hexdigest()
+
+
+def unpack(directory: Path) -> None:
+    """Put it into a directory, made if needed, that is then to stand on PYTHONPATH. Raises OSError."""
+    for name, data in content().items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def wheel_name() -> str:
+    """As pip wants the file to be called."""
+    return f"{PACKAGE}-{release()}-py3-none-any.whl"
+
+
+def wheel() -> bytes:
+    """The same as a wheel for every platform: without a compiled library, which a worker can do without."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:
+        for name, data in content().items():
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = 0o100644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            files.writestr(entry, data)
+    return archive.getvalue()
+
+
+def _record(files: Mapping[str, bytes], own: str) -> str:
+    lines = [f"{name},sha256={_hash(data)},{len(data)}\n" for name, data in files.items()]
+    return "".join([*lines, f"{own},,\n"])
+
+
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+_METADATA = """\
+Metadata-Version: 2.1
+Name: {name}
+Version: {version}
+Summary: All-reduce through a Reduction Server, for PyTorch DDP and NumPy
+License: Apache-2.0
+Requires-Python: {python}
+Requires-Dist: numpy
+"""
+_WHEEL = """\
+Wheel-Version: 1.0
+Generator: trainshed
+Root-Is-Purelib: true
+Tag: py3-none-any
+"""
+_ENTRY_POINTS = """\
+[torch.backends]
+trainshed_reduction = trainshed_reduction.autoload:autoload
+"""

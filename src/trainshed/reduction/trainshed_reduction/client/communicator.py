@@ -1,0 +1,112 @@
+"""One group of ranks and its reducers, as the rest of a worker's program sees it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable, Dict, Optional
+
+from trainshed_reduction.client.describing import describe
+from trainshed_reduction.client.desk import Desk
+from trainshed_reduction.client.port import Board, Native, Operation
+from trainshed_reduction.client.session import Session
+from trainshed_reduction.reports import Metric, Reports
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import DType, Reduction
+
+
+def _to_nowhere(_: str) -> None:
+    pass
+
+
+class Communicator:
+    """A rank's part of a group: `start` once, `issue` as often as one likes, `close` once.
+
+    `group`: a name that all ranks give alike and no other group of the job has. `board`: without one, a reducer that is
+    lost for good ends the group, and workers reduce nothing themselves. `native`: how to finish when the last reducer is
+    lost; `finish` is called in the communicator's thread, and no `issue` returns until it has. `log`: takes a line.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        group: str,
+        rank: int,
+        world: int,
+        board: Optional[Board] = None,
+        native: Optional[Native] = None,
+        reports: Optional[Reports] = None,
+        log: Callable[[str], None] = _to_nowhere,
+    ) -> None:
+        self._settings = settings
+        self._world = world
+        self._reports = reports
+        self._log = log
+        self._desk = Desk()
+        self._session = Session(
+            settings=settings,
+            desk=self._desk,
+            group=group,
+            rank=rank,
+            world=world,
+            board=board,
+            native=native,
+            reports=reports,
+            log=log,
+        )
+        self._thread = threading.Thread(
+            target=self._session.run, name="reduction-{}".format(group), daemon=True
+        )
+
+    def start(self) -> None:
+        """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_limit` seconds at
+        most. Raises ReductionFailed, which names the reducers or ranks that are missing; the communicator is closed
+        then. That one rank starts does not say that all do: the caller agrees on it with the others."""
+        self._thread.start()
+        self._desk.await_open()
+        text = self.describe()
+        self._log(text)
+        if self._reports is not None:
+            self._reports.note("mode", text)
+
+    def issue(self, data: memoryview, dtype: DType, reduction: Reduction) -> Optional[Operation]:
+        """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the operation is
+        done, not empty, a multiple of the element's size. Every rank issues the same operations in the same order; the
+        order of calls is that of the operations. Thread-safe; returns at once but while the ranks agree on the loss of
+        a reducer. None: no reducer is left, and this operation and all later ones are the native backend's. Raises
+        ReductionFailed where the group cannot go on; ValueError (read-only, not contiguous, AVERAGE of integers)."""
+        view = memoryview(data)
+        if (
+            view.readonly
+            or not view.c_contiguous
+            or not view.nbytes
+            or view.nbytes % dtype.itemsize
+        ):
+            raise ValueError(
+                "an all-reduce wants writable, contiguous memory of whole {} elements".format(
+                    dtype.name
+                )
+            )
+        if reduction is Reduction.AVERAGE and dtype.is_integer:
+            raise ValueError("integers are only summed, not averaged")
+        return self._desk.hand_in(view.cast("B"), dtype, reduction)
+
+    def close(self) -> None:
+        """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be called again."""
+        self._desk.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def describe(self) -> str:
+        """One line: how many reducers, which mode, and what that can gain. After `start`."""
+        formation = self._session.formation
+        if formation is None:
+            return "no reducers"
+        processes = sum(lane.host < formation.reducers for lane in formation.lanes)
+        return describe(
+            self._settings, self._world, formation.reducers, processes, formation.shares
+        )
+
+    def metrics(self) -> Dict[str, Metric]:
+        """Numbers since `start`: operations, bytes sent and received by kind, lost connections, seconds of waiting."""
+        return self._session.metrics()

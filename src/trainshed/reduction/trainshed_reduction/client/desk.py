@@ -1,0 +1,131 @@
+"""Where callers hand operations in and the communicator's thread takes them: all that the threads share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Callable, Deque, List, NamedTuple, Optional
+
+from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.wire import DType, Reduction
+
+
+class Handed(NamedTuple):
+    """An operation, in the order of its number. `view`: of bytes."""
+
+    view: memoryview
+    dtype: DType
+    reduction: Reduction
+    operation: Pending
+
+
+class Desk:
+    """`wake`: called after something was handed in, in the caller's thread."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.closing = False
+        self._changed = threading.Condition()
+        self._handed: Deque[Handed] = deque()
+        self._issued = 0
+        self._open = False
+        self._held = False
+        self._native_from: Optional[int] = None
+        self._native = False
+        self._failure: Optional[ReductionFailed] = None
+        self._pending: Deque[Pending] = deque()
+
+    # ---- callers
+
+    def await_open(self) -> None:
+        """Until the group has come together. Raises ReductionFailed: it has not."""
+        with self._changed:
+            while not self._open:
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait()
+
+    def hand_in(self, view: memoryview, dtype: DType, reduction: Reduction) -> Optional[Pending]:
+        """None: it is the native backend's. Raises ReductionFailed."""
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._native:
+                    return None
+                if not self._held or self._issued < (self._native_from or 0):
+                    break
+                self._changed.wait()
+            operation = Pending(self._issued)
+            self._issued += 1
+            self._handed.append(Handed(view, dtype, reduction, operation))
+            self._pending.append(operation)
+            self._changed.notify_all()
+        self.wake()
+        return operation
+
+    def close(self) -> None:
+        self.closing = True
+        self.wake()
+        with self._changed:
+            self._changed.notify_all()
+
+    # ---- the communicator's thread
+
+    def open(self) -> None:
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def take(self) -> List[Handed]:
+        if not self._handed:
+            return []
+        with self._changed:
+            handed = list(self._handed)
+            self._handed.clear()
+            while self._pending and self._pending[0].done():
+                self._pending.popleft()
+        return handed
+
+    def hold(self) -> None:
+        """Hand nothing in until `release`: callers wait."""
+        with self._changed:
+            self._held = True
+
+    def release(self) -> None:
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    def await_issued(self, number: int, seconds: float) -> bool:
+        """Operations below this number are taken, later ones held. Whether all of them were handed in in time."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            self._native_from = number
+            self._changed.notify_all()
+            while self._issued < number and not self.closing and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+            return self._issued >= number
+
+    def go_native(self) -> None:
+        with self._changed:
+            self._native = True
+            self._changed.notify_all()
+
+    @property
+    def is_native(self) -> bool:
+        return self._native
+
+    def fail(self, failure: ReductionFailed) -> None:
+        """All that is not done fails with it, and so does what is handed in later; the first failure stays."""
+        with self._changed:
+            if self._failure is None:
+                self._failure = failure
+            self._handed.clear()
+            pending = list(self._pending)
+            self._pending.clear()
+            self._changed.notify_all()
+        for operation in pending:
+            operation.finish(self._failure)

@@ -1,0 +1,284 @@
+"""What was issued, where each chunk of it went, which results are here, and what others may still need. Pure: it knows
+no socket, thread or clock.
+
+An operation is cut into chunks, a chunk goes to the next position of a lane; every rank keeps the same account. A chunk's
+entry stays until all ranks have its result: before that its reducer may be lost, and what was sent must be sent again:
+own input while the result is not here, the result itself afterwards. The result is in the user's memory until the
+operation is done and in a copy from then on.
+
+Where lanes are lost for good, an *epoch* ends: all chunks that some rank has no result of are dealt anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, List, NamedTuple, Optional, Sequence
+
+from trainshed_reduction import layout
+from trainshed_reduction.client.dealing import Dealer
+from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.port import Frame, Piece
+from trainshed_reduction.wire import DType, Header, Kind, Reduction
+
+
+class Work:
+    """An operation: the user's memory as long as it is not done, and what every chunk's header says of it."""
+
+    __slots__ = (
+        "dtype",
+        "entries",
+        "left",
+        "number",
+        "operation",
+        "rank",
+        "reduction",
+        "step",
+        "total",
+        "view",
+    )
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        number: int,
+        view: memoryview,
+        dtype: DType,
+        reduction: Reduction,
+        step: int,
+        operation: Pending,
+    ) -> None:
+        self.rank = rank
+        self.number = number
+        self.view: Optional[memoryview] = view
+        self.dtype = dtype
+        self.reduction = reduction
+        self.total = len(view) // dtype.itemsize
+        self.step = step
+        self.operation = operation
+        self.entries: List[Entry] = [Entry(self, chunk) for chunk in range(-(-self.total // step))]
+        self.left = len(self.entries)
+
+
+class Entry:
+    """A chunk. `here`: this rank has its result; `owner`: a rank that has it, of those that an agreement told of, or -1;
+    `everywhere`: all have."""
+
+    __slots__ = ("chunk", "everywhere", "here", "kept", "owner", "row", "work")
+
+    def __init__(self, work: Work, chunk: int) -> None:
+        self.work = work
+        self.chunk = chunk
+        self.here = False
+        self.everywhere = False
+        self.kept: Optional[memoryview] = None
+        self.owner = -1
+        self.row = 0.0
+
+    def data(self) -> memoryview:
+        if self.kept is not None:
+            return self.kept
+        work = self.work
+        assert work.view is not None
+        size = work.step * work.dtype.itemsize
+        return work.view[self.chunk * size : (self.chunk + 1) * size]
+
+    def keep(self) -> None:
+        if self.kept is None:
+            self.kept = memoryview(bytearray(self.data()))
+
+    def frame(self) -> Frame:
+        """Sends the input, or the result where it is here: a copy of it, for the operation may be done before it is sent."""
+        work = self.work
+        if self.here:
+            self.keep()
+        data = self.data()
+        header = Header(
+            Kind.FINAL if self.here else Kind.DATA,
+            work.dtype,
+            work.reduction,
+            work.rank,
+            self.chunk,
+            work.number,
+            work.total,
+            work.step,
+            len(data),
+        )
+        return Frame(header, data, None if self.here else data, self.row)
+
+
+class _Lane:
+    __slots__ = ("base", "entries", "received")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.entries: Deque[Entry] = deque()  # from position `base` on
+        self.received = 0  # all results below this position are here
+
+
+class Push(NamedTuple):
+    lane: int
+    frame: Frame
+
+
+class Share(NamedTuple):
+    """What a rank tells the others when an epoch ends. By lane of that epoch: the positions below which it has all
+    results; `issued`: operations."""
+
+    received: Sequence[int]
+    issued: int
+
+
+class Ledger:
+    """`weights`: by lane. `largest`: bytes of a chunk. How many lanes there are at the beginning decides, with the size
+    of the operation, the size of its chunks for good."""
+
+    def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
+        self._rank = rank
+        self._world = world
+        self._largest = largest
+        self._breadth = sum(weight > 0 for weight in weights)
+        self._weights = list(weights)
+        self._dealer = Dealer(weights, rank, world)
+        self._lanes = [_Lane() for _ in weights]
+        self.issued = 0
+        self.open: List[Work] = []
+        """Operations that are not done, in their order."""
+
+    def keeps(self, lane: int) -> bool:
+        """Whether some rank may lack a result of this lane."""
+        return bool(self._lanes[lane].entries)
+
+    @property
+    def retained(self) -> int:
+        """Bytes of results that are kept in copies for others."""
+        return sum(len(entry.kept or b"") for lane in self._lanes for entry in lane.entries)
+
+    def issue(
+        self, view: memoryview, dtype: DType, reduction: Reduction, operation: Pending
+    ) -> List[Push]:
+        """What to send for an operation in `view`, a memoryview of bytes."""
+        total = len(view) // dtype.itemsize
+        step = layout.chunk_elements(total, dtype.itemsize, self._breadth, self._largest)
+        work = Work(
+            rank=self._rank,
+            number=self.issued,
+            view=view,
+            dtype=dtype,
+            reduction=reduction,
+            step=step,
+            operation=operation,
+        )
+        self.issued += 1
+        self.open.append(work)
+        return [self._deal(entry) for entry in work.entries]
+
+    def received(self, lane: int) -> int:
+        return self._lanes[lane].received
+
+    def waits(self, lane: int) -> Optional[Entry]:
+        """The first chunk of the lane whose result is not here."""
+        state = self._lanes[lane]
+        at = state.received - state.base
+        return state.entries[at] if at < len(state.entries) else None
+
+    def arrived(self, lane: int, position: int) -> Optional[Work]:
+        """The result of the chunk there is in its place: the operation, if that was its last."""
+        state = self._lanes[lane]
+        entry = state.entries[position - state.base]
+        entry.here = True
+        _advance(state)
+        entry.work.left -= 1
+        return entry.work if not entry.work.left else None
+
+    def release(self, work: Work) -> None:
+        """All of this operation is here: keep copies of what others may need, and let go of the user's memory."""
+        for entry in work.entries:
+            if not entry.everywhere:
+                entry.keep()
+        work.entries = []
+        work.view = None
+        self.open.remove(work)
+
+    def acknowledge(self, lane: int, position: int) -> None:
+        """All ranks have the lane's results below this position."""
+        state = self._lanes[lane]
+        while state.base < min(position, state.received):
+            self._forget(state.entries.popleft())
+            state.base += 1
+
+    def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
+        """All that a reducer needs from this position on; None: that is no position which it could begin at."""
+        state = self._lanes[lane]
+        if not state.base <= position <= state.received:
+            return None
+        return [
+            entry.frame() for at, entry in enumerate(state.entries, state.base) if at >= position
+        ]
+
+    def share(self) -> Share:
+        return Share([lane.received for lane in self._lanes], self.issued)
+
+    def has_weight(self, alive: Sequence[bool]) -> bool:
+        """Whether chunks can be dealt to these lanes."""
+        return any(weight > 0 and on for weight, on in zip(self._weights, alive))
+
+    def deal_anew(self, alive: Sequence[bool], shares: Sequence[Share]) -> None:
+        """Begin an epoch on these lanes. `shares`: by rank, at the end of the one before. Every position begins at 0;
+        what to send is in `replay`."""
+        rest = self._unfinished(shares)
+        self._weights = [weight if on else 0.0 for weight, on in zip(self._weights, alive)]
+        self._dealer = Dealer(self._weights, self._rank, self._world)
+        self._lanes = [_Lane() for _ in self._weights]
+        for entry in rest:
+            self._deal(entry)
+        for lane in self._lanes:
+            _advance(lane)
+
+    def pieces(self, shares: Sequence[Share]) -> List[Piece]:
+        """What is left for the native backend where no lane is. All ranks' operations must have been issued here too:
+        `issued` is the greatest of all shares'."""
+        return [
+            Piece(
+                entry.data(),
+                len(entry.data()) // entry.work.dtype.itemsize,
+                entry.work.dtype,
+                entry.work.reduction,
+                entry.owner,
+            )
+            for entry in self._unfinished(shares)
+        ]
+
+    def _unfinished(self, shares: Sequence[Share]) -> List[Entry]:
+        """The entries that some rank has no result of, in the order of operations and chunks, the same on all ranks
+        as far as each has issued operations."""
+        rest: List[Entry] = []
+        for index, lane in enumerate(self._lanes):
+            common = min(share.received[index] for share in shares)
+            self.acknowledge(index, common)
+            for position, entry in enumerate(lane.entries, lane.base):
+                has = [
+                    rank for rank, share in enumerate(shares) if share.received[index] > position
+                ]
+                if has and entry.owner < 0:
+                    entry.owner = has[0]
+                rest.append(entry)
+        return sorted(rest, key=lambda entry: (entry.work.number, entry.chunk))
+
+    def _deal(self, entry: Entry) -> Push:
+        place = self._dealer.next()
+        entry.row = place.row
+        self._lanes[place.lane].entries.append(entry)
+        return Push(place.lane, entry.frame())
+
+    def _forget(self, entry: Entry) -> None:
+        entry.everywhere = True
+        entry.kept = None
+
+
+def _advance(lane: _Lane) -> None:
+    while (
+        lane.received < lane.base + len(lane.entries)
+        and lane.entries[lane.received - lane.base].here
+    ):
+        lane.received += 1

@@ -1,0 +1,131 @@
+"""What the parts of a worker's side know of each other."""
+
+from typing import Callable, List, NamedTuple, Optional, Protocol, Sequence
+
+from trainshed_reduction.wire import DType, Header, Reduction
+
+
+class ReductionFailed(RuntimeError):
+    """An all-reduce that cannot be finished: the message says which rank or reducer is to blame, and what to do."""
+
+
+class Operation:
+    """An all-reduce under way; made by `Communicator.issue`, finished by its thread."""
+
+    number: int
+    """Within its group, from 0 on."""
+
+    def done(self) -> bool:
+        raise NotImplementedError
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Whether it is done; raises ReductionFailed if it failed."""
+        raise NotImplementedError
+
+    def on_done(self, callback: "Callable[[Operation], None]") -> None:
+        """Call it once when done or failed, in the communicator's thread; at once if it is already."""
+        raise NotImplementedError
+
+    def failure(self) -> Optional[ReductionFailed]:
+        raise NotImplementedError
+
+
+class Board(Protocol):
+    """Where the ranks of a group leave each other notes, by which they agree when a reducer is lost. Every key is
+    written once by one rank, or by several with the same value. PyTorch's store is one. Either method may raise whatever
+    it likes when nobody can be reached there any more."""
+
+    def post(self, key: str, value: bytes) -> None: ...
+
+    def read(self, key: str, seconds: float) -> Optional[bytes]:
+        """Waits for it; None if nobody has written it in time."""
+        ...
+
+
+class Piece(NamedTuple):
+    """What is left of an operation when no reducer is: a part of a tensor that is still to be summed.
+
+    `data`: writable bytes of `count` elements; `owner`: -1: every rank has its own input there; else the rank whose
+    bytes are already the result, for all others to copy."""
+
+    data: memoryview
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts values in it
+    dtype: DType
+    reduction: Reduction
+    owner: int
+
+
+class Native(Protocol):
+    """How a group finishes without reducers: called once by every rank, with the same pieces in the same order."""
+
+    def finish(self, pieces: Sequence[Piece]) -> None: ...
+
+
+class Result(NamedTuple):
+    """Event of a transfer: the result of the frame at `position` of `lane` was written to its target."""
+
+    lane: int
+    position: int
+
+
+class Message(NamedTuple):
+    """Event of a transfer: a frame came that is no RESULT."""
+
+    lane: int
+    header: Header
+    payload: bytes
+
+
+class Lost(NamedTuple):
+    """Event of a transfer: the lane's connection broke, or carried what is no protocol."""
+
+    lane: int
+    cause: str
+
+
+class Frame(NamedTuple):
+    """A chunk to send: DATA or FINAL, and where its result goes (None: it is here already, and the reducer will send
+    none). `row`: frames of lower rows go first (`stagger`)."""
+
+    header: Header
+    payload: memoryview
+    target: Optional[memoryview]
+    row: float
+
+
+class Transfer(Protocol):
+    """Moves frames and results over the lanes of one rank; not thread-safe but for `wake`.
+
+    Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond what came
+    back, but for a chunk on each lane that has none under way: else ranks whose credit is used up on different lanes
+    would wait for each other. A result is received whole into a buffer of its own and then copied to its target, so that a broken connection
+    never leaves half of one in a tensor. Fills in `acknowledged` when a header is sent: up to which position of the lane
+    all results are here, frames without a target included (they have theirs; no RESULT comes for them, no credit is
+    taken by them).
+    """
+
+    acknowledged: List[int]
+    """By lane: how many results all ranks have, as the reducer said last."""
+
+    def attach(self, lane: int, handle: int, position: int, received: int) -> None:
+        """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed before are
+        forgotten; results below `received` are here already and do not come."""
+        ...
+
+    def detach(self, lane: int) -> None: ...
+
+    def push(self, lane: int, frame: Frame) -> None: ...
+
+    def run(self, seconds: float) -> "List[object]":
+        """Move bytes until there are events (Result, Message, Lost), `wake` was called, or the time is over."""
+        ...
+
+    def unsent(self) -> int:
+        """Frames pushed to attached lanes that the system has not taken to their last byte."""
+        ...
+
+    def wake(self) -> None:
+        """From any thread: make `run` return."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,273 @@
+"""A group that has come together, on one rank: hands chunks to the transfer and results to callers, and mends lanes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Callable, Dict, Optional, Sequence, Tuple, Union
+
+from trainshed_reduction import proof
+from trainshed_reduction.client.beside import Beside
+from trainshed_reduction.client.desk import Desk, Handed
+from trainshed_reduction.client.flow import flow as flow_of
+from trainshed_reduction.client.hurry import HURRY
+from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
+from trainshed_reduction.client.ledger import Ledger, Push, Work
+from trainshed_reduction.client.losses import Losses
+from trainshed_reduction.client.patience import Patience
+from trainshed_reduction.client.port import Lost, Message, ReductionFailed, Result, Transfer
+from trainshed_reduction.client.transfer import PythonTransfer
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import Hello, Kind
+
+_LOOK = 0.5
+"""Seconds between two looks at what does not announce itself."""
+_LEAVE = 5.0
+"""Seconds for what others may still need to go out."""
+_PARTING = 1.0
+"""Seconds for a last word."""
+_LOG = logging.getLogger(__name__)
+
+
+class Running:
+    """Only the communicator's thread uses it."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        desk: Desk,
+        hello: Hello,
+        dial: Dial,
+        inbox: Inbox,
+        lanes: Sequence[Lane],
+        weights: Sequence[float],
+        beside: Optional[Beside],
+        log: Callable[[str], None],
+    ) -> None:
+        self._desk = desk
+        self._hello = hello
+        self._dial = dial
+        self._inbox = inbox
+        self._lanes = lanes
+        self._beside = beside
+        self._log = log
+        self._patience = Patience(settings.wait_limit, log)
+        accepts = [lane.accept for lane in lanes if lane.accept is not None]
+        flow = flow_of(settings, len(lanes), min(accept.max_chunk for accept in accepts))
+        self.ledger = Ledger(weights, hello.rank, hello.world, flow.chunk)
+        self._transfer, self._hurries = _make_transfer(len(lanes), flow.credit, dial)
+        self._hurried = False
+        self._look_at = 0.0
+        self.counts: Dict[str, Union[int, float]] = dict.fromkeys(
+            ("operations", "sent_bytes", "sent_again_bytes", "received_bytes", "lost_connections"),
+            0,
+        )
+
+    def begin(self) -> None:
+        """Use the lanes, and be woken up by what comes from other threads."""
+        self._inbox.wake = self._desk.wake = self._transfer.wake
+        for lane in self._lanes:
+            self._resume(lane)
+
+    def turn(self, losses: Losses) -> None:
+        """Until something has happened. Raises ReductionFailed: the group cannot go on."""
+        for handed in self._desk.take():
+            for lane, frame in self._issue(handed):
+                self._transfer.push(lane, frame)
+        now = self._move(self._pause())
+        if now >= self._look_at:
+            self._look_at = now + _LOOK
+            self._look_after(now, losses)
+
+    def leave(self) -> None:
+        """In good order, if nothing is under way; what others may still need goes out before."""
+        if self._desk.is_native:
+            return
+        if self.ledger.open:
+            number = self.ledger.open[0].number
+            self.give_up("it left the group before operation {} was done".format(number))
+            return
+        deadline = self._move(0.0) + _LEAVE
+        while (self._transfer.unsent() or self._is_needed()) and time.monotonic() < deadline:
+            self._move(0.05)
+        self._part(proof.frame(Kind.BYE))
+
+    def give_up(self, reason: str) -> None:
+        """Tell the other ranks, if they can be told, that this one does not go on."""
+        self._part(proof.text_frame(Kind.ERROR, reason))
+
+    def _part(self, frame: bytes) -> None:
+        """The last frame on every lane; none where it might get into the middle of another."""
+        if self._transfer.unsent():
+            return
+        for lane in self._lanes:
+            if lane.running and lane.connection is not None:
+                self._transfer.detach(lane.index)
+                try:
+                    lane.connection.settimeout(_PARTING)
+                    lane.connection.sendall(frame)
+                except OSError:
+                    pass  # It is gone already.
+
+    def end(self) -> None:
+        """No memory of a caller is touched after this. May be called again."""
+        self._detach()
+        self._hurry(False)
+
+    def close(self) -> None:
+        """Give the transfer back; nothing else may be called then."""
+        self.end()
+        self._inbox.wake = self._desk.wake = _nobody
+        self._transfer.close()
+
+    def metrics(self) -> "Dict[str, Union[int, float]]":
+        """What was counted so far."""
+        return dict(
+            self.counts,
+            retained_bytes=self.ledger.retained,
+            wait_seconds=round(self._patience.waited, 1),
+        )
+
+    # ---- operations
+
+    def _issue(self, handed: Handed) -> "Sequence[Push]":
+        self.counts["sent_bytes"] += len(handed.view)
+        self._hurry(True)
+        return self.ledger.issue(*handed)
+
+    def _handle(self, events: "Sequence[object]") -> None:
+        now = time.monotonic()
+        for event in events:
+            if isinstance(event, Result):
+                lane = self._lanes[event.lane]
+                lane.seen, lane.status = now, ""
+                work = self.ledger.arrived(event.lane, event.position)
+                if work is not None:
+                    self._finish(work)
+            elif isinstance(event, Message):
+                self._hear(self._lanes[event.lane], event, now)
+            elif isinstance(event, Lost):
+                self._lose(self._lanes[event.lane], event.cause)
+
+    def _finish(self, work: Work) -> None:
+        for lane in self._lanes:
+            if lane.running:
+                self.ledger.acknowledge(lane.index, self._transfer.acknowledged[lane.index])
+        self.ledger.release(work)
+        self.counts["operations"] += 1
+        self.counts["received_bytes"] += work.total * work.dtype.itemsize
+        if not self.ledger.open:
+            self._hurry(False)
+        work.operation.finish()
+
+    def _hear(self, lane: Lane, message: Message, now: float) -> None:
+        kind, text = message.header.kind, message.payload.decode(errors="replace")
+        if kind is Kind.STATUS:
+            lane.seen, lane.status = now, text
+        elif kind is Kind.ERROR:
+            raise ReductionFailed("{}: {}".format(lane, text))
+        else:
+            self._lose(lane, "a {} frame came, which is not due".format(kind.name))
+
+    def _hurry(self, on: bool) -> None:
+        if self._hurries and on != self._hurried:
+            self._hurried = on
+            (HURRY.begin if on else HURRY.end)()
+
+    # ---- lanes
+
+    def _move(self, seconds: float) -> float:
+        """What has come from reducers and attempts, waiting so long for it; the time."""
+        self._handle(self._transfer.run(seconds))
+        for lane in self._inbox.take():
+            if lane.start is not None:
+                self._resume(lane)
+        now = time.monotonic()
+        connect_due(self._lanes, self._dial, self._inbox, self._hello_of, now)
+        return now
+
+    def _is_needed(self) -> bool:
+        """Whether a reducer that is being started again may want results that only this rank has. Not where the reducer is
+        back and says that it waits for others: they have left."""
+        return any(
+            not (lane.running or lane.dropped or lane.status) and self.ledger.keeps(lane.index)
+            for lane in self._lanes
+        )
+
+    def _pause(self) -> float:
+        due = earliest(self._lanes)
+        until = self._look_at if due is None else min(due, self._look_at)
+        return max(0.0, until - time.monotonic())
+
+    def _hello_of(self, lane: Lane) -> Hello:
+        return self._hello._replace(received=self.ledger.received(lane.index))
+
+    def _lose(self, lane: Lane, cause: str) -> None:
+        self._transfer.detach(lane.index)
+        lane.lose(cause)
+        self.counts["lost_connections"] += 1
+        if self.ledger.waits(lane.index) is not None:
+            self._log("{} was lost ({}); it is connected anew".format(lane, cause))
+
+    def _resume(self, lane: Lane) -> None:
+        connection, start = lane.take_over()
+        frames = self.ledger.replay(lane.index, start.position)
+        received = self.ledger.received(lane.index)
+        if frames is None:
+            raise ReductionFailed(
+                "{} would begin at position {}, which is none of those that some rank needs; this one has {}".format(
+                    lane, start.position, received
+                )
+            )
+        if isinstance(self._transfer, PythonTransfer):
+            self._transfer.attach_socket(lane.index, connection, start.position, received)
+        else:
+            self._transfer.attach(lane.index, connection.fileno(), start.position, received)
+        for frame in frames:
+            self._transfer.push(lane.index, frame)
+            self.counts["sent_again_bytes"] += frame.header.nbytes
+
+    def _look_after(self, now: float, losses: Losses) -> None:
+        if self._beside is not None:
+            self._beside.look_after()
+        for lane in self._patience.look(self.ledger, self._lanes, now):
+            self._lose(lane, "nothing was heard from it for {:.0f} s".format(now - lane.seen))
+        if all(lane.running or lane.dropped for lane in self._lanes):
+            return
+        lost = losses.found(now)
+        if lost or losses.is_called_for():
+            self._desk.hold()
+            self._detach()
+            for work in losses.agree(lost, self._issue):
+                self._finish(work)
+            self._hello = self._hello._replace(epoch=losses.epoch)
+            if any(not lane.dropped for lane in self._lanes):
+                self._desk.release()
+            else:
+                self._desk.go_native()
+
+    def _detach(self) -> None:
+        for lane in self._lanes:
+            self._transfer.detach(lane.index)
+            lane.close()
+            lane.seen = time.monotonic()
+
+
+def _make_transfer(lanes: int, credit: int, dial: Dial) -> "Tuple[Transfer, bool]":
+    """And whether it is in Python: then it needs turns of the interpreter. TLS is in Python only."""
+    if dial.tls is None:
+        try:
+            from trainshed_reduction.native import library
+
+            compiled = library.transfer(lanes, credit)
+        except (ImportError, OSError) as error:
+            _LOG.debug("no compiled transfer: %s", error)
+        else:
+            if compiled is not None:
+                return compiled, False
+    return PythonTransfer(lanes, credit), True
+
+
+def _nobody() -> None:
+    """Nobody is to be woken up."""

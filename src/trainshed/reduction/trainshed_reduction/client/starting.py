@@ -1,0 +1,185 @@
+"""How a group comes together: generation, reducers and their processes, workers' own reducers, all lanes connected.
+
+Runs in the communicator's thread, before anything is summed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, List, NamedTuple, Optional, Sequence
+
+from trainshed_reduction import layout
+from trainshed_reduction.client.agreement import Agreement, Beginning, new_generation
+from trainshed_reduction.client.beside import Beside
+from trainshed_reduction.client.connecting import Address, Target
+from trainshed_reduction.client.desk import Desk
+from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
+from trainshed_reduction.client.losses import lost_reducers
+from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.running import Running
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import Hello
+
+_LONGEST_WAIT = 0.5
+
+
+class Formation(NamedTuple):
+    """`reducers`: replicas of the pool; `weights`: by lane."""
+
+    generation: int
+    lanes: List[Lane]
+    weights: List[float]
+    reducers: int
+    shares: layout.Shares
+
+
+class Starting:
+    """`hello`: without generation. `closing`: whether there is no use in going on."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        hello: Hello,
+        dial: Dial,
+        inbox: Inbox,
+        agreement: Optional[Agreement],
+        closing: Callable[[], bool],
+        log: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._hello = hello
+        self._dial = dial
+        self._inbox = inbox
+        self._agreement = agreement
+        self._closing = closing
+        self._log = log
+        self._deadline = time.monotonic() + settings.start_limit
+        self.lanes: List[Lane] = []
+        """All that were made, whether or not the group came together."""
+        self.beside: Optional[Beside] = None
+        """This worker's own reducer, if it has one."""
+
+    def form(self) -> Formation:
+        """Raises ReductionFailed, which names what is missing; `lanes` and `beside` are then the caller's to end."""
+        beginning = self._begin()
+        hosts = [
+            address
+            for index, address in enumerate(self._settings.reducers)
+            if index not in beginning.lost
+        ]
+        if not hosts:
+            raise ReductionFailed("the service has given up all reducers of this job")
+        self._hello = self._hello._replace(generation=beginning.generation)
+        firsts = [Lane(host, Target(address, 0, address)) for host, address in enumerate(hosts)]
+        self.lanes = list(firsts)
+        if not beginning.generation:
+            # Rank 0 chose one; the others hear of it where they all meet first.
+            self._await(firsts[:1], lambda lane: lane.start is not None)
+            start = firsts[0].start
+            assert start is not None
+            self._hello = self._hello._replace(generation=start.generation)
+        self._await(firsts, lambda lane: lane.accept is not None)
+        lanes = [each for first in firsts for each in _with_others(first)]
+        shares = self._shares(len(hosts))
+        weights = [
+            shares.reducer / sum(other.host == lane.host for other in lanes) for lane in lanes
+        ]
+        if shares.is_hybrid:
+            own = self._start_own(firsts[0].own)
+            lanes += [
+                Lane(len(hosts) + rank, Target(place, 0, place)) for rank, place in enumerate(own)
+            ]
+            weights += [shares.worker] * len(own)
+        self.lanes = lanes
+        self._await(lanes, lambda lane: lane.start is not None)
+        for index, lane in enumerate(lanes):
+            lane.index = index
+        return Formation(self._hello.generation, lanes, weights, len(hosts), shares)
+
+    def run(self, formation: Formation, desk: Desk) -> Running:
+        """The group that has come together."""
+        hello = self._hello._replace(generation=formation.generation)
+        return Running(
+            settings=self._settings,
+            desk=desk,
+            hello=hello,
+            dial=self._dial,
+            inbox=self._inbox,
+            lanes=formation.lanes,
+            weights=formation.weights,
+            beside=self.beside,
+            log=self._log,
+        )
+
+    def close(self) -> None:
+        """End all that was begun, a worker's own reducer too."""
+        for lane in self.lanes:
+            lane.close()
+        if self.beside is not None:
+            self.beside.close()
+
+    def _begin(self) -> Beginning:
+        lost = tuple(
+            index
+            for index, address in enumerate(self._settings.reducers)
+            if address in lost_reducers(self._settings.lost_file)
+        )
+        if self._agreement is not None:
+            return self._agreement.begin(self._settings.attempt, lost, self._settings.start_limit)
+        return Beginning(new_generation(self._settings.attempt) if not self._hello.rank else 0, ())
+
+    def _shares(self, reducers: int) -> layout.Shares:
+        """Hybrid only where all workers can tell each other where their own reducers are."""
+        settings = self._settings
+        pure = layout.Shares(1 / reducers, 0.0)
+        known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
+        if settings.mode == "pure" or (settings.mode == "auto" and not known):
+            return pure
+        speed = settings.reducer_gbps / settings.worker_gbps if known else 1.0
+        shares = layout.shares(self._hello.world, reducers, speed)
+        if not shares.is_hybrid:
+            return pure
+        if self._agreement is None or settings.ca_file:
+            self._log(
+                "the reducers' bandwidth is too small, and workers cannot reduce beside them: "
+                + ("that has no TLS" if settings.ca_file else "there is no store to meet at")
+            )
+            return pure
+        return shares
+
+    def _start_own(self, own: str) -> List[Address]:
+        assert self._agreement is not None
+        self.beside = Beside(own, self._settings.token, self._log)
+        self._agreement.publish_place("{}:{}".format(*self.beside.address))
+        places = self._agreement.places(self._deadline - time.monotonic())
+        return [(host, int(port)) for host, _, port in (place.rpartition(":") for place in places)]
+
+    def _await(self, lanes: "Sequence[Lane]", ready: "Callable[[Lane], bool]") -> None:
+        """Connect these and wait until they are ready. Raises ReductionFailed."""
+        while not all(ready(lane) for lane in lanes):
+            now = time.monotonic()
+            if self._closing():
+                raise ReductionFailed("the group was closed while it was being made")
+            if now >= self._deadline:
+                complaints = [lane.complaint() for lane in lanes if not ready(lane)]
+                raise ReductionFailed(
+                    "not all reducers and ranks are there after {:g} s: {}".format(
+                        self._settings.start_limit, "; ".join(complaints[:8])
+                    )
+                )
+            connect_due(lanes, self._dial, self._inbox, lambda _: self._hello, now)
+            due = earliest(lanes)
+            until = min(self._deadline, now + _LONGEST_WAIT, due if due is not None else now + 1)
+            self._inbox.take(max(0.001, until - now))
+
+
+def _with_others(first: Lane) -> List[Lane]:
+    """The lanes to all the processes of a reducer's host."""
+    assert first.accept is not None
+    host = first.first[0]
+    return [first] + [
+        Lane(first.host, Target(first.first, process, (host, port)))
+        for process, port in enumerate(first.accept.ports)
+        if process
+    ]

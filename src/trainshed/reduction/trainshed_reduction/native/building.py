@@ -1,0 +1,84 @@
+"""Builds the library with whatever C compiler is there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple
+
+from trainshed_reduction.native import library
+
+LIMIT = 20.0
+"""Seconds that a compiler may take."""
+FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    # A multiplication and an addition must be rounded each, as NumPy does.
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+)
+
+
+def build(directory: Path, flags: "Sequence[str]" = ()) -> "Tuple[Optional[Path], str]":
+    """The library in `directory`, built there unless it is there already; or None, and why. Never raises.
+
+    Nothing of the machine that builds is assumed of the one that runs it but the architecture and the C library: what
+    more a processor can do is asked at run time. Takes at most LIMIT seconds.
+    """
+    try:
+        path = directory / library.name()
+        if path.exists() and not flags:
+            return path, ""
+        compiler = _compiler()
+        if not compiler:
+            return None, "there is no C compiler (cc, gcc, clang, or what $CC names)"
+        return _compiled([*compiler, *FLAGS, *flags], path)
+    except OSError as error:
+        return None, str(error)
+
+
+def _compiler() -> "List[str]":
+    told = shlex.split(os.environ.get("CC", ""))
+    for command in [told] if told else [["cc"], ["gcc"], ["clang"]]:
+        if shutil.which(command[0]):
+            return command
+    return []
+
+
+def _compiled(command: "Sequence[str]", path: Path) -> "Tuple[Optional[Path], str]":
+    sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place, so that it gets there whole and at once, whoever builds it at the same time.
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as room:
+        made = Path(room) / path.name
+        said = Path(room) / "said"
+        with said.open("wb") as output:
+            compiler = subprocess.Popen(
+                [*command, "-o", str(made), *sources],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                status = compiler.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                # The command only starts others, which do the work.
+                os.killpg(compiler.pid, signal.SIGKILL)
+                compiler.wait()
+                return None, "{} took longer than {:g} seconds".format(command[0], LIMIT)
+        if status or not made.exists():
+            lines = said.read_text(errors="replace").strip().splitlines()
+            errors = [line for line in lines if "error" in line] or lines
+            return None, "{} failed: {}".format(command[0], errors[0] if errors else status)
+        os.replace(str(made), str(path))
+    return path, ""

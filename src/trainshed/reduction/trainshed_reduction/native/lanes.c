@@ -1,0 +1,90 @@
+/* A lane's frames and what is told of them. */
+
+#include "transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool pending_add(struct transfer *t, uint64_t operation)
+{
+    for (size_t i = t->pendings; i-- > 0;)
+        if (t->pending[i].operation == operation) {
+            t->pending[i].frames++;
+            return true;
+        }
+    if (t->pendings == t->pending_room) {
+        size_t room = t->pending_room ? 2 * t->pending_room : 16;
+        struct pending *grown = realloc(t->pending, room * sizeof *grown);
+        if (!grown)
+            return false;
+        t->pending = grown;
+        t->pending_room = room;
+    }
+    t->pending[t->pendings++] = (struct pending){operation, 1};
+    return true;
+}
+
+bool pending_done(struct transfer *t, uint64_t operation)
+{
+    for (size_t i = 0; i < t->pendings; i++)
+        if (t->pending[i].operation == operation) {
+            if (--t->pending[i].frames)
+                return false;
+            t->pending[i] = t->pending[--t->pendings];
+            return true;
+        }
+    return true;
+}
+
+void lane_detach(struct transfer *t, struct lane *lane)
+{
+    if (lane->handle >= 0)
+        poller_remove(&t->poller, index_of(t, lane), lane->handle);
+    lane->handle = -1;
+    lane->broken = 0;
+    for (uint64_t p = lane->due; p < lane->pushed; p++)
+        if (frame_at(lane, p)->target)
+            pending_done(t, frame_at(lane, p)->header.operation);
+    lane->first = lane->sent = lane->due = lane->pushed;
+    t->outstanding -= lane->outstanding;
+    lane->outstanding = 0;
+    lane->offset = lane->got = 0;
+    free(lane->scratch);
+    lane->scratch = NULL;
+    lane->scratch_room = 0;
+}
+
+bool is_full(const struct transfer *t)
+{
+    return t->capacity - t->filled < 2 || t->text_room - t->text_used < 2 * (HEADER + TEXT);
+}
+
+struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position)
+{
+    struct event *event = &t->events[t->filled++];
+    *event = (struct event){.kind = kind, .lane = (int32_t)index_of(t, lane), .position = position};
+    event->offset = (uint32_t)t->text_used;
+    if (kind != EVENT_RESULT)
+        t->urgent = true;
+    return event;
+}
+
+void tell_text(struct transfer *t, struct event *event, const void *bytes, size_t count)
+{
+    memcpy(t->text + t->text_used, bytes, count);
+    t->text_used += count;
+    event->size += (uint32_t)count;
+}
+
+void lane_lose(struct transfer *t, struct lane *lane, int error)
+{
+    tell(t, EVENT_LOST, lane, (uint64_t)error);
+    lane_detach(t, lane);
+}
+
+void lane_release(struct lane *lane)
+{
+    while (lane->due < lane->pushed && !frame_at(lane, lane->due)->target)
+        lane->due++;
+    lane->first = lane->sent < lane->due ? lane->sent : lane->due;
+}

@@ -1,0 +1,159 @@
+"""Finds the C part and says why it is not there; never raises, so that nothing depends on it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import threading
+from ctypes import (
+    POINTER,
+    c_char,
+    c_double,
+    c_int,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    from trainshed_reduction.arithmetic import Kernels
+    from trainshed_reduction.client.port import Transfer
+
+NATIVE = "TRAINSHED_REDUCTION_NATIVE"
+"""off: do without the C part; or a directory to look for it in before the package's own."""
+DIRECTORY = Path(__file__).resolve().parent
+SOURCES = (
+    "native.h",
+    "poller.h",
+    "transfer.h",
+    "lanes.c",
+    "poller.c",
+    "receiving.c",
+    "sending.c",
+    "sums.c",
+    "transfer.c",
+)
+ABI = 1
+"""What native.h calls TRAINSHED_ABI."""
+
+_SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
+    "trainshed_abi": (c_int, []),
+    "sums_widen": (None, [c_int, c_void_p, c_void_p, c_size_t]),
+    "sums_add": (None, [c_int, c_void_p, c_void_p, c_size_t]),
+    "sums_finish": (None, [c_int, c_int, c_uint32, c_void_p, c_void_p, c_size_t]),
+    "transfer_new": (c_void_p, [c_uint32, c_uint64]),
+    "transfer_free": (None, [c_void_p]),
+    "transfer_attach": (c_int, [c_void_p, c_uint32, c_int, c_uint64]),
+    "transfer_detach": (None, [c_void_p, c_uint32]),
+    "transfer_push": (
+        c_int,
+        [c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_double],
+    ),
+    "transfer_run": (
+        c_int,
+        [c_void_p, c_double, c_void_p, c_int, POINTER(c_char), c_size_t],
+    ),
+    "transfer_released": (c_uint64, [c_void_p, c_uint32]),
+    "transfer_unsent": (c_uint64, [c_void_p]),
+    "transfer_wake": (None, [c_void_p]),
+}
+
+
+class Library:
+    """The loaded one: its functions by name, typed. `functions` keep the interpreter's lock: they are short, and letting
+    go of it could cost more than they take. `unlocked`: the same without it."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError or AttributeError (no library, or not this one), RuntimeError (another version of it)."""
+        self.path = path
+        self.functions = ctypes.PyDLL(str(path))
+        self.unlocked = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            for functions in (self.functions, self.unlocked):
+                function = getattr(functions, name)
+                function.restype = result
+                function.argtypes = arguments
+        found = self.functions.trainshed_abi()
+        if found != ABI:
+            raise RuntimeError("{} has interface {}, not {}".format(path, found, ABI))
+
+
+class _State:
+    """What was found, once for this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.looked = False
+        self.library: Optional[Library] = None
+        self.reason = ""
+
+
+_state = _State()
+
+
+def load() -> Optional[Library]:
+    """The library, the same at every call; None where there is none, and `reason` says why."""
+    with _state.lock:
+        if not _state.looked:
+            _state.looked = True
+            try:
+                _state.library, _state.reason = _find()
+            except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
+                _state.reason = "{}: {}".format(type(error).__name__, error)
+    return _state.library
+
+
+def reason() -> str:
+    """Why `load` gives None; "" if it does not."""
+    load()
+    return _state.reason
+
+
+def kernels() -> "Optional[Kernels]":
+    """The sums in C; None without the library."""
+    found = load()
+    if found is None:
+        return None
+    from trainshed_reduction.native.sums import NativeKernels
+
+    return NativeKernels(found)
+
+
+def transfer(lanes: int, credit: int) -> "Optional[Transfer]":
+    """A transfer in C over plain sockets; None without the library. Raises OSError: no descriptors are left."""
+    found = load()
+    if found is None:
+        return None
+    from trainshed_reduction.native.transfer import NativeTransfer
+
+    return NativeTransfer(found, lanes, credit)
+
+
+def name() -> str:
+    """The library's file name: with the sources' digest, so that one made of others is never taken for it."""
+    digest = hashlib.sha256()
+    for source in SOURCES:
+        digest.update((DIRECTORY / source).read_bytes())
+    return "trainshed_reduction-{}-{}.so".format(platform.machine(), digest.hexdigest()[:16])
+
+
+def _find() -> "Tuple[Optional[Library], str]":
+    told = os.environ.get(NATIVE, "")
+    if told == "off":
+        return None, "{}=off".format(NATIVE)
+    file = name()
+    places = [Path(told)] if told else []
+    places.append(DIRECTORY)
+    for place in places:
+        path = place / file
+        if path.exists():
+            try:
+                return Library(path), ""
+            except (OSError, AttributeError, RuntimeError) as error:
+                return None, "{} cannot be loaded: {}".format(path, error)
+    return None, file + " was not built: python -m trainshed_reduction.native, with a C compiler"

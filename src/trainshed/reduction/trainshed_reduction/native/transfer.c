@@ -1,0 +1,171 @@
+/*
+ * The moving part of client.port.Transfer, so that a worker's frames go on while Python's lock is elsewhere.
+ *
+ * One thread calls everything but transfer_wake. Memory of payloads and targets is the caller's, and stays valid while
+ * a frame is neither released (transfer_released) nor forgotten (attach, detach, a lost connection).
+ */
+
+#define _GNU_SOURCE
+#include "transfer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+/* Results of an operation that is not done are told this late: who takes them may have to wait for Python's lock,
+ * and nothing moves meanwhile. */
+#define HOLD 0.1
+
+static double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+EXPORT void transfer_free(struct transfer *t)
+{
+    if (!t)
+        return;
+    for (uint32_t i = 0; i < t->count; i++) {
+        free(t->lanes[i].frames);
+        free(t->lanes[i].scratch);
+    }
+    poller_close(&t->poller);
+    free(t->lanes);
+    free(t->pending);
+    free(t);
+}
+
+/* NULL: no memory or no descriptors. */
+EXPORT struct transfer *transfer_new(uint32_t lanes, uint64_t credit)
+{
+    struct transfer *t = calloc(1, sizeof *t);
+    if (!t)
+        return NULL;
+    t->credit = credit;
+    t->lanes = calloc(lanes ? lanes : 1, sizeof *t->lanes);
+    bool open = poller_open(&t->poller, lanes);
+    if (!open || !t->lanes) {
+        transfer_free(t);
+        return NULL;
+    }
+    t->count = lanes;
+    for (uint32_t i = 0; i < lanes; i++)
+        t->lanes[i].handle = -1;
+    return t;
+}
+
+EXPORT void transfer_detach(struct transfer *t, uint32_t index)
+{
+    lane_detach(t, &t->lanes[index]);
+}
+
+/* 0, or an errno. */
+EXPORT int transfer_attach(struct transfer *t, uint32_t index, int handle, uint64_t position)
+{
+    struct lane *lane = &t->lanes[index];
+    lane_detach(t, lane);
+    if (!poller_add(&t->poller, index, handle))
+        return errno;
+#ifdef SO_NOSIGPIPE
+    int yes = 1;
+    setsockopt(handle, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof yes);
+#endif
+    lane->handle = handle;
+    lane->readable = lane->writable = false;
+    lane->first = lane->sent = lane->due = lane->pushed = position;
+    return 0;
+}
+
+/* 0, or an errno. `header`: 48 bytes. `target`: NULL if no result will come. Does nothing on a lane without a
+ * connection. */
+EXPORT int transfer_push(struct transfer *t, uint32_t index, const void *header, const uint8_t *payload,
+                         uint8_t *target, double row)
+{
+    struct lane *lane = &t->lanes[index];
+    if (lane->handle < 0)
+        return 0;
+    if (lane->pushed - lane->first == lane->room) {
+        size_t room = lane->room ? 2 * lane->room : 16;
+        struct frame *grown = malloc(room * sizeof *grown);
+        if (!grown)
+            return ENOMEM;
+        for (uint64_t p = lane->first; p < lane->pushed; p++)
+            grown[p & (room - 1)] = *frame_at(lane, p);
+        free(lane->frames);
+        lane->frames = grown;
+        lane->room = room;
+    }
+    struct frame *frame = frame_at(lane, lane->pushed);
+    memcpy(&frame->header, header, HEADER);
+    frame->payload = payload;
+    frame->target = target;
+    frame->row = row;
+    if (target && !pending_add(t, frame->header.operation))
+        return ENOMEM;
+    lane->pushed++;
+    lane_release(lane);
+    return 0;
+}
+
+/* How many events there are. */
+EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events, int capacity, char *text,
+                        size_t text_room)
+{
+    double deadline = now() + seconds, until = deadline;
+    bool woken = false, moved = true;
+    t->events = events;
+    t->capacity = capacity;
+    t->text = text;
+    t->text_room = text_room;
+    t->filled = 0;
+    t->text_used = 0;
+    t->urgent = false;
+    for (;;) {
+        struct ready ready[AT_ONCE];
+        double left = moved ? 0 : least(until - now(), 60);
+        int found = poller_wait(&t->poller, left > 0 ? (int)(left * 1000) + 1 : 0, ready, &woken);
+        for (int i = 0; i < found; i++) {
+            struct lane *lane = &t->lanes[ready[i].index];
+            lane->readable |= ready[i].readable;
+            lane->writable |= ready[i].writable && !lane->broken;
+        }
+        moved = send_all(t);
+        moved |= receive_all(t);
+        bool first = t->filled && until == deadline;
+        double at = now();
+        if (first)
+            until = least(deadline, at + HOLD);
+        if (woken || t->urgent || is_full(t) || at >= until)
+            return t->filled;
+    }
+}
+
+/* Of which position on frames are still in use. */
+EXPORT uint64_t transfer_released(const struct transfer *t, uint32_t index)
+{
+    return t->lanes[index].first;
+}
+
+/* Frames that have not gone out to their last byte. */
+EXPORT uint64_t transfer_unsent(const struct transfer *t)
+{
+    uint64_t frames = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        frames += t->lanes[i].pushed - t->lanes[i].sent;
+    return frames;
+}
+
+/* From any thread. */
+EXPORT void transfer_wake(struct transfer *t)
+{
+    poller_wake(&t->poller);
+}

@@ -1,0 +1,174 @@
+"""The transfer in C as Python sees it: keeps alive what C points to, and turns its records into events."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from collections import deque
+from typing import Deque, List, Set, Tuple
+
+import numpy as np
+
+from trainshed_reduction import wire
+from trainshed_reduction.client.port import Frame, Lost, Message, Result
+from trainshed_reduction.native.library import Library
+from trainshed_reduction.wire import Kind
+
+_EVENT = struct.Struct("=iiQQII")
+"""kind, lane, position, acknowledged, offset and size of the text: `struct event` in transfer.h."""
+_RESULT, _MESSAGE, _LOST, _MALFORMED = 1, 2, 3, 4
+_EVENTS = 1024
+_TEXT = 32 << 10
+_NONE_DUE = 2**64 - 1
+_CLOSED = "the connection was closed by the reducer"
+_HEADER = wire.HEADER.size
+
+
+class _Lane:
+    """The frames that C may still read or write, the oldest at position `first`."""
+
+    __slots__ = ("attached", "first", "frames")
+
+    def __init__(self) -> None:
+        self.attached = False
+        self.first = 0
+        self.frames: Deque[Frame] = deque()
+
+    def begin(self, position: int, attached: bool) -> None:
+        self.attached = attached
+        self.first = position
+        self.frames.clear()
+
+    def release(self, position: int) -> None:
+        while self.first < position:
+            self.frames.popleft()
+            self.first += 1
+
+
+class NativeTransfer:
+    """`port.Transfer` for plain TCP. Results of an operation that is not done yet may come a tenth of a second late:
+    Python's lock, which the caller waits for then, may be taken, and nothing moves meanwhile. `credit`: bytes over all
+    lanes. Raises OSError where there are no descriptors or no memory left."""
+
+    def __init__(self, library: Library, lanes: int, credit: int) -> None:
+        self.acknowledged = [0] * lanes
+        self._functions = library.functions
+        self._run = library.unlocked.transfer_run
+        self._lanes = [_Lane() for _ in range(lanes)]
+        self._events = ctypes.create_string_buffer(_EVENTS * _EVENT.size)
+        self._text = ctypes.create_string_buffer(_TEXT)
+        self._records = memoryview(self._events).cast("B")
+        self._texts = memoryview(self._text).cast("B")
+        self._closing = threading.Lock()
+        self._transfer = self._functions.transfer_new(lanes, credit)
+        if not self._transfer:
+            raise OSError("no descriptors or no memory are left for the connections to reducers")
+
+    def attach(self, lane: int, handle: int, position: int, received: int) -> None:
+        """Raises OSError: this is no socket that can be waited for."""
+        self.detach(lane)
+        error = self._functions.transfer_attach(self._open(), lane, handle, position)
+        if error:
+            raise OSError(error, os.strerror(error))
+        self._lanes[lane].begin(position, True)
+        self.acknowledged[lane] = min(position, received)
+
+    def detach(self, lane: int) -> None:
+        if self._lanes[lane].attached:
+            self._lanes[lane].begin(0, False)
+            self._functions.transfer_detach(self._transfer, lane)
+
+    def push(self, lane: int, frame: Frame) -> None:
+        """Raises ValueError: the payload or the target is not as long as the header says."""
+        state = self._lanes[lane]
+        if not state.attached:
+            return
+        header, payload, target, row = frame
+        if any(each.nbytes != header.nbytes for each in (payload, target or payload)):
+            raise ValueError("a frame's payload and target are not as long as its header says")
+        error = self._functions.transfer_push(
+            self._transfer,
+            lane,
+            wire.pack(header),
+            _address(payload),
+            None if target is None else _writable_address(target),
+            row,
+        )
+        if error:
+            raise MemoryError("no memory for a frame to be sent")
+        state.frames.append(frame)
+
+    def run(self, seconds: float) -> "List[object]":
+        count = self._run(self._open(), seconds, self._events, _EVENTS, self._text, _TEXT)
+        events: List[object] = []
+        told: Set[int] = set()
+        record: Tuple[int, int, int, int, int, int]
+        for record in _EVENT.iter_unpack(self._records[: count * _EVENT.size]):
+            kind, lane, position, acknowledged, offset, size = record
+            told.add(lane)
+            if kind == _RESULT:
+                self.acknowledged[lane] = max(self.acknowledged[lane], acknowledged)
+                events.append(Result(lane, position))
+                continue
+            text = bytes(self._texts[offset : offset + size])
+            if kind == _MESSAGE:
+                events.append(Message(lane, wire.unpack(text[:_HEADER]), text[_HEADER:]))
+                continue
+            if kind == _LOST:
+                cause = os.strerror(position) if position else _CLOSED
+            else:
+                cause = _fault(self._lanes[lane], position, text)
+            self._lanes[lane].begin(0, False)
+            events.append(Lost(lane, cause))
+        for lane in told:
+            if self._lanes[lane].attached:
+                self._lanes[lane].release(self._functions.transfer_released(self._transfer, lane))
+        return events
+
+    def unsent(self) -> int:
+        return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
+
+    def wake(self) -> None:
+        with self._closing:
+            if self._transfer:
+                self._functions.transfer_wake(self._transfer)
+
+    def close(self) -> None:
+        """May be called again; nothing else but `wake`, `detach` and `unsent` may be called then."""
+        with self._closing:
+            transfer, self._transfer = self._transfer, None
+        self._functions.transfer_free(transfer)
+        for lane in self._lanes:
+            lane.begin(0, False)
+
+    def _open(self) -> int:
+        if not self._transfer:
+            raise ValueError("the transfer is closed")
+        return self._transfer
+
+
+def _address(view: memoryview) -> int:
+    """Of bytes that may be read-only."""
+    return np.frombuffer(view, np.uint8).ctypes.data if view.readonly else _writable_address(view)
+
+
+def _writable_address(view: memoryview) -> int:
+    """Raises TypeError: it is read-only, or not in one piece."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def _fault(lane: _Lane, position: int, data: bytes) -> str:
+    """Why this header was not to be followed."""
+    try:
+        header = wire.unpack(data)
+    except wire.Malformed as malformed:
+        return str(malformed)
+    if header.kind is not Kind.RESULT:
+        return "a {} frame came, which only workers send".format(header.kind.name)
+    if position == _NONE_DUE:
+        return "a result came for a chunk that was not sent"
+    sent = lane.frames[position - lane.first].header
+    text = "the result of chunk {} of operation {} came in place of chunk {} of operation {}"
+    return text.format(header.chunk, header.operation, sent.chunk, sent.operation)

@@ -1,0 +1,187 @@
+"""Both sides prove to each other that they know the job's token, before anything else is said.
+
+The functions over messages are pure and serve either side; `connect` and `read_frame` are for a worker, which may block.
+A proof covers both nonces and all that is said, so that none can be used a second time or for another group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import ssl
+import time
+from typing import Optional, Tuple
+
+from trainshed_reduction import wire
+from trainshed_reduction.wire import Accept, Header, Hello, Kind
+
+HANDSHAKE_SECONDS = 5.0
+"""From the connection to ACCEPT, on either side."""
+_HANDSHAKE_BYTES = wire.MAX_TEXT
+WRONG_TOKEN = "the token is not the one of this job"
+"""All that a reducer says to somebody who does not know it."""
+
+
+class Refused(ConnectionError):
+    """The reducer does not take this worker, and says why; trying again helps only where the text says so."""
+
+
+class Untrusted(ConnectionError):
+    """What listens there does not know the job's token: it is no reducer of this job."""
+
+
+def nonce() -> bytes:
+    return os.urandom(wire.NONCE)
+
+
+def group_digest(name: str) -> bytes:
+    """What stands for a group's name in HELLO."""
+    return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
+
+
+def prove_worker(token: bytes, challenge: bytes, hello: Hello) -> Hello:
+    """`hello`, which has its nonce already, with the worker's proof. `challenge`: the reducer's nonce."""
+    return hello._replace(proof=_worker(token, challenge, hello))
+
+
+def is_worker(token: bytes, challenge: bytes, hello: Hello) -> bool:
+    return hmac.compare_digest(_worker(token, challenge, hello), hello.proof)
+
+
+def prove_reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> Accept:
+    """`accept` with the reducer's proof, which is an answer to this HELLO alone."""
+    return accept._replace(proof=_reducer(token, challenge, hello, accept))
+
+
+def is_reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> bool:
+    return hmac.compare_digest(_reducer(token, challenge, hello, accept), accept.proof)
+
+
+def _worker(token: bytes, challenge: bytes, hello: Hello) -> bytes:
+    return _mac(token, b"worker" + challenge + hello.nonce + hello.body)
+
+
+def _reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> bytes:
+    body = wire.pack_accept(accept._replace(proof=b""))
+    return _mac(token, b"reducer" + hello.nonce + challenge + hello.body + body)
+
+
+def _mac(token: bytes, text: bytes) -> bytes:
+    if not token:
+        raise ValueError("an empty token proves nothing")
+    return hmac.new(token, text, hashlib.sha256).digest()
+
+
+def frame(kind: Kind, payload: bytes = b"") -> bytes:
+    """A frame that carries no chunk, ready to send."""
+    return wire.pack(Header(kind, nbytes=len(payload))) + payload
+
+
+def text_frame(kind: Kind, text: str) -> bytes:
+    """A STATUS, ERROR or REFUSE; a text that is too long loses its end."""
+    payload = text.encode()[: wire.MAX_TEXT]
+    return frame(kind, payload.decode(errors="ignore").encode())
+
+
+def worker_tls(ca_file: str) -> ssl.SSLContext:
+    """Whoever has a certificate of this authority, which signs for the job alone, may be a reducer: they are known by
+    addresses, which are in no certificate. Raises OSError (ssl.SSLError is one)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(ca_file)
+    return context
+
+
+def reducer_tls(cert_file: str, key_file: str) -> ssl.SSLContext:
+    """Raises OSError (ssl.SSLError is one)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert_file, key_file or None)
+    return context
+
+
+def connect(
+    address: "Tuple[str, int]",
+    token: bytes,
+    hello: Hello,
+    seconds: float = HANDSHAKE_SECONDS,
+    tls: Optional[ssl.SSLContext] = None,
+) -> "Tuple[socket.socket, Accept]":
+    """A connection that both sides have proved themselves on; nothing that comes after ACCEPT was read from it. Its
+    time-out is still set to what was left. `hello`'s nonce and proof are made here.
+
+    Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one, and so is ssl.SSLError).
+    """
+    deadline = time.monotonic() + seconds
+    connection = socket.create_connection(address, _left(deadline))
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            connection.settimeout(_left(deadline))
+            connection = tls.wrap_socket(connection)
+        return connection, greet(connection, token, hello, deadline)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:
+    """The worker's side of the handshake. `deadline`: on the monotonic clock. Raises as `connect` does."""
+    challenge = _expect(connection, Kind.CHALLENGE, deadline)
+    if len(challenge) != wire.NONCE:
+        raise wire.Malformed(
+            "a challenge of {} bytes should have {}".format(len(challenge), wire.NONCE)
+        )
+    proved = prove_worker(token, challenge, hello._replace(nonce=nonce()))
+    connection.settimeout(_left(deadline))
+    connection.sendall(frame(Kind.HELLO, wire.pack_hello(proved)))
+    accept = wire.unpack_accept(_expect(connection, Kind.ACCEPT, deadline))
+    if not is_reducer(token, challenge, proved, accept):
+        raise Untrusted(
+            "what listens there does not know the job's token: it is no reducer of this job"
+        )
+    return accept
+
+
+def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
+    header, payload = read_frame(connection, deadline, _HANDSHAKE_BYTES)
+    if header.kind is Kind.REFUSE:
+        raise Refused(payload.decode(errors="replace"))
+    if header.kind is not kind:
+        raise wire.Malformed("{} came where {} was due".format(header.kind.name, kind.name))
+    return payload
+
+
+def read_frame(
+    connection: socket.socket, deadline: float, limit: int = wire.MAX_CHUNK
+) -> "Tuple[Header, bytes]":
+    """The next frame, and not a byte more. `limit`: bytes of payload that may come. Raises wire.Malformed, OSError:
+    TimeoutError at the deadline, ConnectionResetError at the connection's end."""
+    header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
+    if header.nbytes > limit:
+        raise wire.Malformed("a {} frame came that is too long here".format(header.kind.name))
+    return header, bytes(_read(connection, header.nbytes, deadline))
+
+
+def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        connection.settimeout(_left(deadline))
+        count = connection.recv_into(rest)
+        if not count:
+            raise ConnectionResetError("the connection was closed by the other side")
+        rest = rest[count:]
+    return data
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise socket.timeout(
+            "timed out"
+        )  # TimeoutError itself since Python 3.10, an OSError before.
+    return left

@@ -1,0 +1,111 @@
+"""python -m trainshed_reduction.reducer: a reducer, until SIGTERM. All it needs to know is in its environment (`settings`)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from trainshed_reduction import proof, settings, wire
+from trainshed_reduction.reports import Reports
+from trainshed_reduction.settings import Unusable
+
+
+class Options(NamedTuple):
+    address: Tuple[str, int]
+    processes: int
+    token: bytes
+    cert_file: str
+    key_file: str
+    report_file: str
+
+
+def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
+    """Raises Unusable, which names all that is wrong; OSError (the token's file)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainshed_reduction.reducer",
+        description="Adds what the workers of a job send, and sends the sums back.",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default=environ.get(settings.LISTEN, ""),
+        help="of the first process; the others take free ports of the same host (${})".format(
+            settings.LISTEN
+        ),
+    )
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        default=environ.get(settings.PROCESSES, "") or str(len(os.sched_getaffinity(0))),
+        help="default: one for each processor that this one may use (${})".format(
+            settings.PROCESSES
+        ),
+    )
+    given = parser.parse_args(arguments)
+    faults: List[str] = []
+    host, _, port = given.listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        faults.append(
+            "--listen or {} must be HOST:PORT, not {!r}".format(settings.LISTEN, given.listen)
+        )
+    if not given.processes.isdigit() or not 0 < int(given.processes) <= wire.MAX_PORTS:
+        faults.append(
+            "--processes or {} must be between 1 and {}, not {!r}".format(
+                settings.PROCESSES, wire.MAX_PORTS, given.processes
+            )
+        )
+    token = settings.token_of(environ)
+    if not token:
+        faults.append("neither {} nor {} is set".format(settings.TOKEN, settings.TOKEN_FILE))
+    cert_file, key_file = (
+        environ.get(name, "") for name in (settings.CERT_FILE, settings.KEY_FILE)
+    )
+    if key_file and not cert_file:
+        faults.append("{} is set without {}".format(settings.KEY_FILE, settings.CERT_FILE))
+    if faults:
+        raise Unusable("; ".join(faults))
+    return Options(
+        (host.strip("[]"), int(port)),
+        int(given.processes),
+        token,
+        cert_file,
+        key_file,
+        environ.get(settings.REPORT_FILE, ""),
+    )
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _fail(text: str) -> int:
+    sys.stderr.write("reducer: {}\n".format(text))
+    return 2
+
+
+def main(arguments: "Optional[Sequence[str]]" = None) -> int:
+    """The exit status: 0 after SIGTERM, 1 if one of its processes ended by itself, 2 if it could not begin."""
+    try:
+        told = options(sys.argv[1:] if arguments is None else arguments, os.environ)
+        tls = proof.reducer_tls(told.cert_file, told.key_file) if told.cert_file else None
+    except (Unusable, OSError) as error:
+        return _fail(str(error))
+    # Sums need no linear algebra; a pool of threads for each process would only be in the way.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from trainshed_reduction.reducer.overview import Overview
+    from trainshed_reduction.reducer.processes import Supervisor, listen
+
+    try:
+        listeners = listen(told.address, told.processes)
+    except OSError as error:
+        return _fail("cannot listen on {}:{}: {}".format(*told.address, error))
+    overview = Overview(told.processes, Reports(told.report_file), _write, time.monotonic())
+    return Supervisor(listeners, told.token, tls, overview, _write).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""One group of ranks at this reducer: who is there, how far each is, what is still to be added. Pure: what happens comes in
+as calls with the time, what is to be done goes out as effects.
+
+It gathers until all ranks are there, or have left in good order before; then it runs, until a connection breaks and it
+gathers again. What was under way is forgotten then and comes once more: START tells from where on. Every rank sends
+something for every position, in order, so rows are finished in order.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List
+
+from trainshed_reduction import proof, wire
+from trainshed_reduction.arithmetic import Kernels
+from trainshed_reduction.reducer.buffers import Block, Buffers
+from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.effects import (
+    Completed,
+    Deliver,
+    Dismiss,
+    Effect,
+    Log,
+    Remind,
+    Resume,
+    Tell,
+)
+from trainshed_reduction.reducer.members import Member, Parted
+from trainshed_reduction.reducer.rows import Row, Shape, disagreement, ranks
+from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
+
+_PATIENCE = 0.6
+"""Seconds that something waits before anybody is told."""
+
+
+class Group:
+    """Of one generation and epoch. `generation` 0: nobody has come yet who knows it."""
+
+    def __init__(
+        self, hello: Hello, kernels: Kernels, buffers: Buffers, counters: Counters, now: float
+    ) -> None:
+        self.generation = hello.generation
+        self.epoch = hello.epoch
+        self.world = hello.world
+        self.members: Dict[int, Member] = {}
+        self.parked: Dict[int, Member] = {}
+        """Ranks that know no generation, and cannot be of this one."""
+        self.failure = ""
+        """Why this generation and epoch cannot go on, if so."""
+        self._kernels = kernels
+        self._buffers = buffers
+        self._counters = counters
+        self._running = False
+        self._completed = False
+        self._since = now
+        self._parted: Dict[int, Parted] = {}
+        self._lost: Dict[int, float] = {}
+        self._rows: Dict[int, Row] = {}
+        self._head = 0
+        self._finished = now
+        self._operation = -1
+        """The latest of which a chunk is finished."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.parked or (self._rows if self._running else self.members))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members and not self.parked
+
+    @property
+    def chunks_in_flight(self) -> int:
+        return len(self._rows)
+
+    def gather(self, member: Member, now: float) -> List[Effect]:
+        """Another rank has come; an earlier connection of the same one is of no use any more."""
+        rank = member.rank
+        if not member.hello.generation and (self.failure or self._operation >= 0):
+            # This group could not have come so far without START having told that rank its generation.
+            earlier = self.parked.pop(rank, None)
+            self.parked[rank] = member
+            return [] if earlier is None else [Dismiss(earlier, b"")]
+        effects: List[Effect] = []
+        earlier = self.members.pop(rank, None)
+        if earlier is not None:
+            effects.append(Dismiss(earlier, b""))
+        if self._running:
+            effects += self._reset(now)
+        if not self.members:
+            self._since = now
+        self._parted.pop(rank, None)
+        self._lost.pop(rank, None)
+        self.members[rank] = member
+        return effects + self._start(now)
+
+    def _start(self, now: float) -> List[Effect]:
+        """If all are here who have not left."""
+        if self._running or len(self.members) + len(self._parted) < self.world:
+            return []
+        everybody = [*self.members.values(), *self._parted.values()]
+        self._head = min(each.position for each in everybody)
+        self._running = True
+        self._finished = now
+        start = Start(self._head, self.generation, self.world)
+        frame = proof.frame(Kind.START, wire.pack_start(start))
+        effects: List[Effect] = []
+        for each in self.members.values():
+            each.position = self._head
+            effects.append(Tell(each, frame))
+        if not self._completed and self.world > 1:  # One alone only asks for the ports.
+            self._completed = True
+            effects.append(Completed(self.world))
+            effects.append(Log("group of {} workers is complete".format(self.world)))
+        return effects
+
+    def _reset(self, now: float) -> List[Effect]:
+        """Everybody comes again."""
+        effects: List[Effect] = [Dismiss(each, b"") for each in self.members.values()]
+        self.members.clear()
+        self._rows.clear()
+        self._running = False
+        self._since = now
+        self._counters.resets += 1
+        return effects
+
+    def chunk(self, member: Member, header: Header, payload: Block, now: float) -> List[Effect]:
+        """A DATA or FINAL frame. Raises Malformed: the connection is to be closed, and `lose` called."""
+        position = member.position
+        if not self._running:
+            raise Malformed("a chunk came before START")
+        if header.rank != member.rank:
+            raise Malformed("rank {} sent a chunk as rank {}".format(member.rank, header.rank))
+        member.acknowledged = max(member.acknowledged, header.acknowledged)
+        member.position += 1
+        member.operations = header.operation + 1
+        for rank, parted in self._parted.items():
+            if parted.position <= position:
+                return self.fail(parted.text(rank))
+        shape = Shape.of(header)
+        if shape.reduction == Reduction.AVERAGE and DType(shape.dtype).is_integer:
+            return self.fail(
+                "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
+                    shape.operation, member.rank, DType(shape.dtype).name
+                )
+            )
+        row = self._rows.get(position)
+        if row is None:
+            row = self._rows[position] = Row(shape, self._kernels, self._buffers, now)
+        elif row.shape != shape:
+            return self.fail(disagreement(member.rank, shape, row.arrived, row.shape))
+        alone = max(row.latest, self._finished)
+        row.add(member.rank, payload, header.kind is Kind.FINAL, now)
+        member.unanswered += header.nbytes
+        if header.kind is Kind.DATA and member.hello.received <= position:
+            row.takers.append(member.rank)
+        if len(row.arrived) < self.world and (not self._parted or self._missing(position)):
+            return []
+        self._counters.waited(member.rank, now - alone)
+        return self._finish(row, header, now)
+
+    def _missing(self, position: int) -> List[int]:
+        return [each.rank for each in self.members.values() if each.position <= position]
+
+    def _finish(self, row: Row, header: Header, now: float) -> List[Effect]:
+        result = row.result(self.world)
+        if result is None:  # Only who has left could have brought what is missing.
+            rank, parted = next(iter(self._parted.items()))
+            return self.fail(parted.text(rank))
+        del self._rows[self._head]
+        self._head += 1
+        self._finished = now
+        self._counters.chunks += 1
+        if header.operation != self._operation:
+            self._operation = header.operation
+            self._counters.operations += 1
+        resumed: List[Member] = []
+        for each in self.members.values():
+            was_full = each.is_full
+            each.unanswered -= header.nbytes
+            if was_full and not each.is_full:
+                resumed.append(each)
+        effects: List[Effect] = []
+        if row.takers:
+            acknowledged = min((each.acknowledged for each in self.members.values()), default=0)
+            result_header = header._replace(kind=Kind.RESULT, rank=0, acknowledged=acknowledged)
+            takers = [self.members[rank] for rank in row.takers if rank in self.members]
+            effects.append(Deliver(takers, wire.pack(result_header), result))
+        if resumed:
+            effects.append(Resume(resumed))
+        return effects
+
+    def leave(self, member: Member, now: float) -> List[Effect]:
+        """It said BYE."""
+        effects: List[Effect] = [Dismiss(member, b"")]
+        if not self._forget(member):
+            return effects
+        if not self.members:  # The group is over; what comes next may be one of the same name.
+            self._parted.clear()
+            self._rows.clear()
+            self._running = False
+            return effects
+        operations = member.operations or self._operation + 1
+        parted = self._parted[member.rank] = Parted(member.position, operations)
+        if any(position >= parted.position for position in self._rows):
+            return effects + self.fail(parted.text(member.rank))
+        return effects + self._start(now)
+
+    def lose(self, member: Member, now: float) -> List[Effect]:
+        """Its connection broke, or is to be closed."""
+        if not self._forget(member):
+            return []
+        self._lost[member.rank] = now
+        effects: List[Effect] = [Log("rank {} lost its connection".format(member.rank))]
+        return effects + self._reset(now) if self._running else effects
+
+    def _forget(self, member: Member) -> bool:
+        """Whether it counted."""
+        if self.parked.get(member.rank) is member:
+            del self.parked[member.rank]
+        if self.members.get(member.rank) is not member:
+            return False
+        del self.members[member.rank]
+        return True
+
+    def take_unsure(self) -> List[Member]:
+        """Ranks that wait for a generation, whichever it is; they are no more of this one."""
+        unsure = [*self.parked.values()]
+        if not self._running:
+            unsure += [each for each in self.members.values() if not each.hello.generation]
+        for each in unsure:
+            self._forget(each)
+        return unsure
+
+    def fail(self, text: str) -> List[Effect]:
+        """Tell everybody that it is over, and remember why."""
+        self.failure = text
+        farewell = proof.text_frame(Kind.ERROR, text)
+        effects: List[Effect] = [Dismiss(each, farewell) for each in self.members.values()]
+        self.members.clear()
+        self._rows.clear()
+        self._running = False
+        return [Log(text), *effects]
+
+    def status(self, now: float) -> List[Effect]:
+        """Tells those that wait for whom; nothing if they have not waited long."""
+        waiting = [*self.parked.values()]
+        if self._running:
+            row = self._rows.get(self._head)
+            since = self._since if row is None else row.since
+            missing = self._missing(self._head)
+            waiting += [each for each in self.members.values() if each.position > self._head]
+        else:
+            since = self._since
+            present = {*self.members, *self._parted}
+            missing = [rank for rank in range(self.world) if rank not in present]
+            waiting += self.members.values()
+        if not waiting or now - since < _PATIENCE:
+            return []
+        if not missing or self.parked:
+            missing = [0]  # It alone brings a new generation.
+        text = "waits {:.0f} s for {}".format(now - since, ranks(missing))
+        lost = sorted(rank for rank in missing if rank in self._lost)[:4]
+        for rank in lost:
+            text += "; rank {} lost its connection {:.0f} s ago".format(
+                rank, now - self._lost[rank]
+            )
+        frame = proof.text_frame(Kind.STATUS, text)
+        return [Remind(each, frame) for each in waiting]

@@ -1,0 +1,262 @@
+"""Whoever is connected, and what their bytes lead to: frames go to the sessions, effects of that to connections.
+
+A connection that breaks, or carries what is no protocol, is closed, and nobody else's. Who sends more than its window is
+not read from until results go out.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections import deque
+from typing import Callable, Deque, Dict, List, Optional, Set
+
+from trainshed_reduction import proof
+from trainshed_reduction.reducer import effects
+from trainshed_reduction.reducer.connections import Connection
+from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.effects import Effect
+from trainshed_reduction.reducer.members import WINDOW, Member
+from trainshed_reduction.reducer.outlet import Outlet
+from trainshed_reduction.reducer.sessions import Sessions
+from trainshed_reduction.wire import Kind, Malformed
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_LINGER = 2.0
+"""Seconds in which the other side is to read why its connection ends."""
+_TURN = 1 << 20
+"""Bytes that are read from one connection before the others have their turn."""
+
+
+class Peer:
+    """Who is at the other end; a stranger as long as it has no member."""
+
+    __slots__ = ("address", "came", "challenge", "connection", "events", "member", "until")
+
+    def __init__(self, connection: Connection, address: str, now: float) -> None:
+        self.connection = connection
+        self.address = address
+        self.challenge = proof.nonce()
+        self.came = now
+        self.member: Optional[Member] = None
+        self.until = 0.0
+        """When the connection is closed, if it was told why."""
+        self.events = 0
+        """What the selector looks for."""
+
+    @property
+    def is_full(self) -> bool:
+        member = self.member
+        return member is not None and (member.is_full or self.connection.unsent >= WINDOW)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.connection.fileno() < 0
+
+
+class Peers:
+    """`greet` is called with a stranger's HELLO; it may raise Malformed. `now`, `has_news`: for the caller to keep."""
+
+    def __init__(
+        self,
+        *,
+        selector: selectors.BaseSelector,
+        sessions: Sessions,
+        counters: Counters,
+        outlet: Outlet,
+        greet: Callable[[Peer, bytes], List[Effect]],
+        now: float,
+    ) -> None:
+        self.now = now
+        self.has_news = True
+        """The numbers have changed."""
+        self.strangers: Dict[Peer, None] = {}
+        """In the order in which they came."""
+        self._selector = selector
+        self._sessions = sessions
+        self._counters = counters
+        self._outlet = outlet
+        self._greet = greet
+        self._members: Dict[Member, Peer] = {}
+        self._leaving: Dict[Peer, None] = {}
+        self._ready: Set[Peer] = set()
+
+    @property
+    def connected(self) -> int:
+        return len(self._members)
+
+    @property
+    def moment(self) -> float:
+        """When `serve_ready` has something to do; 0 = no time is set."""
+        if self._ready:
+            return self.now
+        return next(iter(self._leaving)).until if self._leaving else 0.0
+
+    def add(self, peer: Peer) -> None:
+        self.strangers[peer] = None
+        peer.connection.queue(proof.frame(Kind.CHALLENGE, peer.challenge))
+        self.serve(peer, WRITE)
+
+    def admit(self, peer: Peer, member: Member) -> None:
+        """The stranger has proved itself."""
+        del self.strangers[peer]
+        peer.member = member
+        peer.connection.hello_only = False
+        self._members[member] = peer
+        self.has_news = True
+
+    def serve(self, peer: Peer, events: int) -> None:
+        """The selector says that the connection can be read or written."""
+        following: List[Effect] = []
+        try:
+            if events & WRITE:
+                self._flush(peer)
+            if events & READ or not peer.connection.is_secured:
+                self._read(peer)
+        except Malformed as error:
+            self._outlet.log("{}: {}".format(peer.address, error))
+            following = self.dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
+        except OSError:
+            following = self.drop(peer)
+        self.carry_out(following)
+        self._attend(peer)
+
+    def serve_ready(self) -> None:
+        """Whatever the selector does not tell of."""
+        ready, self._ready = self._ready, set()
+        for peer in ready:
+            self.serve(peer, READ)
+        while self._leaving:
+            peer = next(iter(self._leaving))
+            if self.now < peer.until:
+                break
+            self.drop(peer)
+
+    def close(self) -> None:
+        for peer in [*self.strangers, *self._members.values(), *self._leaving]:
+            peer.connection.close()
+
+    def carry_out(self, following: "List[Effect]") -> None:
+        pending: Deque[Effect] = deque(following)
+        while pending:
+            effect = pending.popleft()
+            if isinstance(effect, effects.Log):
+                self._outlet.log(effect.text)
+            elif isinstance(effect, effects.Completed):
+                self._outlet.serving(effect.world)
+            elif isinstance(effect, (effects.Deliver, effects.Resume)):
+                for member in effect.members:
+                    pending.extend(self._reach(member, effect))
+            else:
+                pending.extend(self._reach(effect.member, effect))
+
+    def _reach(self, member: Member, effect: Effect) -> "List[Effect]":
+        """Does with one connection what the effect says; what follows from that."""
+        peer = self._members.get(member)
+        if peer is None:
+            return []
+        connection = peer.connection
+        if isinstance(effect, effects.Dismiss):
+            following = self.dismiss(peer, effect.farewell) if effect.farewell else self.drop(peer)
+        elif isinstance(effect, effects.Remind) and connection.unsent:
+            return []
+        else:
+            if isinstance(effect, effects.Resume):
+                self._ready.add(peer)
+            elif isinstance(effect, effects.Deliver):
+                connection.queue(effect.header, effect.payload)
+            elif isinstance(effect, (effects.Tell, effects.Remind)):
+                connection.queue(effect.frame)
+            following = []
+            try:
+                if not connection.wants_write:
+                    self._flush(peer)
+            except OSError:
+                following = self.drop(peer)
+        self._attend(peer)
+        return following
+
+    def dismiss(self, peer: Peer, farewell: bytes) -> "List[Effect]":
+        """Close the connection when this has been read, or after a while."""
+        following = self._part(peer)
+        peer.until = self.now + _LINGER
+        self._leaving[peer] = None
+        peer.connection.queue(farewell)
+        try:
+            self._flush(peer)
+        except OSError:
+            self.drop(peer)
+        self._attend(peer)
+        return following
+
+    def drop(self, peer: Peer) -> "List[Effect]":
+        """Close the connection; what follows for others."""
+        if peer.is_closed:
+            return []
+        if peer.events:
+            self._selector.unregister(peer.connection)
+            peer.events = 0
+        peer.connection.close()
+        self._leaving.pop(peer, None)
+        return self._part(peer)
+
+    def _part(self, peer: Peer) -> "List[Effect]":
+        self.strangers.pop(peer, None)
+        self._ready.discard(peer)
+        member, peer.member = peer.member, None
+        if member is None:
+            return []
+        self.has_news = True
+        del self._members[member]
+        return self._sessions.lose(member, self.now)
+
+    def _read(self, peer: Peer) -> None:
+        """Raises Malformed, OSError."""
+        connection = peer.connection
+        left = 0 if peer.is_closed else _TURN
+        while left > 0 and not peer.is_full:
+            if peer.until:
+                if not connection.discard():
+                    self.drop(peer)
+                return
+            count, frames = connection.read()
+            left -= count
+            self._counters.received_bytes += count
+            self.has_news = True
+            for header, payload in frames:
+                if peer.member is not None:
+                    following = self._sessions.frame(peer.member, header, payload, self.now)
+                elif isinstance(payload, bytes) and peer in self.strangers:
+                    following = self._greet(peer, payload)
+                else:
+                    return
+                self.carry_out(following)
+            if not count or connection.is_drained or peer.is_closed:
+                return
+        if left <= 0 and connection.has_more:
+            self._ready.add(peer)
+
+    def _flush(self, peer: Peer) -> None:
+        """Raises OSError."""
+        if peer.is_closed:
+            return
+        self._counters.sent_bytes += peer.connection.flush()
+        if peer.until and not peer.connection.unsent:
+            peer.connection.end_sending()
+
+    def _attend(self, peer: Peer) -> None:
+        """Have the selector look for what can be done now."""
+        if peer.is_closed:
+            return
+        connection = peer.connection
+        wanted = (0 if peer.is_full else READ) | (WRITE if connection.wants_write else 0)
+        if wanted == peer.events:
+            return
+        if not wanted:
+            self._selector.unregister(connection)
+        elif not peer.events:
+            self._selector.register(connection, wanted, peer)
+        else:
+            self._selector.modify(connection, wanted, peer)
+        if wanted & READ and not peer.events & READ and connection.has_more:
+            self._ready.add(peer)
+        peer.events = wanted

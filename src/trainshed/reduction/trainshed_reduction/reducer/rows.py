@@ -1,0 +1,147 @@
+"""What came for one position of a group: a chunk of each rank, and what is to become of them. Pure."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional
+
+from trainshed_reduction.arithmetic import Kernels
+from trainshed_reduction.reducer.buffers import Block, Buffers
+from trainshed_reduction.wire import DType, Header, Reduction
+
+
+class Shape(NamedTuple):
+    """What the ranks' headers for one position must agree in."""
+
+    operation: int
+    chunk: int
+    total: int
+    step: int
+    dtype: int
+    reduction: int
+
+    @staticmethod
+    def of(header: Header) -> "Shape":
+        return Shape(
+            header.operation,
+            header.chunk,
+            header.total,
+            header.step,
+            header.dtype,
+            header.reduction,
+        )
+
+
+class Row:
+    """Adds each rank's chunk as soon as those of all lower ranks are in, so that the sum does not depend on who comes
+    first. Times are seconds of whatever clock the caller has."""
+
+    __slots__ = (
+        "_accumulator",
+        "_buffers",
+        "_dtype",
+        "_early",
+        "_final",
+        "_first",
+        "_kernels",
+        "_next",
+        "arrived",
+        "latest",
+        "shape",
+        "since",
+        "takers",
+    )
+
+    def __init__(self, shape: Shape, kernels: Kernels, buffers: Buffers, now: float) -> None:
+        self.shape = shape
+        self.since = now
+        self.latest = now
+        """When the last chunk came."""
+        self.arrived: List[int] = []
+        """Ranks, in the order in which they came."""
+        self.takers: List[int] = []
+        """Those of them that the result is to go to."""
+        self._dtype = DType(shape.dtype)
+        self._kernels = kernels
+        self._buffers = buffers
+        self._next = 0
+        self._early: Dict[int, Block] = {}
+        self._first: Optional[Block] = None
+        self._accumulator: Optional[Block] = None
+        self._final: Optional[Block] = None
+
+    def add(self, rank: int, payload: Block, is_final: bool, now: float) -> None:
+        """`payload` is the row's from now on. `is_final`: it is the result already, and no rank's own chunk matters."""
+        self.arrived.append(rank)
+        self.latest = now
+        if self._final is not None:
+            return
+        if is_final:
+            self._final = payload
+            self._accumulator = self._first = None
+            self._early.clear()
+            return
+        self._early[rank] = payload
+        while self._next in self._early:
+            self._accumulate(self._early.pop(self._next))
+            self._next += 1
+
+    def _accumulate(self, payload: Block) -> None:
+        if self._accumulator is not None:
+            self._kernels.add(self._dtype, self._accumulator.data, payload.data)
+        elif self._dtype.itemsize > 2:
+            self._first = self._accumulator = payload
+        else:
+            self._first = payload
+            self._accumulator = self._buffers.take(2 * len(payload.data))
+            self._kernels.widen(self._dtype, self._accumulator.data, payload.data)
+
+    def result(self, world: int) -> Optional[Block]:
+        """To be called once; None if a rank's chunk is missing and nobody has brought the result."""
+        if self._final is not None:
+            return self._final
+        if self._next < world or self._first is None or self._accumulator is None:
+            return None
+        self._kernels.finish(
+            self._dtype,
+            Reduction(self.shape.reduction),
+            world,
+            self._accumulator.data,
+            self._first.data,
+        )
+        return self._first
+
+
+def disagreement(rank: int, shape: Shape, others: "List[int]", theirs: Shape) -> str:
+    """Says what one rank has and the others have not; of two, the lower one is named first."""
+    if others[1:] == [] and others[0] < rank:
+        rank, shape, others, theirs = others[0], theirs, [rank], shape
+    if shape.operation != theirs.operation:
+        return "{} is at operation {}, {} at operation {}: every rank must issue the same all-reduces in the same order".format(
+            ranks([rank]), shape.operation, ranks(others), theirs.operation
+        )
+    if (shape.total, shape.dtype) != (theirs.total, theirs.dtype):
+        mine, other = (
+            "{} elements of {}".format(each.total, DType(each.dtype).name)
+            for each in (shape, theirs)
+        )
+    elif shape.reduction != theirs.reduction:
+        mine, other = (Reduction(each.reduction).name for each in (shape, theirs))
+    else:
+        mine, other = (
+            "chunk {} of {} elements each".format(each.chunk, each.step) for each in (shape, theirs)
+        )
+    return "operation {}: {} has {}, {} {} {}".format(
+        shape.operation,
+        ranks([rank]),
+        mine,
+        ranks(others),
+        "have" if len(others) > 1 else "has",
+        other,
+    )
+
+
+def ranks(numbers: "List[int]") -> str:
+    """Of many only the first few."""
+    shown = ", ".join(str(each) for each in sorted(numbers)[:8])
+    more = " and {} more".format(len(numbers) - 8) if len(numbers) > 8 else ""
+    return "rank{} {}{}".format("" if len(numbers) == 1 else "s", shown, more)

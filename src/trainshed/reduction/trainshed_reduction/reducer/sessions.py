@@ -1,0 +1,166 @@
+"""All groups at this reducer, and which generation and epoch of each counts. Pure: no sockets, no clock.
+
+Whoever calls holds the connections: it tells what came on them and when, and carries out the effects. An older generation
+or epoch is refused, a newer one ends what is left of the older.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import List, Tuple, Union
+
+from trainshed_reduction import proof
+from trainshed_reduction.arithmetic import Kernels
+from trainshed_reduction.reducer.buffers import Block, Buffers
+from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.effects import Dismiss, Effect
+from trainshed_reduction.reducer.groups import Group
+from trainshed_reduction.reducer.members import Member
+from trainshed_reduction.wire import Header, Hello, Kind, Malformed
+
+_REMEMBERED = 1024
+"""Groups without connections whose generation is kept in mind."""
+
+
+class Refusal(Exception):
+    """This worker cannot take part; the text is for it."""
+
+
+class Sessions:
+    def __init__(self, kernels: Kernels, buffers: Buffers, counters: Counters) -> None:
+        self._kernels = kernels
+        self._buffers = buffers
+        self._counters = counters
+        self._groups: OrderedDict[bytes, Group] = OrderedDict()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `status` may have something to say."""
+        return any(group.is_waiting for group in self._groups.values())
+
+    @property
+    def chunks_in_flight(self) -> int:
+        return sum(group.chunks_in_flight for group in self._groups.values())
+
+    def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
+        """A worker that has proved itself; ACCEPT goes before the effects. Raises Refusal."""
+        group = self._groups.get(hello.group)
+        effects: List[Effect] = []
+        if group is None:
+            group = self._begin(hello, now)
+        elif _age(hello, group) < 0:
+            raise Refusal(_older(hello, group))
+        elif _age(hello, group) > 0:
+            former = group
+            group = self._begin(hello, now)
+            effects = _supersede(former, group, hello)
+        elif group.failure and hello.generation:
+            raise Refusal(group.failure)
+        elif group.is_empty and group.world != hello.world:
+            group = self._begin(
+                hello._replace(generation=hello.generation or group.generation), now
+            )
+        else:
+            effects = _agree(hello, group)
+        self._groups.move_to_end(hello.group)
+        member = Member(hello, group)
+        return member, effects + group.gather(member, now)
+
+    def _begin(self, hello: Hello, now: float) -> Group:
+        empty = [name for name, group in self._groups.items() if group.is_empty]
+        if len(empty) >= _REMEMBERED:
+            del self._groups[empty[0]]
+        group = Group(hello, self._kernels, self._buffers, self._counters, now)
+        self._groups[hello.group] = group
+        return group
+
+    def frame(
+        self, member: Member, header: Header, payload: "Union[Block, bytes]", now: float
+    ) -> List[Effect]:
+        """What came on a connection. Raises Malformed: it is to be closed, and `lose` called."""
+        if isinstance(payload, Block):
+            return member.group.chunk(member, header, payload, now)
+        if header.kind is Kind.BYE:
+            effects = member.group.leave(member, now)
+            self._forget_single(member)
+            return effects
+        if header.kind is Kind.ERROR:
+            text = "".join(
+                each if each.isprintable() else " " for each in payload.decode(errors="replace")
+            )
+            return member.group.fail("rank {} cannot go on: {}".format(member.rank, text))
+        raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
+
+    def lose(self, member: Member, now: float) -> List[Effect]:
+        """Its connection broke, or is to be closed; nothing if it has left or was dismissed before."""
+        effects = member.group.lose(member, now)
+        self._forget_single(member)
+        return effects
+
+    def _forget_single(self, member: Member) -> None:
+        """A group of one fences nobody; there is one for every question for the ports."""
+        name, group = member.hello.group, member.group
+        if group.world == 1 and group.is_empty and self._groups.get(name) is group:
+            del self._groups[name]
+
+    def status(self, now: float) -> List[Effect]:
+        """To be called once a second while something waits."""
+        effects: List[Effect] = []
+        for group in self._groups.values():
+            if group.is_waiting:
+                effects += group.status(now)
+        return effects
+
+
+def _age(hello: Hello, group: Group) -> int:
+    """Below 0: the worker is of an older generation or epoch than the group, above: of a newer one."""
+    generation = hello.generation or group.generation
+    mine = (generation, hello.epoch)
+    theirs = (group.generation or generation, group.epoch)
+    return (mine > theirs) - (mine < theirs)
+
+
+def _older(hello: Hello, group: Group) -> str:
+    if hello.generation and hello.generation < group.generation:
+        return "generation {} is older than {}: these workers were replaced".format(
+            hello.generation, group.generation
+        )
+    return "epoch {} is older than {}: the other ranks have given up a reducer and gone on".format(
+        hello.epoch, group.epoch
+    )
+
+
+def _supersede(former: Group, group: Group, hello: Hello) -> List[Effect]:
+    """Ends the former generation or epoch; who waits for a new one already is taken over."""
+    if hello.generation > former.generation:
+        text = "generation {} has taken the place of generation {}".format(
+            hello.generation, former.generation
+        )
+    else:
+        text = "epoch {} has taken the place of epoch {}".format(hello.epoch, former.epoch)
+    unsure = former.take_unsure()
+    effects = former.fail(text)
+    for member in unsure:
+        if member.hello.epoch == group.epoch and member.hello.world == group.world:
+            member.group = group
+            group.members[member.rank] = member
+        else:
+            effects.append(Dismiss(member, proof.text_frame(Kind.ERROR, text)))
+    return effects
+
+
+def _agree(hello: Hello, group: Group) -> List[Effect]:
+    """Of the same generation, as far as they know it: they must also be of the same size. Raises Refusal."""
+    effects: List[Effect] = []
+    if hello.world != group.world:
+        text = "rank {} says that the group has {} workers, the others say {}".format(
+            hello.rank, hello.world, group.world
+        )
+        if group.generation or not hello.generation:
+            raise Refusal(text)
+        # Only the one who knows the generation is surely of it.
+        effects = group.fail(text)
+        group.failure = ""
+        group.world = hello.world
+    group.generation = group.generation or hello.generation
+    return effects

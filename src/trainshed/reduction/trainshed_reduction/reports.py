@@ -1,0 +1,50 @@
+"""What reducers and workers tell the service: one small file that is replaced as a whole.
+
+    {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}], "metrics": {"sent_bytes": 1, …}}
+
+Notes only grow; the service puts each, once, on the job's timeline. Metrics are numbers, or lists of numbers by rank, that
+the service writes down while the replica runs. A program may do without: nothing here raises.
+"""
+
+import json
+import os
+import threading
+from typing import Dict, List, Mapping, Union
+
+Metric = Union[int, float, List[int], List[float]]
+
+
+class Reports:
+    """Writes to `path`; to nowhere if it is "". Thread-safe."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._notes: Dict[str, Dict[str, str]] = {}
+        self._metrics: Mapping[str, Metric] = {}
+
+    def note(self, name: str, text: str, severity: str = "INFO") -> None:
+        """Tell it once: another note of the same name is ignored. `severity`: INFO, WARNING, ERROR."""
+        with self._lock:
+            if name not in self._notes:
+                self._notes[name] = {"id": name, "severity": severity, "text": text}
+                self._write()
+
+    def metrics(self, metrics: "Mapping[str, Metric]") -> None:
+        """These take the place of those before."""
+        with self._lock:
+            if metrics != self._metrics:
+                self._metrics = dict(metrics)
+                self._write()
+
+    def _write(self) -> None:
+        if not self._path:
+            return
+        text = json.dumps({"notes": list(self._notes.values()), "metrics": self._metrics})
+        own = "{}.{}".format(self._path, os.getpid())
+        try:
+            with open(own, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(own, self._path)
+        except OSError:
+            pass  # A full disk is no reason to lose a step.

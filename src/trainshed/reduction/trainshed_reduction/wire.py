@@ -1,0 +1,293 @@
+"""The messages between workers and reducers: fixed headers, little-endian, bounded before anything is allocated.
+
+A connection is one worker's to one reducer, a *lane*. It begins with a mutual proof that both know the job's token,
+then carries frames, each a header and its payload:
+
+    reducer → worker   CHALLENGE   reducer's nonce
+    worker  → reducer  HELLO       worker's nonce and proof, the group, its generation and epoch, rank, what was received
+    reducer → worker   ACCEPT      reducer's proof, limits, ports of the reducers beside it     | REFUSE and why
+    reducer → worker   START       all ranks are there: from which position the lane goes on, the group's generation
+    worker  → reducer  DATA        a chunk of its own input
+    worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
+    reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it (none for FINAL)
+    reducer → worker   STATUS      what it waits for, at least once a second while it does
+    either             ERROR       the group cannot go on; the text says which rank did what
+    worker  → reducer  BYE         the worker leaves in good order
+
+The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same order, and
+results come back in that order. Nothing is ever unpickled. Without TLS frames are not authenticated one by one: who
+can write into a worker's TCP connection can change its numbers.
+"""
+
+import enum
+import struct
+from typing import Any, NamedTuple, Tuple
+
+VERSION = 1
+MAX_CHUNK = 4 << 20
+"""Bytes of payload that a DATA, FINAL or RESULT frame carries at most."""
+MAX_TEXT = 1024
+"""Bytes of UTF-8 in an ERROR, REFUSE or STATUS frame."""
+MAX_WORLD = 4096
+MAX_PORTS = 256
+NONCE = 32
+PROOF = 32
+GROUP = 16
+
+
+class Malformed(ValueError):
+    """What came is no message of this protocol; the connection cannot be used any more."""
+
+
+class Kind(enum.IntEnum):
+    CHALLENGE = 1
+    HELLO = 2
+    ACCEPT = 3
+    REFUSE = 4
+    START = 5
+    DATA = 6
+    FINAL = 7
+    RESULT = 8
+    STATUS = 9
+    ERROR = 10
+    BYE = 11
+
+
+class DType(enum.IntEnum):
+    """Types of elements. Half types are added in fp32 and rounded once."""
+
+    FLOAT32 = 1
+    FLOAT64 = 2
+    FLOAT16 = 3
+    BFLOAT16 = 4
+    INT32 = 5
+    INT64 = 6
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZE[self]
+
+    @property
+    def is_integer(self) -> bool:
+        return self in (DType.INT32, DType.INT64)
+
+
+_ITEMSIZE = {
+    DType.FLOAT32: 4,
+    DType.FLOAT64: 8,
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 2,
+    DType.INT32: 4,
+    DType.INT64: 8,
+}
+
+
+class Reduction(enum.IntEnum):
+    """SUM, or AVERAGE: the sum divided by the number of ranks before it is rounded. Integers are only summed."""
+
+    SUM = 0
+    AVERAGE = 1
+
+
+HEADER = struct.Struct("<4sBBBBHHIQQIIQ")
+"""magic, kind, dtype, reduction, 0, rank, 0, chunk, operation, total, chunk elements, payload bytes, acknowledged."""
+_MAGIC = b"TSR1"
+_CHUNKS = frozenset((Kind.DATA, Kind.FINAL, Kind.RESULT))
+_LIMITS = {
+    Kind.CHALLENGE: NONCE,
+    Kind.HELLO: 512,
+    Kind.ACCEPT: 1024,
+    Kind.REFUSE: MAX_TEXT,
+    Kind.START: 64,
+    Kind.DATA: MAX_CHUNK,
+    Kind.FINAL: MAX_CHUNK,
+    Kind.RESULT: MAX_CHUNK,
+    Kind.STATUS: MAX_TEXT,
+    Kind.ERROR: MAX_TEXT,
+    Kind.BYE: 0,
+}
+
+
+class Header(NamedTuple):
+    """What stands before every payload.
+
+    `operation`: its number within the group, from 0 on; `chunk`: index of the chunk in it; `total`: elements of the
+    whole operation; `step`: elements of all its chunks but the last; `nbytes`: of the payload. `acknowledged`: from a
+    worker, how many results of this lane it has; from a reducer, how many all ranks have. What a kind has no use for
+    is 0.
+    """
+
+    kind: Kind
+    dtype: int = 0
+    reduction: int = 0
+    rank: int = 0
+    chunk: int = 0
+    operation: int = 0
+    total: int = 0
+    step: int = 0
+    nbytes: int = 0
+    acknowledged: int = 0
+
+
+def pack(header: Header) -> bytes:
+    return HEADER.pack(
+        _MAGIC,
+        header.kind,
+        header.dtype,
+        header.reduction,
+        0,
+        header.rank,
+        0,
+        header.chunk,
+        header.operation,
+        header.total,
+        header.step,
+        header.nbytes,
+        header.acknowledged,
+    )
+
+
+def unpack(data: "bytes | bytearray | memoryview") -> Header:
+    """The header in HEADER.size bytes. Raises Malformed: wrong magic, kind or type, a payload longer than its kind may
+    have, or a chunk that does not fit into its operation."""
+    (
+        magic,
+        kind,
+        dtype,
+        reduction,
+        _,
+        rank,
+        _,
+        chunk,
+        operation,
+        total,
+        step,
+        nbytes,
+        acknowledged,
+    ) = HEADER.unpack(data)
+    if magic != _MAGIC:
+        raise Malformed("these are no frames of a Reduction Server, or of another version of it")
+    if kind not in _LIMITS:
+        raise Malformed("there is no frame of kind {}".format(kind))
+    if nbytes > _LIMITS[kind]:
+        raise Malformed(
+            "a {} frame announces {} bytes; {} are allowed".format(
+                Kind(kind).name, nbytes, _LIMITS[kind]
+            )
+        )
+    header = Header(
+        Kind(kind), dtype, reduction, rank, chunk, operation, total, step, nbytes, acknowledged
+    )
+    if kind in _CHUNKS:
+        _check_chunk(header)
+    return header
+
+
+def _check_chunk(header: Header) -> None:
+    if header.dtype not in _ITEMSIZE:
+        raise Malformed("there is no element type {}".format(header.dtype))
+    if header.reduction not in (Reduction.SUM, Reduction.AVERAGE):
+        raise Malformed("there is no reduction {}".format(header.reduction))
+    first = header.chunk * header.step
+    if header.step < 1 or first >= header.total:
+        raise Malformed(
+            "chunk {} of {} elements is not in an operation of {}".format(
+                header.chunk, header.step, header.total
+            )
+        )
+    size = min(header.step, header.total - first) * DType(header.dtype).itemsize
+    if size != header.nbytes:
+        raise Malformed(
+            "chunk {} has {} bytes and should have {}".format(header.chunk, header.nbytes, size)
+        )
+
+
+_HELLO = struct.Struct("<H32s32s16sQIIIQ")
+_ACCEPT = struct.Struct("<H32s16sIII")
+_START = struct.Struct("<QQI")
+
+
+class Hello(NamedTuple):
+    """`group`: digest of the group's name; `generation`: 0 = whichever rank 0 brings; `epoch`: grows when a reducer is
+    dropped; `received`: results that this rank has on this lane in this generation and epoch."""
+
+    nonce: bytes
+    proof: bytes
+    group: bytes
+    generation: int
+    epoch: int
+    rank: int
+    world: int
+    received: int
+
+    @property
+    def body(self) -> bytes:
+        """What the proofs of both sides are over, besides the nonces."""
+        return _HELLO.pack(VERSION, b"", b"", *self[2:])
+
+
+class Accept(NamedTuple):
+    """`incarnation`: of the reducer's process; `window`: bytes that a worker may have on this lane without a result;
+    `max_chunk`: the longest payload; `ports`: of all the reducers on this host, this one's included, in their order."""
+
+    proof: bytes
+    incarnation: bytes
+    window: int
+    max_chunk: int
+    ports: Tuple[int, ...]
+
+
+class Start(NamedTuple):
+    """`position`: at which the lane goes on, the least that any rank has received; `generation`: the group's."""
+
+    position: int
+    generation: int
+    world: int
+
+
+def pack_hello(hello: Hello) -> bytes:
+    return _HELLO.pack(VERSION, *hello)
+
+
+def unpack_hello(data: bytes) -> Hello:
+    """Raises Malformed."""
+    version, *fields = _fields(_HELLO, data)
+    if version != VERSION:
+        raise Malformed(
+            "the worker speaks version {} of the protocol and this reducer {}: install the same "
+            "trainshed_reduction on both sides".format(version, VERSION)
+        )
+    hello = Hello(*fields)
+    if not 0 < hello.world <= MAX_WORLD or hello.rank >= hello.world:
+        raise Malformed("rank {} of {} is none".format(hello.rank, hello.world))
+    return hello
+
+
+def pack_accept(accept: Accept) -> bytes:
+    *fixed, ports = accept
+    return _ACCEPT.pack(VERSION, *fixed, len(ports)) + struct.pack("<%dH" % len(ports), *ports)
+
+
+def unpack_accept(data: bytes) -> Accept:
+    """Raises Malformed."""
+    version, proof, incarnation, window, max_chunk, count = _fields(_ACCEPT, data[: _ACCEPT.size])
+    if version != VERSION or count > MAX_PORTS:
+        raise Malformed("the reducer speaks version {} of the protocol".format(version))
+    ports = _fields(struct.Struct("<%dH" % count), data[_ACCEPT.size :])
+    return Accept(proof, incarnation, window, max_chunk, tuple(ports))
+
+
+def pack_start(start: Start) -> bytes:
+    return _START.pack(*start)
+
+
+def unpack_start(data: bytes) -> Start:
+    """Raises Malformed."""
+    position, generation, world = _fields(_START, data)
+    return Start(position, generation, world)
+
+
+def _fields(shape: struct.Struct, data: bytes) -> "list[Any]":
+    if len(data) != shape.size:
+        raise Malformed("a message of {} bytes should have {}".format(len(data), shape.size))
+    return list(shape.unpack(data))

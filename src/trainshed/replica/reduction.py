@@ -1,0 +1,265 @@
+"""What reducers and workers of a job with reducers report, taken down for good (SPEC §7).
+
+Their programs replace one small file as a whole (`reduction_reports`). Each of its notes goes, once, to the replica's log
+and to the slot's journal, and is told to whoever listens: again to whoever comes later, since only the number of a note
+says whether it is known. Its metrics go to `reduction.jsonl` beside the log, every few seconds. A worker whose program
+notes nothing is looked at for whether it can use reducers at all (`verdicts`). Nothing here may hurt the program or its
+record: what cannot be written is not written. Runs on Python 3.6.
+
+A line of `reduction.jsonl` is one of
+
+    {"started": NS, "incarnation": N}                        the program was started
+    {"at": NS, "metrics": {NAME: NUMBER or [NUMBER]}}        what it reported last by then; the last one has "last": true
+
+It is thinned as `usage.jsonl` is.
+"""
+
+import json
+import os
+import time
+
+from trainshed.replica import (
+    lookout,
+    loop,
+    masking,
+    processes,
+    program,
+    protocol,
+    reduction_reports,
+    thinning,
+    verdicts,
+)
+from trainshed.replica import segments as log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+FILE = "reduction.jsonl"
+MOST_NOTES = 20
+"""Of one incarnation."""
+VERDICT = "verdict"
+"""The name of the note that says that reducers stay idle."""
+SILENCE = "silence"
+"""Of the one that says that nothing is known yet."""
+
+_FIRST = (1.0, 1.0, 3.0)
+_EVERY = 5.0
+"""Seconds between two lines of metrics, the first ones apart."""
+_PAUSE = 0.05
+_SHARE = 10
+"""A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by `_PAUSE`."""
+_LONGEST_PAUSE = 600.0
+_MOST_PROCESSES = 100
+_SILENT_LOOKS = 3
+"""After so many looks at which no framework was found that is said, in case that people wonder."""
+
+
+class Reduction:
+    """One incarnation's. `say` writes a line of ours to the replica's log, `keep` a note to the slot's journal, `tell`
+    sends a message to whoever listens. `over`: whether the main process is known to have ended. `mask`: what must not be
+    taken down."""
+
+    __slots__ = (
+        "_events",
+        "_first",
+        "_guardian",
+        "_heard",
+        "_incarnation",
+        "_is_there",
+        "_keep",
+        "_known",
+        "_lookout",
+        "_looks",
+        "_metrics",
+        "_notes",
+        "_over",
+        "_pause",
+        "_reducers",
+        "_rest_until",
+        "_say",
+        "_sheet",
+        "_suspect",
+        "_tell",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        guardian: int,
+        events: loop.Loop,
+        *,
+        over: "Callable[[], bool]",
+        say: "Callable[[str], None]",
+        keep: "Callable[[protocol.Message], None]",
+        tell: "Callable[[protocol.Message], None]",
+        mask: "masking.Mask | None" = None,
+    ) -> None:
+        """Before the program is started. `plan`: one with `reducers`."""
+        self._incarnation = plan.incarnation
+        self._reducers = plan.reducers
+        self._pause = plan.verdict_after
+        self._guardian = guardian
+        self._events = events
+        self._over = over
+        self._say = say
+        self._keep = keep
+        self._tell = tell
+        self._sheet = thinning.Sheet(os.path.join(plan.logs, FILE))
+        self._lookout = lookout.Lookout(
+            protocol.FILES,
+            program.HYPERTUNE,
+            reduction_reports.FILE,
+            events,
+            self._changed,
+            mask=mask,
+        )
+        self._notes: "list[protocol.Message]" = []
+        self._known: "set[str]" = set()
+        self._metrics: "dict[str, reduction_reports.Metric]" = {}
+        self._first = list(_FIRST)
+        self._rest_until = 0.0
+        self._heard = self._is_there = self._waiting = False
+        self._looks = 0
+        self._suspect = verdicts.NOTHING
+        # What an earlier incarnation left is of that one.
+        self._lookout.discard()
+
+    def begin(self, started: int) -> None:
+        """The program runs since then (ns)."""
+        try:
+            self._sheet.open()
+            self._sheet.append({"started": started, "incarnation": self._incarnation})
+        except OSError:
+            self._sheet.close()
+        self._lookout.begin()
+        if self._pause > 0:
+            self._events.after(self._pause, self._look_at_program)
+
+    def tell_again(self) -> None:
+        """Somebody is there who may not know the notes."""
+        for note in self._notes:
+            self._tell(note)
+
+    def seal(self) -> None:
+        """The program is over: take down the last of it."""
+        self._lookout.close()
+        self._look(last=True)
+        if self._metrics:
+            self._write({"last": True})
+        self._sheet.close()
+
+    # --- the program's file ---
+
+    def _changed(self) -> None:
+        if not self._waiting:
+            pause = self._rest_until - time.monotonic()
+            if pause > 0:
+                self._look_after(pause)
+            else:
+                self._look()
+
+    def _look_after(self, pause: float) -> None:
+        self._waiting = True
+        self._events.after(pause, self._wake)
+
+    def _wake(self) -> None:
+        self._waiting = False
+        self._look()
+
+    def _look(self, *, last: bool = False) -> None:
+        """Take down what is new. `last`: the program is over."""
+        begin = time.process_time()
+        try:
+            data = self._lookout.read()
+            if data:
+                self._take(reduction_reports.Report(data))
+        except lookout.Changing:
+            if not last:
+                self._look_after(_PAUSE)
+            return
+        except lookout.Unreadable as unreadable:
+            self._cannot_be_read(str(unreadable))
+        except reduction_reports.NoReport:
+            self._cannot_be_read("it is no JSON object")
+        self._rest_until = time.monotonic() + max(_PAUSE, (time.process_time() - begin) * _SHARE)
+
+    def _take(self, report: reduction_reports.Report) -> None:
+        self._is_there = True
+        self._heard = self._heard or bool(report.notes)
+        for note in report.notes:
+            self._note(note)
+        if report.metrics:
+            is_first = not self._metrics
+            self._metrics = report.metrics
+            if is_first:
+                self._write_now_and_then()
+
+    def _cannot_be_read(self, why: str) -> None:
+        text = "What this program reports about its reduction cannot be read: %s." % why
+        self._note(reduction_reports.Note("unreadable", reduction_reports.WARNING, text))
+
+    def _note(self, note: reduction_reports.Note) -> None:
+        """Once for each name, and not without end."""
+        if note.name in self._known or len(self._notes) >= MOST_NOTES:
+            return
+        self._known.add(note.name)
+        message: "protocol.Message" = {
+            "e": "note",
+            "n": len(self._notes) + 1,
+            "at": log.now(),
+            "name": note.name,
+            "severity": note.severity,
+            "text": note.text,
+        }
+        self._notes.append(message)
+        # As a program would say it: with how bad it is.
+        self._say(json.dumps({"severity": note.severity, "message": note.text}))
+        try:
+            self._keep(message)
+        except OSError:
+            pass  # Who listens now hears it all the same.
+        self._tell(message)
+
+    # --- metrics ---
+
+    def _write_now_and_then(self) -> None:
+        if self._sheet.is_open and not self._over():
+            self._write({})
+            pause = self._first.pop(0) if self._first else _EVERY
+            self._events.after(pause, self._write_now_and_then)
+
+    def _write(self, mark: "dict[str, bool]") -> None:
+        if self._sheet.is_open:
+            try:
+                self._sheet.append({"at": log.now(), "metrics": self._metrics, **mark})
+            except OSError:
+                self._sheet.close()
+
+    # --- programs that say nothing ---
+
+    def _look_at_program(self) -> None:
+        if self._heard or self._over():
+            return
+        family = processes.family(self._guardian)[:_MOST_PROCESSES]
+        found = verdicts.classify(
+            library for process in family for library in processes.libraries(process)
+        )
+        self._looks += 1
+        if found == verdicts.PYTORCH and self._is_there:
+            # The plug-in is loaded and waits for a group of processes; there may be hours of preparation before that.
+            found = verdicts.NOTHING
+        # What comes first may be what another one, which is being loaded now, has brought along.
+        is_certain = found == self._suspect != verdicts.NOTHING
+        is_silent = found == verdicts.NOTHING and not self._is_there
+        if is_certain or (is_silent and self._looks == _SILENT_LOOKS):
+            name = VERDICT if is_certain else SILENCE
+            severity = reduction_reports.WARNING if is_certain else reduction_reports.INFO
+            text = verdicts.text(found, self._reducers)
+            self._note(reduction_reports.Note(name, severity, text))
+        if not is_certain:
+            self._events.after(self._pause, self._look_at_program)
+            if found == verdicts.NOTHING:
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._suspect = found

@@ -1,0 +1,112 @@
+"""Reads what reducers and workers have reported of a job's reduction, from what their shims wrote down (SPEC §7).
+
+Layout (`trainshed.replica.reduction` writes it): `<root>/<job uid>/<attempt>/<replica>/reduction.jsonl`. Times are ns since
+the epoch.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from trainshed.core.names import ReplicaId
+
+_FILE = "reduction.jsonl"
+COUNTERS: Final = ("received_bytes", "sent_bytes")
+"""Metrics that only grow while a program runs, and whose growth people want to know."""
+
+Metric = float | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was reported last by then: numbers, or numbers by rank. Counters count from the start of the incarnation."""
+
+    at: int
+    metrics: Mapping[str, Metric]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReduction:
+    """Of the newest incarnation that has reported anything. `over`: the last sample is the last one."""
+
+    replica: ReplicaId
+    incarnation: int
+    started: int
+    samples: tuple[Sample, ...]
+    over: bool = False
+
+    def rates(self) -> dict[str, float]:
+        """How much a second each of the COUNTERS grew lately."""
+        last = self.samples[-1]
+        before = Sample(self.started, dict.fromkeys(last.metrics, 0.0))
+        for earlier, later in pairwise((before, *self.samples)):
+            if later.at > earlier.at:
+                before = earlier
+        seconds = (last.at - before.at) / 1e9
+        if seconds <= 0:
+            return {}  # A clock that was set back.
+        return {
+            name: max(0.0, value - earlier) / seconds
+            for name in COUNTERS
+            for value, earlier in ((last.metrics.get(name), before.metrics.get(name, 0.0)),)
+            if isinstance(value, int | float) and isinstance(earlier, int | float)
+        }
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A line: a start, or a sample."""
+
+    started: int = 0
+    incarnation: int = 0
+    at: int = 0
+    metrics: dict[str, int | float | list[int | float]] = msgspec.field(
+        default_factory=dict[str, int | float | list[int | float]]
+    )
+    last: bool = False
+
+
+_decoder = msgspec.json.Decoder(_Entry)
+
+
+def read_reduction(attempt: Path) -> tuple[ReplicaReduction, ...]:
+    """Of every replica below an attempt's directory of logs that has reported metrics; in their order. Blocks for as long
+    as a few small files take. () if there is none."""
+    found: list[ReplicaReduction] = []
+    for path in attempt.glob(f"*/{_FILE}"):
+        try:
+            replica, data = ReplicaId.parse(path.parent.name), path.read_bytes()
+        except (ValueError, FileNotFoundError):
+            continue
+        if read := _newest(replica, data):
+            found.append(read)
+    return tuple(sorted(found, key=lambda each: each.replica))
+
+
+def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
+    found: ReplicaReduction | None = None
+    incarnation = started = 0
+    samples: list[Sample] = []
+    for entry in _entries(data):
+        if entry.started:
+            incarnation, started, samples = entry.incarnation, entry.started, []
+        elif incarnation:
+            metrics = {
+                name: tuple(map(float, value)) if isinstance(value, list) else value
+                for name, value in entry.metrics.items()
+            }
+            samples.append(Sample(entry.at, metrics))
+            found = ReplicaReduction(replica, incarnation, started, tuple(samples), entry.last)
+    return found
+
+
+def _entries(data: bytes) -> Iterator[_Entry]:
+    end = data.rfind(b"\n") + 1
+    for line in data[:end].split(b"\n")[:-1]:
+        try:
+            yield _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # What a crash may have left.

@@ -1,0 +1,118 @@
+"""What a job's reducers and workers say of its reduction, over a real store and real files (SPEC §7)."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
+from trainshed.api.app import ApiApplication
+from trainshed.core.lifecycle.events import (
+    JobAdmitted,
+    ReplicaNoted,
+    ReplicaStarted,
+    RuntimePrepared,
+)
+from trainshed.core.names import ReplicaId
+
+pytestmark = pytest.mark.anyio
+NAME = "projects/p1/locations/us-central1/customJobs/1000"
+JOB = "/trainshed/v1/jobs/1000"
+PRIMARY, WORKER, FIRST, SECOND_ONE = map(
+    ReplicaId.parse, ("workerpool0-0", "workerpool1-0", "workerpool2-0", "workerpool2-1")
+)
+
+
+@pytest.fixture
+async def house(house: House) -> House:
+    """One with a job of two workers and two reducers, which runs."""
+    house.services = replace(house.services, runtimes=ReducingRuntimes())
+    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    reducers = container(imageUri=REDUCER) | {
+        "machineSpec": {"machineType": "n1-highcpu-16"},
+        "replicaCount": "2",
+    }
+    asked = custom_job(pool(), pool(), reducers)
+    answer = await house.call("POST", f"{LOCATION}/customJobs", asked)
+    assert answer.status == 200, answer.body
+    await house.happen(
+        NAME,
+        JobAdmitted(()),
+        RuntimePrepared(1),
+        *(
+            ReplicaStarted(1, replica, 1, START + SECOND)
+            for replica in (PRIMARY, WORKER, FIRST, SECOND_ONE)
+        ),
+    )
+    return house
+
+
+def write(house: House, replica: ReplicaId, *samples: tuple[int, dict[str, Any]]) -> None:
+    directory = house.log_root / "1000" / "1" / str(replica)
+    directory.mkdir(parents=True)
+    entries: list[dict[str, Any]] = [{"started": START + SECOND, "incarnation": 1}]
+    entries += [{"at": START + at * SECOND, "metrics": metrics} for at, metrics in samples]
+    text = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (directory / "reduction.jsonl").write_text(text)
+
+
+async def parts(house: House, query: str = "") -> dict[str, Any]:
+    answer = (await house.call("GET", f"{JOB}/usage{query}")).json
+    return {each["id"]: each.get("reduction") for each in answer["replicas"]}
+
+
+async def test_before_anything_is_reported(house: House) -> None:
+    nothing: dict[str, Any] = {
+        "incarnation": 0,
+        "sampleTime": "",
+        "over": False,
+        "metrics": {},
+        "perSecond": {},
+        "notes": [],
+    }
+    assert list((await parts(house)).values()) == [nothing] * 4
+
+
+async def test_reducers_and_workers_tell_what_they_do(house: House) -> None:
+    """SPEC §7: bytes a second, chunks in flight, waits by rank, resets."""
+    before = {"received_bytes": 1000, "sent_bytes": 900, "chunks_in_flight": 3}
+    now = {"received_bytes": 6000, "sent_bytes": 5900, "chunks_in_flight": 12, "resets": 1}
+    write(house, FIRST, (6, before), (11, now | {"wait_seconds": [0.0, 2.5]}))
+    write(house, PRIMARY, (6, {"sent_bytes": 500}))
+    found = await parts(house)
+    reducer, worker = found["workerpool2-0"], found["workerpool0-0"]
+    assert reducer["metrics"] == now | {"wait_seconds": [0.0, 2.5]}
+    assert reducer["perSecond"] == {"received_bytes": 1000, "sent_bytes": 1000}
+    assert (reducer["incarnation"], reducer["over"]) == (1, False)
+    assert worker["perSecond"] == {"sent_bytes": 100}
+    assert found["workerpool2-1"]["sampleTime"] == ""
+
+
+async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) -> None:
+    at = START + 7 * SECOND
+    note = ReplicaNoted(1, PRIMARY, 1, 1, at, "mode", "INFO", "pure: 2 reducers")
+    await house.happen(NAME, note)
+    bad = ReplicaNoted(1, FIRST, 1, 1, at, "late", "WARNING", "rank 1 is late")
+    await house.happen(NAME, note, bad)
+    story = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
+    told = [(each["kind"], each["message"]) for each in story if "reduction" in each["kind"]]
+    assert told == [
+        ("reduction", "workerpool0-0: pure: 2 reducers"),
+        ("reduction_warning", "workerpool2-0: rank 1 is late"),
+    ]
+    found = await parts(house)
+    (said,) = found["workerpool0-0"]["notes"]
+    assert (said["name"], said["severity"], said["text"]) == ("mode", "INFO", "pure: 2 reducers")
+    assert [each["text"] for each in found["workerpool2-0"]["notes"]] == ["rank 1 is late"]
+    assert found["workerpool1-0"]["notes"] == []
+    assert (await parts(house, "?attempt=1"))["workerpool0-0"]["notes"] == [said]
+
+
+async def test_the_chronicle_is_as_without_notes(house: House) -> None:
+    """A note is no life of a replica: it neither ends nor judges it."""
+    before = (await house.call("GET", f"{JOB}/timeline")).json["attempts"]
+    note = ReplicaNoted(1, PRIMARY, 1, 1, START, "mode", "WARNING", "idle")
+    await house.happen(NAME, note)
+    assert (await house.call("GET", f"{JOB}/timeline")).json["attempts"] == before

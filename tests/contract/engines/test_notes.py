@@ -1,0 +1,121 @@
+"""What reducers and workers note reaches the service, whatever becomes of it, of the shim and of the program (SPEC §7)."""
+
+import asyncio
+import os
+import signal
+import time
+
+from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
+from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
+from trainshed.core.launch import ReductionWatch
+from trainshed.core.names import JobUid
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
+from trainshed.engines.port import NoteWritten, SlotExited, SlotLost, SlotStarted
+from trainshed.replica import journal
+
+REPORT = """
+import json, os, time
+path = os.environ["TRAINSHED_REDUCTION_REPORT_FILE"]
+def report(*notes):
+    with open(path + ".own", "w") as file:
+        json.dump({"notes": [{"id": n, "severity": "INFO", "text": n} for n in notes], "metrics": {}}, file)
+    os.replace(path + ".own", path)
+"""
+ENVIRON = ((REDUCTION_REPORT_FILE, REDUCTION_REPORT),)
+WATCH = ReductionWatch(4)
+
+
+async def reducing(house: House, program: str) -> JobUid:
+    argv = (PYTHON, "-u", "-c", REPORT + program)
+    return await house.run(*argv, environ=ENVIRON, watch_reduction=WATCH)
+
+
+def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
+    return [
+        (event.incarnation, event.number, event.name)
+        for event in house.events
+        if isinstance(event, NoteWritten) and event.job_uid == uid
+    ]
+
+
+async def comes_back(house: House) -> None:
+    house.engine = LocalEngine(house.data, Options(level=house.level, **house.options))
+    await house.open()
+
+
+def wait_for_note(house: House, uid: JobUid) -> None:
+    """While no service runs that could hear it."""
+    slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+    deadline = time.monotonic() + PATIENCE
+    while not journal.Entries(str(slot)).notes(1):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_notes_are_told_between_start_and_end(house: Run) -> None:
+    """The program finds its file by the variable, at every level of isolation."""
+
+    async def test(house: House) -> None:
+        uid = await reducing(house, "report('a'); report('a', 'b'); os.kill(os.getpid(), 9)")
+        await house.exit(uid)
+        assert heard(house, uid) == [(1, 1, "a"), (1, 2, "b")]
+        kinds = [type(e) for e in house.events if getattr(e, "job_uid", 0) == uid]
+        wanted = [kind for kind in kinds if kind in (SlotStarted, NoteWritten, SlotExited)]
+        assert wanted == [SlotStarted, NoteWritten, NoteWritten, SlotExited]
+
+    house(test)
+
+
+def test_what_is_noted_while_the_service_is_down_is_told_to_the_next_one(house: Run) -> None:
+    """With the same numbers as before, by which the job knows what it was told."""
+
+    async def test(house: House) -> None:
+        go = "while not os.path.exists('go'): time.sleep(0.01)"
+        uid = await reducing(house, f"report('a')\n{go}\nreport('a', 'b'); time.sleep(60)")
+        await house.until(lambda: bool(heard(house, uid)))
+        await house.close()
+        house.events.clear()
+        slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+        (slot / "files" / "work" / "go").touch()
+        await comes_back(house)
+        await house.until(lambda: (1, 2, "b") in heard(house, uid))
+        assert heard(house, uid)[0] == (1, 1, "a")
+
+    house(test)
+
+
+def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: Run) -> None:
+    """Before its end is, whether its program ended or its shim was killed."""
+
+    async def test(house: House) -> None:
+        go = "while not os.path.exists('go'): time.sleep(0.01)"
+        ends = await reducing(house, f"{go}\nreport('a')")
+        dies = await reducing(house, f"{go}\nreport('a'); time.sleep(60)")
+        for uid in (ends, dies):
+            await house.started(uid)
+        await house.close()
+        house.events.clear()
+        for uid in (ends, dies):
+            slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+            (slot / "files" / "work" / "go").touch()
+            await asyncio.to_thread(wait_for_note, house, uid)
+        os.kill(house.shim(dies)["shim"], signal.SIGKILL)
+        await comes_back(house)
+        for uid, kind in ((ends, SlotExited), (dies, SlotLost)):
+            assert isinstance(await house.end(uid), kind)
+            assert heard(house, uid) == [(1, 1, "a")]
+            kinds = [type(e) for e in house.events if getattr(e, "job_uid", 0) == uid]
+            assert kinds.index(NoteWritten) < kinds.index(kind)
+
+    house(test)
+
+
+def test_who_is_not_watched_is_not_heard(house: Run) -> None:
+    async def test(house: House) -> None:
+        argv = (PYTHON, "-u", "-c", REPORT + "report('a')")
+        uid = await house.run(*argv, environ=ENVIRON)
+        await house.exit(uid)
+        assert heard(house, uid) == []
+
+    house(test)

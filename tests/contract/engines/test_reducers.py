@@ -1,0 +1,156 @@
+"""What replicas of a job with a Reduction Server find beside their programs, and what they are told later (SPEC §2.1, §7)."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.runtimes.rootfs import with_programs
+from trainshed.core import reduction
+from trainshed.core.launch import ImageRoot
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.replica.protocol import LEVEL_SESSION
+
+FIRST, SECOND = ReplicaId(2, 0), ReplicaId(2, 1)
+
+_READS = f"""
+import os, sys, time
+from pathlib import Path
+lost = Path(os.environ[{reduction.LOST_FILE!r}])
+wanted = int(sys.argv[1])
+print("listed", len(lost.read_text().split()))
+while len(lost.read_text().split()) < wanted:
+    time.sleep(0.01)
+print(*sorted(lost.read_text().split()))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    place = tmp_path / "package"
+    place.mkdir()
+    (place / "mine").write_text("of use")
+    return place
+
+
+async def gang(house: House, *replicas: ReplicaId) -> tuple[JobUid, list[str]]:
+    """A job with these replicas besides its primary; their places as HOST:PORT."""
+    uid = house.job()
+    slots = await house.allocate(uid, [PRIMARY, *replicas])
+    return uid, [f"{slot.host}:{slot.port}" for slot in slots[1:]]
+
+
+def part(package: Path, **variables: str) -> dict[str, object]:
+    """What a plan says of a replica that has to do with reducers."""
+    environ = {reduction.LOST_FILE: reduction.LOST, **variables}
+    return {
+        "environ": tuple(environ.items()),
+        "reduction": str(package),
+        "read_only": (str(package),),
+    }
+
+
+def test_workers_hear_which_reducers_are_lost_and_later_ones_find_it(
+    house: Run, package: Path
+) -> None:
+    """SPEC §2.1: those that run, those that start later, and those that a service which was started again looks after."""
+
+    async def test(house: House) -> None:
+        uid, places = await gang(house, FIRST, SECOND)
+        argv = (PYTHON, "-u", "-c", _READS)
+        await house.engine.launch([house.plan(uid, *argv, "2", **part(package))])
+        await house.line(uid, lambda text: text == "listed 0")
+        await house.engine.drop_reducers(uid, 1, (FIRST,))
+        await house.restart()
+        await house.engine.drop_reducers(uid, 1, (FIRST, SECOND))
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid)[-1] == " ".join(sorted(places))
+        again = house.plan(uid, *argv, "2", incarnation=2, **part(package))
+        await house.engine.launch([again])
+        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+        assert house.texts(uid)[-2:] == ["listed 2", " ".join(sorted(places))]
+
+    house(test)
+
+
+def test_where_nothing_is_lost_nothing_is_heard(house: Run, package: Path) -> None:
+    """SPEC §2.1: another attempt's losses are its own; a job without slots has nobody to tell."""
+
+    async def test(house: House) -> None:
+        await house.engine.drop_reducers(house.job(), 1, (FIRST,))
+        uid, _ = await gang(house, FIRST)
+        await house.engine.drop_reducers(uid, 2, (FIRST,))
+        argv = (PYTHON, "-u", "-c", _READS)
+        await house.engine.launch([house.plan(uid, *argv, "0", **part(package))])
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["listed 0", ""]
+
+    house(test)
+
+
+def test_a_program_cannot_change_what_it_is_told(house: Run, package: Path) -> None:
+    """SPEC §3, §7: the list is the gang's, and the package every job's."""
+
+    async def test(house: House) -> None:
+        if house.engine.capabilities().isolation == LEVEL_SESSION:
+            pytest.skip("without namespaces programs may do what the service's user may")
+        uid, _ = await gang(house)
+        writes = f"""
+import os
+for path in (os.environ[{reduction.LOST_FILE!r}], {str(package / "mine")!r}):
+    try:
+        open(path, "a")
+        print("written")
+    except OSError:
+        print("refused")
+"""
+        await house.engine.launch([house.plan(uid, PYTHON, "-c", writes, **part(package))])
+        await house.exit(uid)
+        assert house.texts(uid) == ["refused", "refused"]
+
+    house(test)
+
+
+def test_programs_of_an_image_find_both_at_fixed_places(
+    house: Run, package: Path, tmp_path: Path
+) -> None:
+    """SPEC §7: custom containers use the reducers as well."""
+
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().images:
+            pytest.skip("container images need namespaces")
+        root = tmp_path / "image"
+        with_programs(tmp_path / "image.tar")
+        shutil.unpack_archive(tmp_path / "image.tar", root)
+        uid, places = await gang(house, FIRST)
+        told = part(package)
+        await house.engine.launch([house.plan(uid, "true", image=ImageRoot(str(root)), **told)])
+        await house.exit(uid)
+        await house.engine.drop_reducers(uid, 1, (FIRST,))
+        program = f"cat {reduction.IMAGE_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > ${reduction.LOST_FILE}) 2>/dev/null || echo refused"
+        second = house.plan(
+            uid, "sh", "-c", program, image=ImageRoot(str(root)), incarnation=2, **told
+        )
+        await house.engine.launch([second])
+        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["of use", *places, "refused"]
+
+    house(test)
+
+
+def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path) -> None:
+    """SPEC §7: one reducer for each vCPU of its machine, as far as this one has them."""
+
+    async def test(house: House) -> None:
+        here = (await house.engine.capacity())[0].vcpus
+        asks = f"import os; print(os.environ[{reduction.PROCESSES!r}])"
+        for vcpus, expected in ((1, 1), (4096, int(here))):
+            uid, _ = await gang(house)
+            told = part(package, **{reduction.LISTEN: "here:2222"})
+            plan = house.plan(uid, PYTHON, "-c", asks, cpu_weight=vcpus * 100, **told)
+            await house.engine.launch([plan])
+            await house.exit(uid)
+            assert house.texts(uid) == [str(expected)]
+
+    house(test)

@@ -1,0 +1,113 @@
+"""Jobs with reducers, run by a real service: a program that sums arrays of NumPy, in an environment that has no PyTorch."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.e2e.processes import children, commands
+from tests.e2e.running import SKLEARN, Service, submit
+from tests.e2e.stories import Verdict, story, until
+from trainshed.core import reduction
+
+IMAGE = "europe-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+PRIMARY, REDUCER = "workerpool0-0", "workerpool2-0"
+UNDER_WAY = "under way"
+_SUMS = f"""
+import os, sys
+import numpy as np
+import trainshed_reduction
+
+end = sys.argv[1]
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+def data(step, of):
+    return np.random.default_rng([step, of]).standard_normal(300_000, dtype=np.float32)
+
+step = 0
+enough = np.zeros(1, np.int32)
+while not enough[0]:
+    array = trainshed_reduction.allreduce(data(step, rank))
+    expected = data(step, 0)
+    for other in range(1, world):
+        expected += data(step, other)
+    assert array.tobytes() == expected.tobytes(), "wrong in step %d" % step
+    enough[0] = rank == 0 and os.path.exists(end)
+    trainshed_reduction.allreduce(enough)
+    step += 1
+    if step == 3:
+        print({UNDER_WAY!r}, flush=True)
+print("right", flush=True)
+"""
+
+
+def pool(count: int, image: str, **container: object) -> dict[str, object]:
+    return {
+        "machineSpec": {"machineType": "n1-highcpu-16"},
+        "replicaCount": str(count),
+        "containerSpec": {"imageUri": image, **container},
+    }
+
+
+def reduced(end: Path) -> dict[str, object]:
+    """Three workers and two reducers; the workers go on until `end` exists."""
+    command = ["python3", "-c", _SUMS, str(end)]
+    pools = [
+        pool(1, SKLEARN, command=command),
+        pool(2, SKLEARN, command=command),
+        pool(2, IMAGE),
+    ]
+    return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}}
+
+
+def reducing(replica: str) -> int:
+    """The main process of a reducer: of all its processes the one that none of them started."""
+    host, rank = f"HOSTNAME=cmle-training-{replica[:-2]}-", f"-{replica[-1]}"
+    found: list[int] = []
+    for pid in commands(reduction.PROGRAM[2]):
+        environ = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        if any(text.startswith(host) and text.endswith(rank) for text in environ):
+            found.append(pid)
+    started = {child for pid in found for child in children(pid)}
+    (main,) = (pid for pid in found if pid not in started)
+    return main
+
+
+def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
+    service: Service, commons: Path
+) -> None:
+    """SPEC §7, §2.1: every sum exact to the bit, the reducer restarted, no retry; reducers in views, timeline and logs; the
+    token nowhere. What the primary's end leaves of them is told to stop."""
+    end = commons / "end"
+    job_id = submit(service, reduced(end))
+    until(service.follow(job_id, PRIMARY), UNDER_WAY)
+    killed = reducing(REDUCER)
+    token = _token_of(killed)
+    os.kill(killed, signal.SIGKILL)
+    for view in service.watch(job_id, 60):
+        (again,) = (each for each in view["replicas"] if each["id"] == REDUCER)
+        if (again["incarnation"], again["state"]) == (2, "RUNNING"):
+            break
+    end.touch()
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED", service.lines(job_id)
+    for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
+        assert service.lines(job_id, worker)[-1] == "right"
+    assert [each for each in told.verdicts if each.rule != "replica_completed"] == [
+        Verdict("reducer_lost", "replica_restarts", REDUCER, "1/20")
+    ]
+    assert told.view["attempt"] == 1
+    assert told.view["retries"] == {}
+    starts = [e["details"]["replica"] for e in told.of_kind("replica_started")]
+    assert starts.count(REDUCER) == 2
+    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
+    assert len(listening) == 2
+    assert listening[0].split(":")[0] == listening[1].split(":")[0], "it is back where it was"
+    shown = json.dumps([told.view, told.public, told.entries, service.lines(job_id)])
+    assert token not in shown
+
+
+def _token_of(pid: int) -> str:
+    environ = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    (token,) = (text for text in environ if text.startswith(f"{reduction.TOKEN}="))
+    return token.partition("=")[2]

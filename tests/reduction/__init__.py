@@ -1,0 +1,1 @@
+"""The Reduction Server with real processes: reducers, workers, and programs that use PyTorch."""

@@ -1,0 +1,167 @@
+"""Reducers that are killed again and again while a group sums: `python -m tests.reduction.kills`.
+
+Every rank is a process that checks each result bit by bit and destroys it right afterwards; reducers get SIGKILL at random
+moments and are started again where they were. Exit status 0: all results were right.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.reduction import ranks
+from tests.reduction.reducers import Address, Reducers, environment
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.wire import DType, Reduction
+
+
+class Plan(NamedTuple):
+    world: int = 3
+    reducers: int = 3
+    operations: int = 1000
+    kills: int = 100
+    elements: int = 200_000
+    together: int = 3
+    """Operations under way at a time."""
+    seed: int = 0
+
+
+class Outcome(NamedTuple):
+    """`wrong`: results; `killed`: reducers; `lost`: connections, over all ranks; `slowest`: of the batches, seconds."""
+
+    wrong: int
+    killed: int
+    lost: int
+    seconds: float
+    slowest: float
+
+
+def rank(plan: Plan, number: int, addresses: list[Address], board: Path) -> None:
+    """The program of one. Tells its steps on standard output."""
+    communicator = Communicator(
+        ranks.settings([(host, port) for host, port in addresses]),
+        group="kills",
+        rank=number,
+        world=plan.world,
+        board=ranks.FileBoard(board),
+    )
+    communicator.start()
+    wrong, slowest = 0, 0.0
+    for first in range(0, plan.operations, plan.together):
+        seeds = range(first, min(first + plan.together, plan.operations))
+        arrays = [ranks.inputs(seed % 5, number, plan.elements, DType.FLOAT32) for seed in seeds]
+        wanted = [_wanted(plan, seed % 5) for seed in seeds]
+        began = time.monotonic()
+        issued = [ranks.issue(communicator, array, DType.FLOAT32) for array in arrays]
+        for operation, array, want in zip(issued, arrays, wanted, strict=True):
+            assert operation is not None
+            operation.wait()
+            wrong += array.tobytes() != want
+            array.fill(float("nan"))
+        slowest = max(slowest, time.monotonic() - began)
+        print(json.dumps({"done": seeds[-1] + 1}), flush=True)
+    lost = communicator.metrics()["lost_connections"]
+    communicator.close()
+    print(json.dumps({"wrong": wrong, "lost": lost, "slowest": slowest}), flush=True)
+
+
+_known: dict[int, bytes] = {}
+
+
+def _wanted(plan: Plan, seed: int) -> bytes:
+    if seed not in _known:
+        sums = ranks.expected(seed, plan.world, plan.elements, DType.FLOAT32, Reduction.SUM)
+        _known[seed] = sums.tobytes()
+    return _known[seed]
+
+
+def run(plan: Plan) -> Outcome:
+    """Raises RuntimeError: a rank failed."""
+    chance = random.Random(plan.seed)
+    with tempfile.TemporaryDirectory() as board, Reducers(plan.reducers) as reducers:
+        began = time.monotonic()
+        processes = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    __spec__.name if __spec__ else __name__,
+                    "--rank",
+                    str(number),
+                    "--plan",
+                    json.dumps([*plan, list(reducers.addresses), board]),
+                ],
+                env=environment(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(plan.world)
+        ]
+        killed = 0
+        ended = threading.Event()
+
+        def kill() -> None:
+            nonlocal killed
+            assert processes[0].stdout is not None
+            for line in processes[0].stdout:
+                told = json.loads(line)
+                if "done" not in told:
+                    last.append(told)
+                    continue
+                while killed * plan.operations < told["done"] * plan.kills and killed < plan.kills:
+                    victim = chance.choice(reducers.all)
+                    ended.wait(chance.uniform(0, 0.02))
+                    victim.kill()
+                    victim.start()
+                    killed += 1
+
+        last: list[dict[str, float]] = []
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            for process in processes[1:]:
+                out, _ = process.communicate(timeout=600)
+                last.append(json.loads(out.splitlines()[-1]))
+            killer.join()
+            if any(process.wait() for process in processes):
+                raise RuntimeError("a rank failed")
+        finally:
+            ended.set()
+            for process in processes:
+                process.kill()
+                process.wait()
+            killer.join()
+    return Outcome(
+        wrong=int(sum(each["wrong"] for each in last)),
+        killed=killed,
+        lost=int(sum(each["lost"] for each in last)),
+        seconds=time.monotonic() - began,
+        slowest=max(each["slowest"] for each in last),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in Plan()._asdict().items():
+        parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--plan", help=argparse.SUPPRESS)
+    given = vars(parser.parse_args())
+    number, told = given.pop("rank"), given.pop("plan")
+    if number is not None:
+        *plan, addresses, board = json.loads(told)
+        rank(Plan(*plan), number, addresses, Path(board))
+        return 0
+    outcome = run(Plan(**given))
+    print(outcome)
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

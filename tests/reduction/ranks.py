@@ -1,0 +1,208 @@
+"""Ranks of a group as threads of one process, each with its communicator; data and sums to compare with."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.reduction.reducers import TOKEN, Address
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.client.port import Board, Native, Operation, Piece
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import DType, Reduction
+
+Array = NDArray[Any]
+PATIENCE = 60.0
+"""Seconds after which a test has failed."""
+NUMPY = {
+    DType.FLOAT32: np.dtype("f4"),
+    DType.FLOAT64: np.dtype("f8"),
+    DType.FLOAT16: np.dtype("f2"),
+    DType.BFLOAT16: np.dtype("u2"),
+    DType.INT32: np.dtype("i4"),
+    DType.INT64: np.dtype("i8"),
+}
+
+
+class FileBoard:
+    """A board in a directory, for threads and processes of one machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def post(self, key: str, value: bytes) -> None:
+        path = self._path(key)
+        # Several ranks may post the same.
+        draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        draft.write_bytes(value)
+        draft.rename(path)
+
+    def read(self, key: str, seconds: float) -> bytes | None:
+        deadline = time.monotonic() + seconds
+        path = self._path(key)
+        while not path.exists():
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.005)
+        return path.read_bytes()
+
+    def _path(self, key: str) -> Path:
+        return self._directory / key.replace("/", "-")
+
+
+class Exchange:
+    """A native backend for ranks that are threads of this process: each brings its pieces, and all get the same."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._barrier = threading.Barrier(world, timeout=PATIENCE)
+        self._brought: dict[int, Sequence[Piece]] = {}
+
+    def of(self, rank: int) -> "Finisher":
+        return Finisher(self, rank)
+
+    def meet(self, rank: int, pieces: Sequence[Piece]) -> None:
+        self._brought[rank] = pieces
+        self._barrier.wait()
+        sums = [self._sum(index) for index in range(len(pieces))]
+        self._barrier.wait()
+        for piece, whole in zip(pieces, sums, strict=True):
+            piece.data[:] = whole
+        self._barrier.wait()
+
+    def _sum(self, index: int) -> bytes:
+        every = [self._brought[rank][index] for rank in range(self.world)]
+        assert len({each._replace(data=memoryview(b"")) for each in every}) == 1
+        if every[0].owner >= 0:
+            return bytes(every[every[0].owner].data)
+        dtype = every[0].dtype
+        arrays = [np.frombuffer(each.data, NUMPY[dtype]) for each in every]
+        return ordered_sum(arrays, dtype, every[0].reduction).tobytes()
+
+
+class Finisher:
+    def __init__(self, exchange: Exchange, rank: int) -> None:
+        self._exchange = exchange
+        self._rank = rank
+        self.pieces: Sequence[Piece] = ()
+
+    def finish(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self._exchange.meet(self._rank, pieces)
+
+
+def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Rounded to the nearest, ties to even."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def inputs(seed: int, rank: int, elements: int, dtype: DType) -> Array:
+    generator = np.random.default_rng((seed, rank))
+    if dtype.is_integer:
+        whole = np.iinfo(np.int32 if dtype is DType.INT32 else np.int64)
+        return generator.integers(whole.min, whole.max, elements, NUMPY[dtype], endpoint=True)
+    values = generator.standard_normal(elements, dtype=np.float64)
+    if dtype is DType.BFLOAT16:
+        return to_bfloat16(values.astype(np.float32))
+    return values.astype(NUMPY[dtype])
+
+
+def ordered_sum(arrays: Sequence[Array], dtype: DType, reduction: Reduction) -> Array:
+    """In the order of ranks; half types in fp32, rounded once. A mean is divided before that."""
+    if dtype is DType.BFLOAT16:
+        wide: Sequence[Array] = [from_bfloat16(each) for each in arrays]
+    elif dtype is DType.FLOAT16:
+        wide = [each.astype(np.float32) for each in arrays]
+    else:
+        wide = arrays
+    whole = wide[0].copy()
+    with np.errstate(over="ignore"):
+        for each in wide[1:]:
+            whole += each
+    if reduction is Reduction.AVERAGE:
+        whole /= whole.dtype.type(len(arrays))
+    if dtype is DType.BFLOAT16:
+        return to_bfloat16(whole)
+    return whole.astype(NUMPY[dtype])
+
+
+def expected(seed: int, world: int, elements: int, dtype: DType, reduction: Reduction) -> Array:
+    every = [inputs(seed, rank, elements, dtype) for rank in range(world)]
+    return ordered_sum(every, dtype, reduction)
+
+
+def settings(addresses: Sequence[Address], **more: Any) -> Settings:
+    """Short limits: a test that waits for long has failed."""
+    quick = Settings(tuple(addresses), TOKEN, start_limit=30.0, wait_limit=30.0)
+    return quick._replace(**more)
+
+
+def issue(
+    communicator: Communicator, array: Array, dtype: DType, reduction: Reduction = Reduction.SUM
+) -> Operation | None:
+    return communicator.issue(array.data.cast("B"), dtype, reduction)
+
+
+class Ranks:
+    """`world` communicators, each used by a thread of its own."""
+
+    def __init__(
+        self,
+        told: Settings | Sequence[Settings],
+        world: int,
+        board: Board | None = None,
+        native: Callable[[int], Native] | None = None,
+        group: str = "test",
+    ) -> None:
+        self.world = world
+        self.lines: list[str] = []
+        self.all = [
+            Communicator(
+                told if isinstance(told, Settings) else told[rank],
+                group=group,
+                rank=rank,
+                world=world,
+                board=board,
+                native=native(rank) if native else None,
+                log=self.lines.append,
+            )
+            for rank in range(world)
+        ]
+
+    def run(self, act: Callable[[int, Communicator], object]) -> list[Any]:
+        """Starts each, lets it act and closes it. What they return; raises what the first of them raised."""
+        results: list[Any] = [None] * self.world
+        errors: list[BaseException] = []
+
+        def rank(number: int) -> None:
+            communicator = self.all[number]
+            try:
+                communicator.start()
+                results[number] = act(number, communicator)
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                communicator.close()
+
+        threads = [
+            threading.Thread(target=rank, args=(number,), daemon=True)
+            for number in range(self.world)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), self.lines
+        if errors:
+            raise errors[0]
+        return results

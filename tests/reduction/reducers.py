@@ -1,0 +1,92 @@
+"""Reducers as processes, for tests of the worker's side: started, killed, and started again where they were."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from tests.reduction.certificates import Authority
+from trainshed_reduction import settings
+from trainshed_reduction.native.library import NATIVE
+
+PACKAGES = Path(settings.__file__).resolve().parents[1]
+"""What has to be on the path of a program that uses the distribution."""
+TOKEN = b"a token for tests"
+Address = tuple[str, int]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Without what a job around the tests may have set."""
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRAINSHED_RED")
+    }
+    if NATIVE in os.environ:
+        own[NATIVE] = os.environ[NATIVE]
+    paths = [str(PACKAGES), str(Path(__file__).resolve().parents[2])]
+    return {**own, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Reducer:
+    """One on loopback, at the same port whenever it is started."""
+
+    def __init__(self, processes: int = 1, tls: Authority | None = None) -> None:
+        self.address: Address = ("127.0.0.1", free_port())
+        self._processes = processes
+        self._tls = tls
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns at once; workers knock until it is there."""
+        told = {
+            settings.LISTEN: "{}:{}".format(*self.address),
+            settings.TOKEN: TOKEN.decode(),
+            settings.PROCESSES: str(self._processes),
+        }
+        if self._tls is not None:
+            told[settings.CERT_FILE] = str(self._tls.certificate)
+            told[settings.KEY_FILE] = str(self._tls.key)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trainshed_reduction.reducer"],
+            env=environment(**told),
+            stdout=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+class Reducers:
+    """A context with so many of them."""
+
+    def __init__(self, count: int, processes: int = 1, tls: Authority | None = None) -> None:
+        self.all = [Reducer(processes, tls) for _ in range(count)]
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(each.address for each in self.all)
+
+    def __enter__(self) -> "Reducers":
+        for each in self.all:
+            each.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for each in self.all:
+            each.kill()

@@ -1,0 +1,273 @@
+"""What becomes of a group whose reducers are killed or lost for good, and of workers that were replaced (SPEC §7, §2.1)."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.reduction import kills, ranks
+from tests.reduction.ranks import (
+    Exchange,
+    FileBoard,
+    Finisher,
+    Ranks,
+    expected,
+    inputs,
+    issue,
+    settings,
+)
+from tests.reduction.reducers import TOKEN, Reducers, environment
+from tests.reduction.workers import Worker
+from trainshed_reduction import layout
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.wire import DType, Reduction
+
+SIZE = 400_000
+
+
+def _sum_of(communicator: Communicator, rank: int, world: int, seed: int) -> bool:
+    """Whether an all-reduce gave the right bits; False as well where it is the native backend's."""
+    array = inputs(seed, rank, SIZE, DType.FLOAT32)
+    operation = issue(communicator, array, DType.FLOAT32)
+    if operation is None:
+        return False
+    assert operation.wait(ranks.PATIENCE)
+    result = array.tobytes()
+    array.fill(np.nan)
+    return result == expected(seed, world, SIZE, DType.FLOAT32, Reduction.SUM).tobytes()
+
+
+def test_reducers_killed_in_the_middle_of_steps_change_no_bit() -> None:
+    """SPEC §2.1: they are started again, and every result is exact. The long form is tests.reduction.kills by itself."""
+    outcome = kills.run(kills.Plan(world=2, reducers=3, operations=60, kills=6, elements=60_000))
+    assert outcome.wrong == 0
+    assert outcome.killed == 6
+    assert outcome.lost > 0
+
+
+def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them() -> None:
+    """SPEC §2.1: a rank has the last result and leaves; another has not, for its connection broke, and still gets it."""
+    with Reducers(1) as reducers:
+        elements = 100
+        arrays = [inputs(0, rank, elements, DType.FLOAT32) for rank in range(2)]
+        wanted = expected(0, 2, elements, DType.FLOAT32, Reduction.SUM).tobytes()
+        port = reducers.addresses[0][1]
+        step = layout.chunk_elements(elements, 4, 1, 128 << 10)
+
+        def sends() -> Worker:
+            """Rank 1, by hand."""
+            worker = Worker(port, 1, 2, group="test", generation=generation[0], token=TOKEN)
+            assert worker.start().position == 0
+            worker.send_array(arrays[1], total=elements, step=step)
+            return worker
+
+        def act(_: int, communicator: Communicator) -> None:
+            starter.join()
+            operation = issue(communicator, arrays[0], DType.FLOAT32)
+            assert operation is not None
+            with sends():
+                assert operation.wait(ranks.PATIENCE)
+                arrays[0].fill(np.nan)
+                before = communicator.metrics()["lost_connections"]
+            while communicator.metrics()["lost_connections"] == before:
+                time.sleep(0.001)
+            leaving = threading.Thread(target=communicator.close)
+            leaving.start()
+            with sends() as worker:
+                assert worker.result() == wanted
+            leaving.join()
+
+        group = Ranks(settings(reducers.addresses), 2)
+        group.world = 1
+        generation: list[int] = []
+        starter = threading.Thread(target=lambda: generation.append(_come_and_go(port)))
+        starter.start()
+        group.run(act)
+
+
+def _come_and_go(port: int) -> int:
+    """Rank 1 comes, so that rank 0 can begin, and is lost. The generation that rank 0 chose."""
+    deadline = time.monotonic() + ranks.PATIENCE
+    while True:
+        try:
+            with Worker(port, 1, 2, group="test", generation=0, token=TOKEN) as worker:
+                return worker.start().generation
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("told_by", ["time", "service"])
+def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -> None:
+    """SPEC §2.1: its part goes to the others, results stay exact, and somebody is told."""
+    lost_file = tmp_path / "lost"
+    world = 3
+    with Reducers(3) as reducers:
+        barrier = threading.Barrier(world, timeout=ranks.PATIENCE)
+
+        def act(rank: int, communicator: Communicator) -> bool:
+            right = _sum_of(communicator, rank, world, 0)
+            barrier.wait()
+            if rank == 0:
+                reducers.all[1].kill()
+                if told_by == "service":
+                    lost_file.write_text("{}:{}\n".format(*reducers.all[1].address))
+            right &= all(_sum_of(communicator, rank, world, seed) for seed in (1, 2))
+            return right and communicator.metrics()["epoch"] == 1
+
+        told = settings(
+            reducers.addresses,
+            lost_file=str(lost_file),
+            lost_after=1.0 if told_by == "time" else 60.0,
+        )
+        group = Ranks(told, world, FileBoard(tmp_path))
+        assert all(group.run(act))
+        assert any("lost for good" in line for line in group.lines)
+
+
+def test_without_a_board_a_lost_reducer_is_an_error_that_names_it() -> None:
+    """SPEC §7: ranks that cannot agree do not go on by guessing."""
+    with Reducers(2) as reducers:
+
+        def act(rank: int, communicator: Communicator) -> str:
+            _sum_of(communicator, rank, 2, 0)
+            reducers.all[1].kill()
+            with pytest.raises(ReductionFailed) as caught:
+                _sum_of(communicator, rank, 2, 1)
+            return str(caught.value)
+
+        place = "{}:{}".format(*reducers.all[1].address)
+        for text in Ranks(settings(reducers.addresses, lost_after=0.5), 2).run(act):
+            assert place in text
+
+
+def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -> None:
+    """SPEC §2.1: what is under way is finished exactly, by a rank that came late as well; later operations are native."""
+    world = 3
+    exchange = Exchange(world)
+    finishers = [exchange.of(rank) for rank in range(world)]
+    with Reducers(2) as reducers:
+        started = threading.Barrier(world, timeout=ranks.PATIENCE)
+        gone = threading.Event()
+
+        def act(rank: int, communicator: Communicator) -> bool:
+            assert _sum_of(communicator, rank, world, 0)
+            started.wait()
+            if rank == 0:
+                for reducer in reducers.all:
+                    reducer.kill()
+                gone.set()
+            assert gone.wait(ranks.PATIENCE)
+            if rank == 2:
+                # The others have begun to agree by then, and know of operations that this one has not issued.
+                while not list(tmp_path.glob("*-1-0")):
+                    time.sleep(0.01)
+            arrays = [inputs(seed, rank, SIZE, DType.FLOAT32) for seed in (1, 2)]
+            issued = [issue(communicator, array, DType.FLOAT32) for array in arrays]
+            right = True
+            for seed, array, operation in zip((1, 2), arrays, issued, strict=True):
+                assert operation is not None
+                assert operation.wait(ranks.PATIENCE)
+                wanted = expected(seed, world, SIZE, DType.FLOAT32, Reduction.SUM)
+                right &= array.tobytes() == wanted.tobytes()
+            assert issue(communicator, arrays[0], DType.FLOAT32) is None
+            return right
+
+        def native(rank: int) -> Finisher:
+            return finishers[rank]
+
+        told = settings(reducers.addresses, lost_after=1.0)
+        assert Ranks(told, world, FileBoard(tmp_path), native).run(act) == [True] * world
+    assert finishers[0].pieces
+
+
+def test_a_newer_generation_of_workers_takes_the_place_of_an_older_one() -> None:
+    """SPEC §7: workers that were replaced get an error that says so, and the reducers serve the new ones."""
+    with Reducers(1) as reducers:
+        old = Ranks(settings(reducers.addresses, attempt=1), 2)
+        new = Ranks(settings(reducers.addresses, attempt=2), 2)
+
+        def replaced(rank: int, communicator: Communicator) -> str:
+            _sum_of(communicator, rank, 2, 0)
+            if rank == 0:
+                new.run(lambda rank, communicator: _sum_of(communicator, rank, 2, 1))
+            array = inputs(2, rank, SIZE, DType.FLOAT32)
+            with pytest.raises(ReductionFailed) as caught:
+                operation = issue(communicator, array, DType.FLOAT32)
+                assert operation is not None
+                operation.wait(ranks.PATIENCE)
+            return str(caught.value)
+
+        for text in old.run(replaced):
+            assert "has taken the place of generation" in text
+
+
+HYBRID = """
+import sys, time
+from pathlib import Path
+from tests.reduction.ranks import DType, FileBoard, inputs, issue, settings
+from trainshed_reduction.client.communicator import Communicator
+port, rank, board = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+told = settings([("127.0.0.1", port)], mode="hybrid", lost_after=120.0)
+communicator = Communicator(told, group="hybrid", rank=rank, world=3, board=FileBoard(board))
+communicator.start()
+for step in range(2):
+    array = inputs(step, rank, 100_000, DType.FLOAT32)
+    issue(communicator, array, DType.FLOAT32).wait()
+    print(communicator.describe() if step == 0 else array.tobytes().hex(), flush=True)
+time.sleep(120)
+"""
+
+
+def test_workers_that_reduce_beside_too_few_reducers_take_them_along_when_they_die(
+    tmp_path: Path,
+) -> None:
+    """SPEC §7 (hybrid): exact sums over reducers of the pool and of the workers; nothing is left after SIGKILL."""
+    with Reducers(1) as reducers:
+        workers = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    HYBRID,
+                    str(reducers.addresses[0][1]),
+                    str(rank),
+                    str(tmp_path),
+                ],
+                env=environment(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(3)
+        ]
+        try:
+            wanted = expected(1, 3, 100_000, DType.FLOAT32, Reduction.SUM).tobytes().hex()
+            for worker in workers:
+                assert worker.stdout is not None
+                assert "hybrid" in worker.stdout.readline()
+                assert worker.stdout.readline().strip() == wanted
+            children = _children(workers)
+            assert len(children) == 3
+        finally:
+            for worker in workers:
+                worker.send_signal(signal.SIGKILL)
+                worker.wait()
+        deadline = time.monotonic() + ranks.PATIENCE
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline, "a worker's own reducer outlived it"
+            time.sleep(0.01)
+
+
+def _children(workers: "list[subprocess.Popen[str]]") -> list[int]:
+    return [
+        int(child)
+        for worker in workers
+        for task in Path(f"/proc/{worker.pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]

@@ -1,0 +1,236 @@
+"""A reducer as it runs: its processes, its ports, what it prints and reports. SPEC §7, §2.1."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.reduction.certificates import authority
+from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
+from trainshed_reduction import proof, settings
+from trainshed_reduction.reducer.__main__ import main
+from trainshed_reduction.wire import DType, Kind, Reduction
+
+
+def _gather(ports: list[int], world: int) -> list[list[Worker]]:
+    """By port, the workers of a group that has started there."""
+    lanes = [[Worker(port, rank, world) for rank in range(world)] for port in ports]
+    assert {worker.start().position for lane in lanes for worker in lane} == {0}
+    return lanes
+
+
+def test_sums_come_back_from_every_process(tmp_path: Path) -> None:
+    """SPEC §7: reducers, one process per core, each a port of its own; metrics per reducer; the end in good order."""
+    source = np.random.default_rng(6)
+    with reducer(tmp_path, processes=2) as running:
+        lanes = _gather(running.ports, 3)
+        assert lanes[0][0].accept.ports == lanes[1][2].accept.ports == tuple(running.ports)
+        assert running.line() == "group of 3 workers is complete"
+        for operation in range(4):
+            inputs = source.normal(0, 1, (2, 3, 50_000)).astype(np.float32)
+            for lane, parts in zip(lanes, inputs, strict=True):
+                # The last rank first: what counts is the order of ranks.
+                for worker, part in reversed([*zip(lane, parts, strict=True)]):
+                    worker.send_array(part, operation=operation)
+            for lane, parts in zip(lanes, inputs, strict=True):
+                want = ((parts[0] + parts[1]) + parts[2]).tobytes()
+                assert [worker.result() == want for worker in lane] == [True] * 3
+        assert running.end() == 0
+        report = json.loads(running.report_file.read_text())
+    assert report["metrics"]["chunks"] == 8
+    assert report["metrics"]["operations"] == 4
+    assert report["metrics"]["received_bytes"] > 2 * 4 * 3 * 200_000
+    assert report["metrics"]["pending_bytes"] == 0
+    assert len(report["metrics"]["wait_seconds"]) <= 3
+    assert [note["id"] for note in report["notes"]] == ["serving"]
+    assert all(worker.end() == "" for lane in lanes for worker in lane)
+
+
+def test_averages_and_types(tmp_path: Path) -> None:
+    """SPEC §7: small whole numbers, which every type has, in chunks of several sizes."""
+
+    def encoded(dtype: DType, values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> bytes:
+        if dtype is DType.BFLOAT16:
+            return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        return values.astype(dtype.name.lower()).tobytes()
+
+    ramp = np.arange(100, dtype=np.float32)
+    with reducer(tmp_path) as running:
+        (workers,) = _gather(running.ports, 2)
+        for operation, (dtype, count) in enumerate(itertools.product(DType, (1, 100, 7))):
+            reduction = Reduction.SUM if dtype.is_integer else Reduction.AVERAGE
+            for worker in workers:
+                data = encoded(dtype, 2 * ramp[:count])
+                worker.send(data, dtype, operation=operation, reduction=reduction)
+            want = encoded(dtype, (4 if dtype.is_integer else 2) * ramp[:count])
+            assert [worker.result() for worker in workers] == [want, want]
+
+
+def test_tls(tmp_path: Path) -> None:
+    """SPEC §7: optional TLS with the job's certificate; many chunks at once, more than a socket holds."""
+    ours, others = authority(tmp_path / "ours"), authority(tmp_path / "others")
+    environ = {settings.CERT_FILE: str(ours.certificate), settings.KEY_FILE: str(ours.key)}
+    with reducer(tmp_path, environ=environ) as running:
+        context = proof.worker_tls(str(ours.root))
+        workers = [Worker(running.port, rank, 2, tls=context) for rank in range(2)]
+        for worker in workers:
+            worker.start()
+        chunk = os.urandom(1 << 20)
+        for worker in workers:
+            for position in range(6):
+                worker.send(chunk, DType.INT32, chunk=position, total=6 << 18, step=1 << 18)
+        want = (2 * np.frombuffer(chunk, np.uint32)).tobytes()
+        for worker in workers:
+            assert [worker.result() == want for _ in range(6)] == [True] * 6
+        with pytest.raises(OSError, match="certificate verify failed"):
+            Worker(running.port, 0, 2, tls=proof.worker_tls(str(others.root)))
+        with pytest.raises(OSError, match="timed out"):
+            Worker(
+                running.port, 0, 2, seconds=0.3
+            )  # Each waits for the other to speak its language.
+        for worker in workers:
+            worker.send(chunk, DType.INT32, operation=1)
+        assert workers[1].result() == want
+
+
+def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:
+    """SPEC §2.1, §7: the connections of all are closed, what they have they bring, the rest is summed."""
+    with reducer(tmp_path) as running:
+        (workers,) = _gather(running.ports, 2)
+        for worker in workers:
+            worker.send_array(np.full(3, 1, np.float32))
+        first = workers[0].result()
+        workers[1].connection.close()  # Its result was on the way.
+        assert workers[0].end() == ""
+        again = Worker(running.port, 0, 2, received=1)
+        text = r"waits [12] s for rank 1; rank 1 lost its connection [12] s ago"
+        assert re.fullmatch(text, again.status())
+        other = Worker(running.port, 1, 2)
+        assert again.start().position == other.start().position == 0
+        again.send(first, kind=Kind.FINAL)
+        other.send_array(np.full(3, 77, np.float32))
+        assert other.result() == first
+        for worker in (again, other):
+            worker.send_array(np.full(3, 2, np.float32), operation=1)
+        assert again.result() == other.result() == np.full(3, 4, np.float32).tobytes()
+
+
+def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -> None:
+    """SPEC §7: mismatched sizes are an immediate error that names the rank."""
+    with reducer(tmp_path) as running:
+        (workers,) = _gather(running.ports, 2)
+        workers[0].send(bytes(1 << 20))
+        workers[0].send(bytes(1 << 20), operation=1)
+        workers[1].send(bytes(1 << 19))
+        workers[0].send(bytes(1 << 20), operation=2)
+        text = "operation 0: rank 0 has 262144 elements of FLOAT32, rank 1 has 131072 elements of FLOAT32"
+        assert [worker.end() for worker in workers] == [text, text]
+        with pytest.raises(proof.Refused, match=text):
+            Worker(running.port, 0, 2)
+
+
+def test_the_death_of_one_process_ends_all(tmp_path: Path) -> None:
+    """SPEC §2.1: a reducer is restarted as a whole; it says which process died and how."""
+    with reducer(tmp_path, processes=3) as running:
+        victim = running.children()[1]
+        others = [each for each in running.children() if each != victim]
+        os.kill(victim, signal.SIGKILL)
+        assert running.process.wait(SECONDS) == 1
+        text = f"process 1 (port {running.ports[1]}) was killed by signal 9: the reducer ends"
+        assert running.line() == text
+        assert not any(Path(f"/proc/{each}").exists() for each in others)
+
+
+def test_a_process_that_is_told_to_end_before_the_first_is_no_failure(tmp_path: Path) -> None:
+    """SPEC §3: SIGTERM goes to all processes of a replica, in any order."""
+    with reducer(tmp_path, processes=2) as running:
+        quick = running.children()[1]
+        os.kill(quick, signal.SIGTERM)
+        deadline = time.monotonic() + SECONDS
+        while _runs(quick):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        running.process.terminate()
+        assert running.process.wait(SECONDS) == 0
+
+
+def test_its_processes_do_not_outlive_the_first(tmp_path: Path) -> None:
+    """SPEC §2.1: also if that is killed; a restarted reducer finds its port free."""
+    with reducer(tmp_path, processes=2) as running:
+        children = running.children()
+        running.process.kill()
+        assert running.process.stdout
+        assert running.process.stdout.read() == ""  # The end of all who could write there.
+        deadline = time.monotonic() + SECONDS
+        while any(_runs(child) for child in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        environ = {settings.LISTEN: f"127.0.0.1:{running.port}"}
+        with reducer(tmp_path, environ=environ) as next_one:
+            assert next_one.port == running.port
+
+
+def _runs(process: int) -> bool:
+    """Not even as a zombie, which nobody may be there to reap."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
+    """SPEC §7: no process wakes up while a group has nothing to reduce."""
+    with reducer(tmp_path) as running:
+        (workers,) = _gather(running.ports, 2)
+        for worker in workers:
+            worker.send_array(np.zeros(8, np.float32))
+            assert worker.rank == 1 or running.line() == "group of 2 workers is complete"
+        assert all(len(worker.result()) == 32 for worker in workers)
+        (child,) = running.children()
+        deadline = time.monotonic() + SECONDS
+        while (before := _switches(child)) and time.monotonic() < deadline:
+            time.sleep(1.2)  # Whatever comes back every second would show.
+            if _switches(child) == before:
+                break
+        else:
+            pytest.fail("it never came to rest")
+
+
+def _switches(process: int) -> str:
+    """How often it has given up the processor by itself."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({settings.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
+        ({settings.LISTEN: "nowhere"}, "must be HOST:PORT, not 'nowhere'"),
+        ({settings.PROCESSES: "0"}, "must be between 1 and 256, not '0'"),
+        ({settings.KEY_FILE: "key.pem"}, "is set without TRAINSHED_REDUCTION_CERT_FILE"),
+        ({settings.CERT_FILE: "/nowhere/cert.pem"}, "No such file"),
+        ({settings.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
+    ],
+)
+def test_what_it_cannot_begin_with_it_says(
+    environ: dict[str, str],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SPEC §7: on standard error, with exit status 2."""
+    told = {settings.TOKEN: TOKEN.decode(), settings.LISTEN: "127.0.0.1:0", **environ}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert text in said.err
+    assert not said.out

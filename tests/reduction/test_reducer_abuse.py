@@ -1,0 +1,261 @@
+"""What a reducer lets nobody do to it, to its memory, or to the groups of others. SPEC §7: security, flow control."""
+
+import contextlib
+import random
+import resource
+import socket
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.reduction.workers import SECONDS, TOKEN, RunningReducer, Worker, reducer
+from trainshed_reduction import proof, wire
+from trainshed_reduction.reducer.members import WINDOW
+from trainshed_reduction.wire import DType, Header, Hello, Kind
+
+_MIB = 1 << 20
+
+
+class Bystanders:
+    """A group that has nothing to do with all that, and must not notice."""
+
+    def __init__(self, running: RunningReducer) -> None:
+        self._workers = [Worker(running.port, rank, 2, group="bystanders") for rank in range(2)]
+        self._operation = 0
+        for worker in self._workers:
+            worker.start()
+
+    def check(self) -> None:
+        for worker in self._workers:
+            worker.send_array(np.arange(5, dtype=np.int64), operation=self._operation)
+        want = (2 * np.arange(5, dtype=np.int64)).tobytes()
+        assert [worker.result() for worker in self._workers] == [want, want]
+        self._operation += 1
+
+
+@contextlib.contextmanager
+def _unshaken(tmp_path: Path, growth: int) -> Generator[RunningReducer]:
+    """A reducer whose bystanders are served afterwards, and that has `growth` bytes more at most."""
+    with reducer(tmp_path) as running:
+        bystanders = Bystanders(running)
+        bystanders.check()
+        before = running.resident_bytes()
+        yield running
+        bystanders.check()
+        assert running.resident_bytes() - before < growth
+        assert running.end() == 0
+
+
+def _stranger(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), SECONDS)
+
+
+def _end(connection: socket.socket) -> bytes:
+    """All that the reducer still says."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while data := connection.recv(4096):
+            said += data
+    return said
+
+
+def test_without_the_token_nobody_comes_in(tmp_path: Path) -> None:
+    """SPEC §7: and is told no more than that."""
+    with _unshaken(tmp_path, 8 * _MIB) as running:
+        for token in (b"a guess", TOKEN[:-1], TOKEN + b"!"):
+            with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
+                Worker(running.port, 0, 2, token=token)
+        with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
+            # Not even that there is such a group, of another generation.
+            Worker(running.port, 0, 2, group="bystanders", generation=9, token=b"a guess")
+
+
+def test_an_overheard_hello_is_worth_nothing(tmp_path: Path) -> None:
+    """SPEC §7: it answers a challenge that does not come again."""
+    with _unshaken(tmp_path, 8 * _MIB) as running:
+        connection = _stranger(running.port)
+        _, challenge = proof.read_frame(connection, time.monotonic() + SECONDS)
+        hello = Hello(proof.nonce(), b"", proof.group_digest("group"), 1, 0, 0, 1, 0)
+        frame = proof.frame(
+            Kind.HELLO, wire.pack_hello(proof.prove_worker(TOKEN, challenge, hello))
+        )
+        connection.sendall(frame)
+        header, _ = proof.read_frame(connection, time.monotonic() + SECONDS)
+        assert header.kind is Kind.ACCEPT
+        other = _stranger(running.port)
+        other.sendall(frame)
+        assert proof.WRONG_TOKEN.encode() in _end(other)
+        connection.sendall(frame)
+        assert b"HELLO is no frame that a worker sends here" in _end(connection)
+
+
+def _forged(**fields: int) -> bytes:
+    """A header of a chunk that is right but for these fields."""
+    plain = Header(Kind.DATA, DType.FLOAT32, 0, 0, 0, 0, 16, 16, 64)
+    return wire.pack(plain._replace(**fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["stranger", "running"])
+def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) -> None:
+    """SPEC §7: bounded frames: lengths are looked at before memory is taken."""
+    headers = [
+        _forged(nbytes=2**32 - 1),
+        _forged(nbytes=wire.MAX_CHUNK + 4, total=_MIB + 1, step=_MIB + 1),
+        _forged(total=2**62, step=2**31, nbytes=2**31),
+        _forged(step=0),
+        _forged(chunk=7),
+        _forged(dtype=9),
+        _forged(reduction=2),
+        _forged(kind=Kind.HELLO, nbytes=513),
+        _forged(kind=Kind.ERROR, nbytes=wire.MAX_TEXT + 1),
+        b"GET / HTTP/1.1\r\n\r\n".ljust(wire.HEADER.size),
+    ]
+    with _unshaken(tmp_path, 8 * _MIB) as running:
+        for number, header in enumerate(headers):
+            if state == "stranger":
+                connection = _stranger(running.port)
+            else:
+                worker = Worker(running.port, 0, 1, group=f"group {number}")
+                worker.start()
+                connection = worker.connection
+            connection.sendall(header)
+            said = _end(connection)
+            assert said[-wire.MAX_TEXT :].strip(b"\0"), header
+            last = said[said.rindex(b"TSR1") :]
+            assert wire.unpack(last[: wire.HEADER.size]).kind is Kind.ERROR
+
+
+def _noise(source: random.Random) -> bytes:
+    """Something that may look like frames for a while."""
+    kind = source.choice([*Kind, 0, 12, 255])
+    count = source.choice([0, 1, 3, 64])
+    header = bytearray(
+        wire.HEADER.pack(
+            b"TSR1",
+            kind,
+            source.choice([0, 1, 2, 4, 7, 255]),
+            source.choice([0, 0, 1, 2]),
+            0,
+            source.choice([0, 0, 0, 1, 65535]),
+            0,
+            source.choice([0, 0, 1, 2**32 - 1]),
+            source.choice([0, 1, 2**64 - 1]),
+            source.choice([count, count, 0, 2**64 - 1]),
+            source.choice([count, count, 0, 2**32 - 1]),
+            source.choice([4 * count, 4 * count, count, 0, 2**32 - 1]),
+            source.choice([0, 0, 1, 2**64 - 1]),
+        )
+    )
+    if source.random() < 0.3:
+        header[source.randrange(len(header))] = source.randrange(256)
+    data = bytes(header) + source.randbytes(source.choice([0, 4 * count, 4 * count + 3]))
+    return data[: source.randrange(len(data))] if source.random() < 0.2 else data
+
+
+def test_noise_harms_nobody(tmp_path: Path) -> None:
+    """SPEC §7: fuzzed frames, at every state of a connection, never crash a reducer or make it grow."""
+    source = random.Random(7)
+    with reducer(tmp_path) as running:
+        bystanders = Bystanders(running)
+        before = 0
+        for number in range(1200):
+            match number % 4:
+                case 0:
+                    connection = _stranger(running.port)
+                case 1:
+                    connection = Worker(running.port, 0, 2, group=f"gathering {number}").connection
+                case 2:
+                    worker = Worker(running.port, 0, 1, group=f"running {number}")
+                    worker.start()
+                    connection = worker.connection
+                case _:
+                    worker = Worker(running.port, 0, 1, group=f"running {number}")
+                    worker.start()
+                    worker.send(
+                        bytes(64)
+                    )  # A chunk that is right, and noise in the place of the next.
+                    connection = worker.connection
+            with contextlib.suppress(ConnectionError):
+                for _ in range(source.randint(1, 3)):
+                    connection.sendall(_noise(source))
+            connection.close()
+            if number % 100 == 99:
+                bystanders.check()
+            if number == 399:
+                before = running.resident_bytes()
+        assert running.resident_bytes() - before < 2 * _MIB
+        assert running.end() == 0
+
+
+def test_silent_strangers_keep_nobody_out(tmp_path: Path) -> None:
+    """SPEC §7: who says nothing, or one byte at a time, loses its place to who has the token."""
+    with _unshaken(tmp_path, 8 * _MIB) as running:
+        strangers = [_stranger(running.port) for _ in range(100)]
+        for stranger in strangers[::2]:
+            stranger.sendall(b"T")
+        with Worker(running.port, 0, 1) as worker:
+            worker.start()
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_thousand_workers(tmp_path: Path) -> None:
+    """SPEC §7: in one group at one process: all are added, in their order, and all get the sum."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with reducer(tmp_path) as running, contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(running.port, rank, 1000)) for rank in range(1000)]
+        want = np.zeros(2, np.float32)
+        for worker in workers:
+            worker.start()
+            part = np.array([worker.rank, 1 / (worker.rank + 1)], np.float32)
+            worker.send_array(part)
+            want += part
+        assert all(worker.result() == want.tobytes() for worker in workers)
+
+
+def test_who_runs_ahead_must_wait(tmp_path: Path) -> None:
+    """SPEC §7: flow control: what has no result fills the window and no more, and goes on when the others come."""
+    chunk, count = bytes(_MIB), 4 * WINDOW // _MIB
+    with _unshaken(tmp_path, 3 * WINDOW) as running:
+        fast, slow = (Worker(running.port, rank, 2) for rank in range(2))
+        for worker in (fast, slow):
+            worker.start()
+        sent = 0
+        with pytest.raises(OSError, match="timed out"):
+            fast.connection.settimeout(0.3)
+            while sent < count:
+                rest = memoryview(_frame(fast, chunk, sent))
+                while rest:
+                    rest = rest[fast.connection.send(rest) :]
+                sent += 1
+        # What did not fit into the window is in the sockets' buffers, which the system bounds.
+        assert WINDOW // _MIB <= sent < count
+        for position in range(sent):
+            slow.send(chunk, operation=position)
+            assert len(slow.result()) == len(fast.result()) == len(chunk)
+
+
+def _frame(worker: Worker, chunk: bytes, operation: int) -> bytes:
+    return wire.pack(worker.header(chunk, DType.FLOAT32, operation=operation)) + chunk
+
+
+def test_who_does_not_read_must_wait(tmp_path: Path) -> None:
+    """SPEC §7: results that a worker does not take are not heaped up for it."""
+    chunk, count = bytes(_MIB), 6 * WINDOW // _MIB
+    with _unshaken(tmp_path, 4 * WINDOW) as running:
+        lazy, keen = (Worker(running.port, rank, 2) for rank in range(2))
+        for worker in (lazy, keen):
+            worker.start()
+        done = 0
+        with pytest.raises(OSError, match="timed out"):
+            lazy.connection.settimeout(0.5)
+            for position in range(count):
+                lazy.send(chunk, operation=position)
+                keen.send(chunk, operation=position)
+                keen.frame(0.5)
+                done += 1
+        assert done * len(chunk) >= WINDOW

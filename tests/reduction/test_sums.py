@@ -1,0 +1,255 @@
+"""Groups of workers over real reducers (SPEC §7): sums are right bit by bit, whatever the sizes, types and lanes are."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.reduction import ranks
+from tests.reduction.certificates import authority
+from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
+from tests.reduction.reducers import Address, Reducers
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.client.port import Operation, ReductionFailed
+from trainshed_reduction.wire import DType, Reduction
+
+KINDS = [(dtype, Reduction.SUM) for dtype in DType] + [
+    (dtype, Reduction.AVERAGE) for dtype in DType if not dtype.is_integer
+]
+SIZES = (1, 4097, 70_003)
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[tuple[Address, ...]]:
+    with Reducers(2, processes=2) as reducers:
+        yield reducers.addresses
+
+
+@pytest.mark.parametrize(("world", "reducers", "chunk"), [(3, 2, 64 << 10), (2, 1, 4096)])
+def test_results_are_the_rank_ordered_sums_on_all_ranks(
+    addresses: tuple[Address, ...], world: int, reducers: int, chunk: int
+) -> None:
+    """SPEC §7: every type, sums and means, many operations under way at a time; the memory is the user's again at once."""
+
+    def act(rank: int, communicator: Communicator) -> None:
+        plan = [(kind, size) for kind in KINDS for size in SIZES]
+        arrays = [inputs(seed, rank, size, kind[0]) for seed, (kind, size) in enumerate(plan)]
+        issued = [
+            issue(communicator, array, *kind) for array, (kind, _) in zip(arrays, plan, strict=True)
+        ]
+        for seed, (operation, array) in enumerate(zip(issued, arrays, strict=True)):
+            assert operation is not None
+            assert operation.wait(ranks.PATIENCE)
+            result = array.tobytes()
+            array.fill(77)
+            (dtype, reduction), size = plan[seed]
+            wanted = expected(seed, world, size, dtype, reduction).tobytes()
+            assert result == wanted, (dtype, reduction, size)
+
+    told = settings(addresses[:reducers], chunk=chunk)
+    group = Ranks(told, world, group=f"sums {world}")
+    group.run(act)
+    assert f"{2 * reducers} process" in group.all[0].describe()
+
+
+def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: the same bits from one reducer and from two, in small chunks and in large ones."""
+    found: set[bytes] = set()
+    for number, (count, chunk) in enumerate([(1, 16 << 10), (2, 256 << 10)]):
+
+        def act(rank: int, communicator: Communicator) -> bytes:
+            array = inputs(5, rank, 123_457, DType.BFLOAT16)
+            operation = issue(communicator, array, DType.BFLOAT16)
+            assert operation is not None
+            assert operation.wait(ranks.PATIENCE)
+            return array.tobytes()
+
+        told = settings(addresses[:count], chunk=chunk)
+        found.update(Ranks(told, 3, group=f"same {number}").run(act))
+    assert len(found) == 1
+
+
+def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: a callback runs in the communicator's thread; an operation may follow from there."""
+
+    def act(rank: int, communicator: Communicator) -> bytes:
+        array = inputs(1, rank, 50_000, DType.FLOAT32)
+        again: list[Operation | None] = []
+        issued = threading.Event()
+
+        def issue_more(_: Operation) -> None:
+            again.append(issue(communicator, array, DType.FLOAT32))
+            issued.set()
+
+        first = issue(communicator, array, DType.FLOAT32)
+        assert first is not None
+        first.on_done(issue_more)
+        assert issued.wait(ranks.PATIENCE)
+        assert again[0] is not None
+        assert again[0].wait(ranks.PATIENCE)
+        assert again[0].number == 1
+        return array.tobytes()
+
+    results = Ranks(settings(addresses), 2, group="callbacks").run(act)
+    once = expected(1, 2, 50_000, DType.FLOAT32, Reduction.SUM)
+    assert results == [(once + once).tobytes()] * 2
+
+
+def test_a_worker_sends_little_more_than_its_tensor(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: about 1x the data, in bytes that were handed to the connections."""
+
+    def act(rank: int, communicator: Communicator) -> tuple[object, object]:
+        array = inputs(1, rank, 1 << 20, DType.FLOAT32)
+        operation = issue(communicator, array, DType.FLOAT32)
+        assert operation is not None
+        assert operation.wait(ranks.PATIENCE)
+        told = communicator.metrics()
+        return told["sent_bytes"], told["sent_again_bytes"]
+
+    assert Ranks(settings(addresses), 2, group="bytes").run(act) == [(4 << 20, 0)] * 2
+
+
+@pytest.mark.parametrize("bad", ["read-only", "odd", "average of integers"])
+def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...], bad: str) -> None:
+    """SPEC §7: the caller's mistake is the caller's, and no other rank hears of it."""
+
+    def act(rank: int, communicator: Communicator) -> None:
+        data, dtype, reduction = memoryview(bytearray(64)), DType.INT32, Reduction.SUM
+        if bad == "read-only":
+            data = data.toreadonly()
+        elif bad == "odd":
+            data = data[:63]
+        else:
+            reduction = Reduction.AVERAGE
+        with pytest.raises(ValueError, match=r"writable|averaged"):
+            communicator.issue(data, dtype, reduction)
+
+    Ranks(settings(addresses), 2, group=bad).run(act)
+
+
+def test_sizes_that_differ_are_told_at_once_by_rank(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: no hang; the message says which rank differs, and how."""
+
+    def act(rank: int, communicator: Communicator) -> str:
+        array = inputs(1, rank, 4096 if rank == 2 else 5000, DType.FLOAT32)
+        operation = issue(communicator, array, DType.FLOAT32)
+        assert operation is not None
+        with pytest.raises(ReductionFailed) as caught:
+            operation.wait(ranks.PATIENCE)
+        with pytest.raises(ReductionFailed):
+            issue(communicator, array, DType.FLOAT32)
+        return str(caught.value)
+
+    for text in Ranks(settings(addresses), 3, group="sizes").run(act):
+        assert "rank 2" in text
+        assert "4096" in text
+        assert "5000" in text
+
+
+def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: starting has a limit, and says whom it waited for."""
+    group = Ranks(settings(addresses, start_limit=2.5), 3, group="missing")
+    group.world = 2
+    with pytest.raises(ReductionFailed, match="rank 2"):
+        group.run(lambda rank, communicator: None)
+
+
+def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: every wait has a limit, and its error names operation, chunk, reducer and the missing rank."""
+
+    def act(rank: int, communicator: Communicator) -> str:
+        array = inputs(1, rank, 4096, DType.FLOAT32)
+        first = issue(communicator, array, DType.FLOAT32)
+        assert first is not None
+        assert first.wait(ranks.PATIENCE)
+        if rank == 1:
+            return missed.wait(ranks.PATIENCE) * "waited"
+        second = issue(communicator, array, DType.FLOAT32)
+        assert second is not None
+        with pytest.raises(ReductionFailed) as caught:
+            second.wait(ranks.PATIENCE)
+        missed.set()
+        return str(caught.value)
+
+    missed = threading.Event()
+    text, _ = Ranks(settings(addresses, wait_limit=2.0), 2, group="late").run(act)
+    assert "operation 1, chunk 0 waits" in text
+    assert "rank 1" in text
+    assert "127.0.0.1:" in text
+
+
+def test_a_wrong_token_is_refused(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: who does not know the job's token is no worker of it."""
+    group = Ranks(settings(addresses, token=b"another"), 2, group="token")
+    with pytest.raises(ReductionFailed, match="token"):
+        group.run(lambda rank, communicator: None)
+
+
+def test_reducers_that_are_not_there_are_named() -> None:
+    """SPEC §7: starting fails within its limit; the workers can go on natively."""
+    group = Ranks(settings([("127.0.0.1", 1)], start_limit=0.3), 2)
+    with pytest.raises(ReductionFailed, match=r"reducer 127\.0\.0\.1:1"):
+        group.run(lambda rank, communicator: None)
+
+
+def test_closing_fails_what_is_under_way(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: a worker that leaves waits for nobody, and those that need it are told which one left."""
+
+    def act(rank: int, communicator: Communicator) -> str:
+        array = inputs(1, rank, 4096, DType.FLOAT32)
+        first = issue(communicator, array, DType.FLOAT32)
+        assert first is not None
+        assert first.wait(ranks.PATIENCE)
+        if rank == 1:
+            return ""
+        second = issue(communicator, array, DType.FLOAT32)
+        assert second is not None
+        with pytest.raises(ReductionFailed) as caught:
+            second.wait(ranks.PATIENCE)
+        return str(caught.value)
+
+    told = Ranks(settings(addresses), 2, group="leaving").run(act)[0]
+    assert "rank 1 has left the group" in told
+
+
+def test_sums_over_tls(tmp_path: Path) -> None:
+    """SPEC §7 (security): the same with the job's certificate; another authority's is not believed."""
+    ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
+    with Reducers(1, processes=2, tls=ours) as reducers:
+
+        def act(rank: int, communicator: Communicator) -> bytes:
+            array = inputs(3, rank, 500_000, DType.FLOAT32)
+            operation = issue(communicator, array, DType.FLOAT32)
+            assert operation is not None
+            assert operation.wait(ranks.PATIENCE)
+            return array.tobytes()
+
+        told = settings(reducers.addresses, ca_file=str(ours.root))
+        wanted = expected(3, 2, 500_000, DType.FLOAT32, Reduction.SUM).tobytes()
+        assert Ranks(told, 2).run(act) == [wanted] * 2
+        wrong = settings(reducers.addresses, ca_file=str(theirs.root), start_limit=0.5)
+        with pytest.raises(ReductionFailed, match="certificate verify failed"):
+            Ranks(wrong, 2).run(act)
+
+
+def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: nobody waits for one that has left in the middle of an operation."""
+
+    def act(rank: int, communicator: Communicator) -> str:
+        array = inputs(1, rank, 4096, DType.FLOAT32)
+        if rank == 2:
+            return left.wait(ranks.PATIENCE) * "waited"
+        operation = issue(communicator, array, DType.FLOAT32)
+        assert operation is not None
+        if rank == 1:
+            assert not operation.wait(0.2)
+            return ""
+        with pytest.raises(ReductionFailed) as caught:
+            operation.wait(ranks.PATIENCE)
+        left.set()
+        return str(caught.value)
+
+    left = threading.Event()
+    told = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
+    assert "rank 1 cannot go on: it left the group before operation 0 was done" in told

@@ -1,0 +1,521 @@
+"""What `client.port.Transfer` promises, of every one there is (SPEC §7): frames out in order within the credit, results in
+whole or not at all, and no byte of a stranger's believed.
+"""
+
+import gc
+import random
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tests.reduction.native_library import PORTABLE, build
+from tests.reduction.scripted_reducer import (
+    PATIENCE,
+    ScriptedReducer,
+    chunk,
+    final,
+    header,
+    message,
+    result,
+    run_until,
+    settle,
+)
+from trainshed_reduction import wire
+from trainshed_reduction.client.port import Frame, Lost, Message, Result, Transfer
+from trainshed_reduction.client.transfer import PythonTransfer
+from trainshed_reduction.native.transfer import NativeTransfer
+from trainshed_reduction.wire import DType, Kind
+
+Make = Callable[[int, int], Transfer]
+"""From lanes and credit."""
+PLENTY = 1 << 30
+
+
+@pytest.fixture(scope="module", params=["python", "native", "portable"])
+def kind_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    if request.param == "python":
+        return PythonTransfer
+    flags = PORTABLE if request.param == "portable" else ()
+    library = build(tmp_path_factory.mktemp("native"), "-O1", *flags)
+    return lambda lanes, credit: NativeTransfer(library, lanes, credit)
+
+
+@pytest.fixture
+def make(kind_of: Make) -> Iterator[Make]:
+    made: list[Transfer] = []
+
+    def one(lanes: int, credit: int) -> Transfer:
+        made.append(kind_of(lanes, credit))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
+    made: list[ScriptedReducer] = []
+
+    def one(buffer: int = 0) -> ScriptedReducer:
+        made.append(ScriptedReducer(buffer))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+Reducers = Callable[..., ScriptedReducer]
+
+
+def attach(transfer: Transfer, lane: int, reducer: ScriptedReducer, position: int = 0) -> None:
+    transfer.attach(lane, reducer.worker.fileno(), position, position)
+
+
+def of(events: list[object], kind: type) -> list[object]:
+    return [each for each in events if isinstance(each, kind)]
+
+
+def test_a_chunk_goes_out_and_its_result_comes_into_its_place(
+    make: Make, reducers: Reducers
+) -> None:
+    """SPEC §7: a worker sends each piece to a reducer and gets the sum back."""
+    transfer, reducer = make(1, PLENTY), reducers()
+    attach(transfer, 0, reducer)
+    data = bytearray(b"mine" * 25)
+    transfer.push(0, chunk(7, 3, data))
+    run_until(transfer, [reducer], lambda _: reducer.arrived)
+    assert reducer.arrived[0].header == header(Kind.DATA, 7, 3, 100)
+    assert reducer.arrived[0].payload == b"mine" * 25
+    assert transfer.unsent() == 0
+    reducer.own.send(result(7, 3, b"sums" * 25, acknowledged=1))
+    events = run_until(transfer, [reducer], len)
+    assert events == [Result(0, 0)]
+    assert data == b"sums" * 25
+    assert transfer.acknowledged == [1]
+
+
+def test_partial_writes(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: frames arrive whole however little the system takes at a time."""
+    transfer, reducer = make(1, PLENTY), reducers(4096)
+    attach(transfer, 0, reducer)
+    sent = [random.Random(1).randbytes(4 * size) for size in (250_000, 1, 7, 100_000, 3)]
+    for index, payload in enumerate(sent):
+        transfer.push(0, chunk(0, index, bytearray(payload)))
+    transfer.run(0)
+    assert 0 < transfer.unsent() <= 5
+    while transfer.unsent():
+        transfer.run(0)
+        reducer.read(3001)
+    settle(transfer, [reducer])
+    assert [each.payload for each in reducer.arrived] == sent
+    assert [each.header.chunk for each in reducer.arrived] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("piece", [1, 47, 48, 49, 147, 148, 149, 400])
+def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
+    """SPEC §7: a result is in its place whole or not at all, wherever the stream is cut."""
+    transfer, reducer = make(1, PLENTY), reducers()
+    attach(transfer, 0, reducer)
+    data = [bytearray(b"mine" * 25) for _ in range(3)]
+    for index, each in enumerate(data):
+        transfer.push(0, chunk(0, index, each))
+    run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
+    sums = [b"%dsum" % index * 25 for index in range(3)]
+    stream, expected = b"", list[object]()
+    for index, each in enumerate(sums):
+        text = b"waiting" * index
+        stream += message(Kind.STATUS, text) + result(0, index, each)
+        expected.append(Message(0, wire.Header(Kind.STATUS, nbytes=len(text)), text))
+        expected.append(Result(0, index))
+    events = list[object]()
+    for start in range(0, len(stream), piece):
+        reducer.own.send(stream[start : start + piece])
+        events += transfer.run(0)
+        here = len(of(events, Result))
+        assert data == sums[:here] + [b"mine" * 25] * (3 - here)
+    events += run_until(transfer, [], lambda more: len(events + more) == len(expected))
+    assert events == expected
+    assert data == sums
+
+
+def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: no more than the credit is under way, so that shaped links are filled and no more."""
+    both = [reducers(), reducers()]
+    transfer = make(2, 3000)
+    for lane, reducer in enumerate(both):
+        attach(transfer, lane, reducer)
+        for index in range(5):
+            transfer.push(lane, chunk(lane, index, bytearray(1000), row=index))
+    settle(transfer, both)
+    assert sum(len(each.arrived) for each in both) == 3
+    answered = [0, 0]
+    for total in range(4, 11):
+        lane = max((0, 1), key=lambda each: len(both[each].arrived) - answered[each])
+        both[lane].own.send(result(lane, answered[lane], bytes(1000)))
+        answered[lane] += 1
+        settle(transfer, both)
+        assert sum(len(each.arrived) for each in both) == total
+
+
+def test_a_lane_with_nothing_under_way_needs_no_credit(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: ranks whose credit is used up on different lanes do not wait for each other."""
+    all_three = [reducers(), reducers(), reducers()]
+    transfer = make(3, 1)
+    for lane, reducer in enumerate(all_three):
+        attach(transfer, lane, reducer)
+        for index in range(2):
+            transfer.push(lane, chunk(0, 3 * index + lane, bytearray(1000), row=index))
+    settle(transfer, all_three)
+    assert [len(each.arrived) for each in all_three] == [1, 1, 1]
+
+
+def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: the stagger, by which workers begin at different reducers, is obeyed across lanes."""
+    first, second = reducers(), reducers()
+    transfer = make(2, 3000)
+    attach(transfer, 0, first)
+    attach(transfer, 1, second)
+    for index in range(3):
+        transfer.push(0, chunk(0, index, bytearray(1000), row=5 + index))
+    for index in range(3):
+        transfer.push(1, chunk(1, index, bytearray(1000), row=1.5 + index))
+    settle(transfer, [first, second])
+    # The credit was used by the lower rows; but no lane is left without any.
+    assert (len(first.arrived), len(second.arrived)) == (1, 3)
+
+
+def test_a_full_socket_does_not_hold_up_the_other_lanes(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: a reducer that does not read is passed by."""
+    slow, quick = reducers(4096), reducers()
+    transfer = make(2, PLENTY)
+    attach(transfer, 0, slow)
+    attach(transfer, 1, quick)
+    for index in range(4):
+        transfer.push(0, chunk(0, index, bytearray(40_000), row=index))
+        transfer.push(1, chunk(1, index, bytearray(1000), row=index + 0.5))
+    settle(transfer, [quick])
+    assert len(quick.arrived) == 4
+    assert transfer.unsent() == 4
+    settle(transfer, [slow, quick])
+    assert len(slow.arrived) == 4
+
+
+def test_headers_tell_what_is_here_when_they_are_sent(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: retained results are let go as soon as all ranks have them."""
+    transfer, reducer = make(1, 1), reducers()
+    attach(transfer, 0, reducer, position=10)
+    for index in range(3):
+        transfer.push(0, chunk(0, index, bytearray(1000)))
+    for index in range(3):
+        run_until(transfer, [reducer], lambda _, count=index + 1: len(reducer.arrived) == count)
+        reducer.own.send(result(0, index, bytes(1000), acknowledged=9 + index))
+    events = settle(transfer, [reducer])
+    assert [each.header.acknowledged for each in reducer.arrived] == [10, 11, 12]
+    assert of(events, Result)[-1] == Result(0, 12)
+    assert transfer.acknowledged == [11]
+
+
+def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reducers) -> None:
+    """SPEC §7, §2.1 (a reducer is lost): results that are here go out as FINAL; none comes back for them, and they need no
+    credit."""
+    old, new = reducers(), reducers()
+    transfer = make(1, 1000)
+    attach(transfer, 0, old)
+    data = bytearray(b"mine" * 250)
+    transfer.push(0, chunk(0, 0, data))
+    run_until(transfer, [old], lambda _: old.arrived)
+    old.own.send(result(0, 0, bytes(1000))[:500])
+    settle(transfer, [old])
+    transfer.attach(0, new.worker.fileno(), 3, 5)
+    assert transfer.acknowledged == [3]
+    transfer.push(0, final(0, 3, b"done" * 250))
+    transfer.push(0, final(0, 4, b"gone" * 250))
+    transfer.push(0, chunk(0, 5, data))
+    transfer.push(0, final(0, 6, b"late" * 250))
+    run_until(transfer, [new], lambda _: len(new.arrived) == 4)
+    assert [each.header.kind for each in new.arrived] == [
+        Kind.FINAL,
+        Kind.FINAL,
+        Kind.DATA,
+        Kind.FINAL,
+    ]
+    assert [each.header.acknowledged for each in new.arrived] == [5, 5, 5, 5]
+    assert data == b"mine" * 250
+    new.own.send(result(0, 5, b"sums" * 250, acknowledged=4))
+    assert run_until(transfer, [new], len) == [Result(0, 5)]
+    assert data == b"sums" * 250
+    transfer.push(0, final(0, 7, b"last" * 250))
+    run_until(transfer, [new], lambda _: len(new.arrived) == 5)
+    assert new.arrived[-1].header.acknowledged == 8
+
+
+def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
+    make: Make, reducers: Reducers
+) -> None:
+    """SPEC §7, §2.1 (a reducer is lost): the step completes with the exact result."""
+    transfer, reducer = make(2, PLENTY), reducers()
+    attach(transfer, 1, reducer)
+    data = [bytearray(b"mine" * 250) for _ in range(3)]
+    for index, each in enumerate(data):
+        transfer.push(1, chunk(0, index, each))
+    run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
+    reducer.own.send(result(0, 0, b"sums" * 250) + result(0, 1, b"sums" * 250)[:-1])
+    reducer.own.close()
+    events = run_until(transfer, [], lambda events: of(events, Lost))
+    assert events == [Result(1, 0), Lost(1, "the connection was closed by the reducer")]
+    assert data == [b"sums" * 250, b"mine" * 250, b"mine" * 250]
+    # What is pushed until there is a connection again is forgotten.
+    transfer.push(1, chunk(0, 3, bytearray(1000)))
+    assert transfer.unsent() == 0
+    assert transfer.run(0) == []
+    again = reducers()
+    attach(transfer, 1, again, position=1)
+    transfer.push(1, chunk(0, 1, data[1]))
+    run_until(transfer, [again], lambda _: again.arrived)
+    again.own.send(result(0, 1, b"sums" * 250))
+    assert run_until(transfer, [again], len) == [Result(1, 1)]
+
+
+def test_detached_lanes_are_left_alone(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: what a lane had under way gives its credit back to the others."""
+    gone, stays = reducers(), reducers()
+    transfer = make(2, 1000)
+    for lane, reducer in enumerate((gone, stays)):
+        attach(transfer, lane, reducer)
+        for index in range(2):
+            transfer.push(lane, chunk(0, 2 * index + lane, bytearray(500), row=index))
+    settle(transfer, [gone, stays])
+    assert (len(gone.arrived), len(stays.arrived)) == (1, 1)
+    transfer.detach(0)
+    transfer.detach(0)
+    gone.own.send(result(0, 0, bytes(500)))
+    assert settle(transfer, [gone, stays]) == []
+    assert (len(gone.arrived), len(stays.arrived)) == (1, 2)
+    # The socket is its owner's.
+    assert gone.worker.fileno() >= 0
+    assert gone.worker.send(b"mine") == 4
+
+
+def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: what a reducer says of a rank is heard, even by one that was still sending."""
+    transfer, reducer = make(1, PLENTY), reducers(4096)
+    attach(transfer, 0, reducer)
+    transfer.push(0, chunk(0, 0, bytearray(1 << 20)))
+    transfer.run(0)
+    reducer.own.send(message(Kind.ERROR, b"rank 3 did it"))
+    reducer.own.close()
+    told, lost = run_until(transfer, [], lambda events: of(events, Lost))
+    assert isinstance(told, Message)
+    assert told.payload == b"rank 3 did it"
+    assert isinstance(lost, Lost)
+    assert lost.cause
+
+
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.DATA, Kind.FINAL, Kind.RESULT}))
+def test_messages_have_their_limits(make: Make, reducers: Reducers, kind: Kind) -> None:
+    """SPEC §7 (frames are bounded)."""
+    limit = {Kind.CHALLENGE: 32, Kind.HELLO: 512, Kind.START: 64, Kind.BYE: 0}.get(kind, 1024)
+    transfer, reducer = make(1, PLENTY), reducers()
+    attach(transfer, 0, reducer)
+    reducer.own.send(message(kind, b"x" * limit) + message(kind, b"x" * (limit + 1)))
+    told, lost = run_until(transfer, [], lambda events: of(events, Lost))
+    assert told == Message(0, wire.Header(kind, nbytes=limit), b"x" * limit)
+    assert isinstance(lost, Lost)
+    assert f"{limit + 1} bytes; {limit} are allowed" in lost.cause
+
+
+STRANGE = {
+    "magic": (b"HTTP/1.1 200 OK\r\n" * 4, "no frames of a Reduction Server"),
+    "kind": (b"TSR1\x63" + bytes(43), "no frame of kind 99"),
+    "operation": (
+        result(8, 0, bytes(400)),
+        "chunk 0 of operation 8 came in place of chunk 0 of operation 7",
+    ),
+    "chunk": (result(7, 1, bytes(400)), "chunk 1 of operation 7 came in place of"),
+    "length": (wire.pack(header(Kind.RESULT, 7, 0, 400)._replace(nbytes=396)), "should have 400"),
+    "size": (result(7, 0, bytes(404)), "came in place of"),
+    "type": (
+        wire.pack(header(Kind.RESULT, 7, 0, 400)._replace(dtype=DType.INT32)),
+        "came in place of",
+    ),
+    "bounds": (wire.pack(header(Kind.RESULT, 7, 1000, 400)), "is not in an operation"),
+    "huge": (
+        wire.pack(header(Kind.RESULT, 7, 0, 400)._replace(nbytes=2**32 - 1)),
+        "4294967295 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case: str) -> None:
+    """SPEC §7 (frames are bounded; nothing of a stranger's gets into a tensor)."""
+    data, cause = STRANGE[case]
+    transfer, reducer = make(1, PLENTY), reducers()
+    attach(transfer, 0, reducer)
+    mine = bytearray(b"mine" * 100)
+    transfer.push(0, chunk(7, 0, mine))
+    run_until(transfer, [reducer], lambda _: reducer.arrived)
+    reducer.own.send(data)
+    (lost,) = run_until(transfer, [], len)
+    assert isinstance(lost, Lost)
+    assert cause in lost.cause
+    assert mine == b"mine" * 100
+
+
+def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: Reducers) -> None:
+    """SPEC §7 (frames are bounded; nothing of a stranger's gets into a tensor)."""
+    nothing, half = reducers(), reducers(4096)
+    transfer = make(2, PLENTY)
+    attach(transfer, 0, nothing)
+    attach(transfer, 1, half)
+    transfer.push(1, final(0, 0, bytes(400)))
+    mine = bytearray(b"mine" * 100_000)
+    transfer.push(1, chunk(0, 1, bytearray(400_000)))
+    transfer.push(1, chunk(0, 2, mine))
+    nothing.own.send(result(0, 0, bytes(400)))
+    half.own.send(result(0, 2, bytes(400_000))[:400])
+    events = run_until(transfer, [], lambda events: len(events) == 2)
+    causes = {each.lane: each.cause for each in events if isinstance(each, Lost)}
+    assert "not sent" in causes[0]
+    assert causes[1]
+    assert mine == b"mine" * 100_000
+
+
+def test_it_can_be_woken(make: Make) -> None:
+    """SPEC §7: an operation that is issued while nothing moves is begun at once."""
+    transfer = make(1, PLENTY)
+    transfer.wake()
+    transfer.wake()
+    begun = time.monotonic()
+    assert transfer.run(PATIENCE) == []
+    waker = threading.Timer(0.05, transfer.wake)
+    waker.start()
+    assert transfer.run(PATIENCE) == []
+    assert time.monotonic() - begun < PATIENCE
+    waker.join()
+
+
+def test_what_comes_after_its_end_harms_nobody(kind_of: Make, reducers: Reducers) -> None:
+    """SPEC §7: other threads may still wake it, and whoever closes it may have lanes to detach."""
+    transfer, reducer = kind_of(1, PLENTY), reducers()
+    attach(transfer, 0, reducer)
+    transfer.push(0, chunk(0, 0, bytearray(400)))
+    transfer.close()
+    transfer.wake()
+    transfer.detach(0)
+    assert transfer.unsent() == 0
+
+
+def test_it_returns_when_its_time_is_over(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: every wait has a limit."""
+    transfer, reducer = make(1, PLENTY), reducers()
+    attach(transfer, 0, reducer)
+    begun = time.monotonic()
+    assert transfer.run(0.03) == []
+    assert 0.03 <= time.monotonic() - begun < PATIENCE
+
+
+def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: tensors are neither copied nor kept, nor freed under the transfer."""
+    transfer, reducer = make(1, PLENTY), reducers(4096)
+    attach(transfer, 0, reducer)
+    held = list[weakref.ref[object]]()
+
+    def push(index: int) -> None:
+        data = np.full(8_000, index, np.float32)
+        held.append(weakref.ref(data))
+        transfer.push(0, chunk(0, index, data.data.cast("B")))
+
+    for index in range(3):
+        push(index)
+    gc.collect()
+    assert all(each() is not None for each in held)
+    settle(transfer, [reducer])
+    for index, each in enumerate(reducer.arrived):
+        assert each.payload == np.full(8_000, index, np.float32).tobytes()
+    for index in range(2):
+        reducer.own.setblocking(True)
+        sender = threading.Thread(
+            target=reducer.own.sendall, args=(result(0, index, bytes(32_000)),)
+        )
+        sender.start()
+        run_until(transfer, [], len)
+        sender.join()
+    assert [each() is None for each in held] == [True, True, False]
+    transfer.detach(0)
+    assert held[2]() is None
+
+
+def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
+    """SPEC §7: every result comes to its place, in the order of its lane, whatever pieces the streams come in."""
+    chance = random.Random(6)
+    lanes = [reducers(chance.choice((4096, 0))) for _ in range(70)]
+    transfer = make(len(lanes), 100_000)
+    data = [[bytearray(b"mine" * chance.randrange(1, 3000)) for _ in range(6)] for _ in lanes]
+    for lane, reducer in enumerate(lanes):
+        attach(transfer, lane, reducer)
+    for index in range(6):
+        for lane, frames in enumerate(data):
+            transfer.push(lane, chunk(index, lane, frames[index], row=index))
+    answers = [bytearray() for _ in lanes]
+    answered = [0] * len(lanes)
+    events = list[object]()
+    limit = time.monotonic() + 3 * PATIENCE
+    while len(events) < 6 * len(lanes):
+        assert time.monotonic() < limit
+        events += transfer.run(0.001)
+        for lane, reducer in enumerate(lanes):
+            reducer.read(chance.randrange(1, 60_000))
+            while answered[lane] < len(reducer.arrived):
+                index = answered[lane]
+                answers[lane] += result(index, lane, b"sums" * (len(data[lane][index]) // 4))
+                answered[lane] += 1
+            if answers[lane]:
+                try:
+                    count = reducer.own.send(answers[lane][: chance.randrange(1, 60_000)])
+                except BlockingIOError:
+                    continue
+                del answers[lane][:count]
+    for lane in range(len(lanes)):
+        assert [each for each in events if isinstance(each, Result) and each.lane == lane] == [
+            Result(lane, position) for position in range(6)
+        ]
+    assert all(each == b"sums" * (len(each) // 4) for frames in data for each in frames)
+    assert transfer.unsent() == 0
+
+
+def test_frames_as_long_as_their_headers_say(kind_of: Make, reducers: Reducers) -> None:
+    """SPEC §7: a wrong length is the caller's mistake, before anything is read or written beyond an end."""
+    if kind_of is PythonTransfer:
+        pytest.skip("memoryviews check it themselves")
+    transfer = kind_of(1, PLENTY)
+    attach(transfer, 0, reducers())
+    good = chunk(0, 0, bytearray(400))
+    for bad in (
+        good._replace(payload=memoryview(bytearray(396))),
+        good._replace(target=memoryview(bytearray(396))),
+    ):
+        with pytest.raises(ValueError, match="not as long"):
+            transfer.push(0, bad)
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        transfer.push(0, good._replace(target=memoryview(bytes(400))))
+    assert transfer.unsent() == 0
+    transfer.close()
+
+
+def test_a_socket_that_cannot_be_waited_for_is_refused(make: Make) -> None:
+    """SPEC §7: a lost connection is an error of the lane, not of the process."""
+    transfer = make(1, PLENTY)
+    with socket.socket() as closed:
+        number = closed.fileno()
+    with pytest.raises(OSError):
+        transfer.attach(0, number, 0, 0)
+    transfer.push(0, Frame(header(Kind.DATA, 0, 0, 4), memoryview(bytes(4)), None, 0))
+    assert transfer.run(0) == []

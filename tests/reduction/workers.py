@@ -1,0 +1,199 @@
+"""A worker of few words for tests of reducers: blocking, one lane, one thing after the other. And a reducer to go with it."""
+
+import contextlib
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainshed_reduction import proof, settings, wire
+from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
+
+TOKEN = b"the token of this job"
+SECONDS = 10.0
+PACKAGE = Path(proof.__file__).parent.parent
+
+
+class Ended(Exception):
+    """The reducer ended the conversation, with this text."""
+
+
+class Worker:
+    """Connected, and let in, when it is made. Raises what `proof.connect` raises."""
+
+    def __init__(
+        self,
+        port: int,
+        rank: int,
+        world: int,
+        *,
+        group: str = "group",
+        generation: int = 1,
+        epoch: int = 0,
+        received: int = 0,
+        token: bytes = TOKEN,
+        tls: ssl.SSLContext | None = None,
+        seconds: float = SECONDS,
+    ) -> None:
+        self.rank = rank
+        self.statuses: list[str] = []
+        hello = Hello(b"", b"", proof.group_digest(group), generation, epoch, rank, world, received)
+        self.connection, self.accept = proof.connect(
+            ("127.0.0.1", port), token, hello, seconds, tls
+        )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def frame(self, seconds: float = SECONDS) -> tuple[Header, bytes]:
+        """The next one that is no STATUS. Raises Ended, OSError."""
+        deadline = time.monotonic() + seconds
+        while True:
+            header, payload = proof.read_frame(self.connection, deadline)
+            if header.kind is Kind.ERROR:
+                raise Ended(payload.decode())
+            if header.kind is not Kind.STATUS:
+                return header, payload
+            self.statuses.append(payload.decode())
+
+    def status(self) -> str:
+        header, payload = proof.read_frame(self.connection, time.monotonic() + SECONDS)
+        assert header.kind is Kind.STATUS, header
+        return payload.decode()
+
+    def start(self) -> Start:
+        header, payload = self.frame()
+        assert header.kind is Kind.START, header
+        return wire.unpack_start(payload)
+
+    def header(
+        self,
+        data: bytes,
+        dtype: DType,
+        *,
+        operation: int = 0,
+        chunk: int = 0,
+        total: int = 0,
+        step: int = 0,
+        reduction: Reduction = Reduction.SUM,
+        kind: Kind = Kind.DATA,
+        acknowledged: int = 0,
+    ) -> Header:
+        """Without `total`, of an operation of one chunk."""
+        count = len(data) // dtype.itemsize
+        return Header(
+            kind,
+            dtype,
+            reduction,
+            self.rank,
+            chunk,
+            operation,
+            total or count,
+            step or count,
+            len(data),
+            acknowledged,
+        )
+
+    def send(self, data: bytes, dtype: DType = DType.FLOAT32, **fields: Any) -> None:
+        """A chunk; `fields` as of `header`."""
+        self.connection.sendall(wire.pack(self.header(data, dtype, **fields)) + data)
+
+    def send_array(self, array: "np.ndarray[Any, Any]", **fields: Any) -> None:
+        self.send(array.tobytes(), DType[array.dtype.name.upper()], **fields)
+
+    def bye(self) -> None:
+        self.connection.sendall(proof.frame(Kind.BYE))
+
+    def result(self) -> bytes:
+        header, payload = self.frame()
+        assert header.kind is Kind.RESULT, header
+        return payload
+
+    def end(self) -> str:
+        """What the reducer says in the end; "" if it only closes the connection."""
+        try:
+            while True:
+                self.frame()
+        except Ended as ended:
+            return str(ended)
+        except ConnectionError:
+            return ""
+
+
+@dataclass
+class RunningReducer:
+    process: "subprocess.Popen[str]"
+    ports: list[int]
+    report_file: Path
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
+
+    def line(self) -> str:
+        """The next one that it prints."""
+        assert self.process.stdout
+        return self.process.stdout.readline().rstrip("\n")
+
+    def children(self) -> list[int]:
+        tasks = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(each) for each in tasks.read_text().split()]
+
+    def resident_bytes(self) -> int:
+        """Of all its serving processes."""
+        pages = [
+            int(Path(f"/proc/{child}/statm").read_text().split()[1]) for child in self.children()
+        ]
+        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def end(self) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def reducer(
+    directory: Path, *, processes: int = 1, environ: Mapping[str, str] | None = None
+) -> Generator[RunningReducer]:
+    """A real one on free ports of the loopback."""
+    report_file = directory / "report.json"
+    told = {
+        **os.environ,
+        "PYTHONPATH": str(PACKAGE),
+        settings.TOKEN: TOKEN.decode(),
+        settings.LISTEN: "127.0.0.1:0",
+        settings.PROCESSES: str(processes),
+        settings.REPORT_FILE: str(report_file),
+        **(environ or {}),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainshed_reduction.reducer"],
+        env=told,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        first = process.stdout.readline()
+        ports = [int(each) for each in re.findall(r"127\.0\.0\.1:(\d+)", first)]
+        assert len(ports) == processes, first
+        yield RunningReducer(process, ports, report_file)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(SECONDS)
+        if process.stdout:
+            process.stdout.close()

@@ -1,0 +1,243 @@
+"""How many reducers a job needs, and what jobs with too few or useless ones are told."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import (
+    CUSTOM_IMAGE,
+    REDUCER,
+    SKLEARN,
+    TENSORFLOW,
+    ReducingRuntimes,
+    Request,
+    container,
+    custom_job,
+    package,
+)
+from trainshed.core.catalog.images import is_reduction_server
+from trainshed.core.catalog.machines import egress_with, machine_types
+from trainshed.core.names import Api
+from trainshed.core.reducer_support import TABLE, warning_for
+from trainshed.core.reducers import IMAGE, MACHINE, RECOMMENDED_VCPUS, bandwidth, enough
+from trainshed.core.runtime import REDUCERS
+from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
+from trainshed.core.specs.model import Accelerators, Machine
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.reduction.trainshed_reduction import layout, settings
+from trainshed.reduction.trainshed_reduction.native import library
+from trainshed.runtimes.families import FAMILIES
+
+REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
+PYTORCH = f"{REPOSITORY}pytorch-cpu.2-4.py310:latest"
+XGBOOST = f"{REPOSITORY}xgboost-cpu.1-1:latest"
+
+
+def warnings(*pools: Request) -> tuple[str, ...]:
+    found = parse_custom_job(custom_job(*pools), region="us-central1", runtimes=ReducingRuntimes())
+    return found.spec.warnings
+
+
+def workers(
+    count: int, kind: str = "n1-standard-16", image: str = PYTORCH, **machine: Any
+) -> list[Request]:
+    """Pools 0 and 1 with `count` replicas in all; an own image if it is none that is prebuilt."""
+    spec = {"machineSpec": {"machineType": kind, **machine}}
+    made = container(imageUri=image) if image == CUSTOM_IMAGE else package(executorImageUri=image)
+    more: Request = made | spec | {"replicaCount": str(count - 1)} if count > 1 else {}
+    return [made | spec, more]
+
+
+def reducers(count: int, kind: str = MACHINE) -> Request:
+    spec = {"machineSpec": {"machineType": kind}, "replicaCount": str(count)}
+    return container(imageUri=REDUCER) | spec
+
+
+def machine(kind: str, accelerator: str = "", count: int = 0) -> Machine:
+    return Machine(kind, 0, 0, 0, Accelerators(accelerator, count) if accelerator else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "accelerator", "count", "gbps"),
+    [
+        ("n1-highcpu-16", "", 0, 32),
+        ("n1-standard-8", "", 0, 16),
+        ("n1-standard-4", "", 0, 10),
+        ("n1-highmem-96", "", 0, 32),
+        ("n1-highmem-96", "NVIDIA_TESLA_V100", 8, 100),
+        ("n1-standard-96", "NVIDIA_TESLA_V100", 8, 100),
+        ("n1-highmem-64", "NVIDIA_TESLA_V100", 8, None),
+        ("n1-standard-4", "NVIDIA_TESLA_T4", 1, None),
+        ("n1-standard-16", "NVIDIA_TESLA_P100", 4, 32),
+        ("n1-standard-8", "NVIDIA_TESLA_P4", 1, 16),
+        ("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1, 24),
+        ("a2-ultragpu-2g", "NVIDIA_A100_80GB", 2, 32),
+        ("a2-highgpu-4g", "NVIDIA_TESLA_A100", 4, 50),
+        ("a2-megagpu-16g", "NVIDIA_TESLA_A100", 16, 100),
+        ("a3-highgpu-1g", "NVIDIA_H100_80GB", 1, 200),
+        ("a3-highgpu-8g", "NVIDIA_H100_80GB", 8, 800),
+        ("a3-megagpu-8g", "NVIDIA_H100_MEGA_80GB", 8, 1600),
+        ("g2-standard-12", "NVIDIA_L4", 1, 16),
+        ("g2-standard-96", "NVIDIA_L4", 8, 100),
+        ("n4-standard-80", "", 0, 50),
+        ("e2-highcpu-32", "", 0, 16),
+        ("a4-highgpu-8g", "NVIDIA_B200", 8, None),
+        ("cloud-tpu", "TPU_V2", 8, None),
+        ("mainframe", "", 0, None),
+    ],
+)
+def test_bandwidth_of_a_machine_with_its_accelerators(
+    kind: str, accelerator: str, count: int, gbps: float | None
+) -> None:
+    """SPEC §7: the machine table. On N1 the GPUs count as well, and what was not published is not guessed."""
+    assert bandwidth(machine(kind, accelerator, count)) == gbps
+
+
+def test_machines_without_a_known_bandwidth_are_few() -> None:
+    """SPEC §7: TPU hosts, and machines whose GPUs have network cards of their own."""
+    unknown = {
+        name.split("-")[0]
+        for name, found in machine_types().items()
+        if Api.VERTEX in found.apis and egress_with(found) is None
+    }
+    assert unknown == {"a3", "a4", "a4x", "g4", "cloud", "ct5lp", "ct6e", "tpu7x"}
+    assert egress_with(machine_types()["a3-ultragpu-8g"]) is None
+
+
+def test_the_public_examples() -> None:
+    """SPEC §7: 8 a2-megagpu-16g need 25 n1-highcpu-16; 5 machines of 100 Gbps need 16, which have 512."""
+    assert enough(8 * 100, 32) == 25
+    assert enough(5 * 100, 32) == 16
+    assert enough(4 * 100, 100) == 4
+    assert enough(0.3, 0.1) == 3, "no reducer more for the sake of a rounding error"
+    assert enough(1, 100) == 1
+
+
+def test_the_rule_is_what_reducers_alone_take() -> None:
+    """SPEC §7: workers go by the package's own arithmetic, which must agree with what a job is told."""
+    for count in (3, 4, 5, 8, 16):
+        for worker_gbps, reducer_gbps in ((100, 32), (32, 32), (16, 10), (10, 100)):
+            needed = enough(count * worker_gbps, reducer_gbps)
+            speed = reducer_gbps / worker_gbps
+            assert not layout.shares(count, needed, speed).is_hybrid
+            if needed > 1:
+                assert layout.shares(count, needed - 1, speed).is_hybrid
+
+
+def test_what_is_recommended_is_there() -> None:
+    """SPEC §7, facts: 16 vCPUs and more, 32 Gbps."""
+    found = machine_named(MACHINE, Api.VERTEX)
+    assert found is not None
+    assert found.vcpus >= RECOMMENDED_VCPUS
+    assert found.egress_gbps == 32
+    assert is_reduction_server(IMAGE)
+    assert MAX_REPLICAS > 25
+
+
+A2: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}
+
+
+def test_too_few_reducers_are_told_with_both_sums() -> None:
+    """SPEC §1.6, §7: what there is, what it takes, and what happens meanwhile."""
+    (said,) = warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(24))
+    assert "24 × n1-highcpu-16 have 768 Gbps" in said
+    assert "(8 × a2-megagpu-16g) 800 Gbps" in said
+    assert "25 reducers of that machine type would be enough" in said
+    assert "PyTorch's workers reduce as well (hybrid)" in said
+    assert warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(25)) == ()
+
+
+def test_unlike_workers_are_added_up() -> None:
+    """SPEC §1.6: the primary may have another machine than the workers."""
+    primary, more = workers(3, "n1-standard-8")
+    (said,) = warnings(
+        primary | {"machineSpec": {"machineType": "n1-standard-16"}}, more, reducers(1)
+    )
+    assert "(1 × n1-standard-16, 2 × n1-standard-8) 64 Gbps" in said
+    assert "2 reducers" in said
+
+
+def test_what_is_not_known_is_not_judged() -> None:
+    """SPEC §1.6: no warning from a guess."""
+    t4: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
+    assert warnings(*workers(8, "n1-standard-16", **t4), reducers(1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (TENSORFLOW, "TensorFlow's collectives have no plug-in point for reducers. Worker pool 2"),
+        (XGBOOST, "XGBoost's communicator has no plug-in point"),
+        (SKLEARN, "Only a program that calls trainshed_reduction.allreduce uses them"),
+    ],
+)
+def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, words: str) -> None:
+    """SPEC §7: never silently idle reducers."""
+    said = [text for text in warnings(*workers(4, image=image), reducers(4)) if words in text]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("image", [PYTORCH, CUSTOM_IMAGE])
+def test_programs_that_may_use_reducers_are_not_warned(image: str) -> None:
+    """SPEC §7: PyTorch uses them; what is in an image of the user's, only its run can tell."""
+    assert warnings(*workers(4, image=image), reducers(4)) == ()
+
+
+def test_a_pool_of_reducers_is_not_taken_for_parameter_servers() -> None:
+    """SPEC §1.6."""
+    assert not [text for text in warnings(*workers(4), reducers(4)) if "parameter servers" in text]
+
+
+def test_a_single_worker_has_nothing_to_reduce() -> None:
+    """SPEC §7: one warning, whatever else might be said."""
+    for image in (PYTORCH, TENSORFLOW):
+        (said,) = warnings(*workers(1, "n1-standard-96", image), reducers(1))
+        assert "a single worker has nothing to reduce" in said
+
+
+def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
+    """SPEC §1.6."""
+    assert warnings(*workers(4)) == ()
+
+
+def test_every_runtime_family_has_a_row_of_support() -> None:
+    """SPEC §7: a new family must be decided on."""
+    named = [family for row in TABLE for family in row.families]
+    assert sorted(named) == sorted({sheet.family for sheet in FAMILIES} - {REDUCERS})
+    for row in TABLE:
+        assert bool(row.warning) <= bool(row.families)
+        assert row.is_served or not row.families or row.warning
+
+
+def test_one_kind_of_worker_that_may_use_reducers_is_enough() -> None:
+    """SPEC §7: the warning is for jobs of which it is certain."""
+    assert warning_for(frozenset({"tensorflow", "pytorch"})) == ""
+    assert warning_for(frozenset({"tensorflow", "container"})) == ""
+    assert "XGBoost" in warning_for(frozenset({"tensorflow", "xgboost"}))
+
+
+PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"
+
+
+def test_the_guide_has_every_variable_and_its_default() -> None:
+    """SPEC §7: what a job can set, and what it starts from."""
+    text = PAGE.read_text()
+    named = set(re.findall(r"TRAINSHED_REDUC[A-Z_]*[A-Z]", text))
+    constants = {name: value for name, value in vars(settings).items() if name.isupper()}
+    assert named == {*constants.values(), library.NATIVE}
+    defaults = settings.Settings((), b"")
+    for name, value in {
+        settings.MODE: defaults.mode,
+        settings.SMALLEST: defaults.smallest,
+        settings.CHUNK: defaults.chunk,
+        settings.CREDIT: defaults.credit,
+        settings.START_LIMIT: defaults.start_limit,
+        settings.WAIT_LIMIT: defaults.wait_limit,
+        settings.LOST_AFTER: defaults.lost_after,
+    }.items():
+        shown = (
+            f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"
+        )
+        assert re.search(rf"\| `{name}` \| {re.escape(shown)} \|", text), name

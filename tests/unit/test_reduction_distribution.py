@@ -1,0 +1,69 @@
+"""The distribution that workers import and images of users install (SPEC §7)."""
+
+import email
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from trainshed.reduction import distribution
+from trainshed.runtimes.reduction import Reduction
+
+
+def test_the_wheel_is_the_same_bytes_each_time_and_names_itself() -> None:
+    first, second = distribution.wheel(), distribution.wheel()
+    assert first == second
+    release = distribution.release()
+    assert distribution.wheel_name() == f"trainshed_reduction-{release}-py3-none-any.whl"
+    with zipfile.ZipFile(io.BytesIO(first)) as wheel:
+        information = f"trainshed_reduction-{release}.dist-info"
+        metadata = email.message_from_bytes(wheel.read(f"{information}/METADATA"))
+        assert (metadata["Name"], metadata["Requires-Python"]) == ("trainshed-reduction", ">=3.8")
+        assert metadata["Requires-Dist"] == "numpy"
+        recorded = [
+            line.split(",")[0] for line in wheel.read(f"{information}/RECORD").decode().splitlines()
+        ]
+        assert sorted(recorded) == sorted(wheel.namelist())
+
+
+def test_it_holds_sources_and_nothing_that_was_built() -> None:
+    """SPEC §7: one for all Pythons and machines."""
+    suffixes = {Path(name).suffix for name in distribution.content() if "dist-info" not in name}
+    assert {".py", ".c"} <= suffixes <= {".py", ".c", ".h", ".typed"}
+
+
+def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
+    """SPEC §7: a directory on PYTHONPATH is all that PyTorch needs to load it."""
+    distribution.unpack(tmp_path)
+    program = (
+        "from importlib.metadata import entry_points\n"
+        "print(*[(p.name, p.value) for p in entry_points(group='torch.backends')])\n"
+        "import trainshed_reduction.settings as s\n"
+        "print(s.__file__)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    point, file = answer.stdout.splitlines()
+    assert point == "('trainshed_reduction', 'trainshed_reduction.autoload:autoload')"
+    assert file == str(tmp_path / "trainshed_reduction/settings.py")
+
+
+def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) -> None:
+    """SPEC §7: the C part is optional; whoever gets a compiler later gets the other one."""
+    said: list[str] = []
+    bare = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)})
+    assert bare.find() is None
+    place = bare.build(said.append)
+    assert "no C library" in said[-1]
+    assert not list(place.rglob("*.so"))
+    assert (bare.find(), bare.build(said.append), len(said)) == (place, place, 2)
+    (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "cc").chmod(0o755)
+    assert Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}).key != bare.key
+    assert not (place / "trainshed_reduction/wire.py").stat().st_mode & 0o222

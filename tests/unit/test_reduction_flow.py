@@ -1,0 +1,53 @@
+"""How much a worker has under way, and what it says its reducers can gain (SPEC §7)."""
+
+import pytest
+
+from trainshed_reduction import layout
+from trainshed_reduction.client.describing import describe
+from trainshed_reduction.client.flow import flow
+from trainshed_reduction.settings import Settings
+
+_SETTINGS = Settings((("r", 1),), b"token")
+_KIB = 1 << 10
+
+
+@pytest.mark.parametrize(
+    ("lanes", "chunk", "credit"),
+    [
+        (1, 128 * _KIB, 1024 * _KIB),
+        (4, 128 * _KIB, 1536 * _KIB),
+        (8, 64 * _KIB, 1536 * _KIB),
+        (400, 16 * _KIB, 3 * 400 * 16 * _KIB),
+    ],
+)
+def test_three_rows_of_chunks_are_under_way(lanes: int, chunk: int, credit: int) -> None:
+    """SPEC §7 (flow control): a row is half a MiB, whatever the number of lanes, unless chunks would be tiny."""
+    assert flow(_SETTINGS, lanes, 4 << 20) == (chunk, credit)
+
+
+def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
+    """SPEC §7: 100 Gbit/s fill 25 MB in 2 ms."""
+    fast = flow(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25, 4 << 20)
+    assert fast == (256 * _KIB, 25_000_000)
+
+
+def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
+    """SPEC §7: the settings and the reducers' limit are kept to."""
+    told = _SETTINGS._replace(chunk=32 * _KIB, credit=12345)
+    assert flow(told, 4, 4 << 20) == (32 * _KIB, 12345)
+    assert flow(_SETTINGS, 4, 20 * _KIB).chunk == 20 * _KIB
+
+
+def test_the_mode_is_told_with_what_it_can_gain() -> None:
+    """SPEC §7: one line: reducers, processes, mode, limit, break-even."""
+    known = _SETTINGS._replace(worker_gbps=10.0, reducer_gbps=10.0)
+    pure = describe(known, 8, 8, 16, layout.Shares(1 / 8, 0.0))
+    assert pure.startswith("8 reducers (16 processes), pure; at most 1.75 times the ring's speed")
+    assert "4.57 times a worker's bandwidth" in pure
+    assert "these have 8.00" in pure
+    hybrid = describe(known, 4, 2, 2, layout.shares(4, 2, 1.0))
+    assert "hybrid: 30% of every tensor to each reducer, 10% to each worker" in hybrid
+    assert "at most 1.25 times" in hybrid
+    assert describe(_SETTINGS, 2, 1, 1, layout.Shares(1.0, 0.0)) == (
+        "1 reducer (1 process), pure; at most 1.00 times the ring's speed"
+    )

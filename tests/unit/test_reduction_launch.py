@@ -1,0 +1,320 @@
+"""What workers and reducers are told of each other (SPEC §7)."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import (
+    CUSTOM_IMAGE,
+    REDUCER,
+    TENSORFLOW,
+    ReducingRuntimes,
+    Request,
+    container,
+    custom_job,
+    ml_job,
+    package,
+    pool,
+)
+from trainshed.access.job_tokens import JobTokens
+from trainshed.core import reduction, secrets
+from trainshed.core.cluster import Endpoint
+from trainshed.core.environment import Gang, arguments, environment
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.launch import ImageRoot, LaunchPlan
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.core.specs.ml import parse_job
+from trainshed.core.specs.model import JobSpec
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.engines.local import environs
+from trainshed.engines.local.documents import Ground, Host, launch_document
+from trainshed.engines.port import Slot
+from trainshed.replica import protocol
+from trainshed_reduction import settings, wire
+
+PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (
+    ReplicaId(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 0))
+)
+
+
+def reducers(machine: str = "n1-highcpu-16", **spec: Any) -> Request:
+    return container(imageUri=REDUCER, **spec) | {
+        "machineSpec": {"machineType": machine},
+        "replicaCount": "2",
+    }
+
+
+def parsed(*pools: Request) -> JobSpec:
+    request = custom_job(*pools)
+    return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
+
+
+def environ(
+    spec: JobSpec, replica: ReplicaId, *, image: Mapping[str, str] | None = None, **changes: Any
+) -> dict[str, str]:
+    name = JobName(Api.VERTEX, "project-1", "us-central1", "42")
+    endpoints = {r: Endpoint(str(r), 2222) for r in spec.replicas()}
+    gang = dataclasses.replace(Gang(name, spec, endpoints, 3333, JobUid(7)), **changes)
+    return dict(environment(gang, replica, image=image, packages="/packages"))
+
+
+THREE = parsed(package(), pool(), reducers(), package())
+
+
+def test_the_names_are_those_that_the_package_reads() -> None:
+    for name in ("REDUCERS", "TOKEN", "TOKEN_FILE", "ATTEMPT", "WORKER_GBPS", "REDUCER_GBPS"):
+        assert getattr(reduction, name) == getattr(settings, name)
+    for name in ("LOST_FILE", "LISTEN", "PROCESSES"):
+        assert getattr(reduction, name) == getattr(settings, name)
+    assert reduction.MOST_PROCESSES == wire.MAX_PORTS
+
+
+@pytest.mark.parametrize("replica", [PRIMARY, WORKER])
+def test_workers_know_the_reducers_in_order(replica: ReplicaId) -> None:
+    """SPEC §7: what they are told is what the package takes for its settings."""
+    given = environ(THREE, replica, attempt=3)
+    found = settings.from_environ(given | {settings.TOKEN: "known"})
+    assert found is not None
+    assert found.reducers == (("workerpool2-0", 2222), ("workerpool2-1", 2222))
+    assert (found.attempt, found.worker_gbps, found.reducer_gbps) == (3, 10, 32)
+    assert given["PYTHONPATH"] == "/packages"
+    assert reduction.LISTEN not in given
+
+
+def test_a_reducer_knows_where_it_listens_and_runs_our_program() -> None:
+    """SPEC §7."""
+    given = environ(THREE, SECOND)
+    assert given[reduction.LISTEN] == "workerpool2-1:2222"
+    assert not {reduction.REDUCERS, reduction.LOST_FILE, reduction.ATTEMPT} & set(given)
+    assert arguments(THREE, SECOND, given) == ("python3", "-m", "trainshed_reduction.reducer")
+
+
+def test_evaluators_and_jobs_without_reducers_hear_nothing_of_them() -> None:
+    """SPEC §7: an evaluator trains nothing."""
+    without = parsed(package(), pool(), {}, package())
+    for spec, replica in ((THREE, EVALUATOR), (without, PRIMARY), (without, WORKER)):
+        given = environ(spec, replica)
+        assert not [name for name in given if "REDUC" in name]
+        assert "PYTHONPATH" not in given
+
+
+_SMALL, _LARGE = {"machineType": "n1-standard-4"}, {"machineType": "n1-standard-32"}
+_WITH_T4 = _SMALL | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
+
+
+@pytest.mark.parametrize(
+    ("primary", "workers", "expected"),
+    [
+        (_SMALL, _LARGE, ("10", "32")),
+        (_LARGE, _SMALL, ("10", "32")),
+        (_LARGE, _LARGE, ("32", "32")),
+        (_WITH_T4, _LARGE, ()),
+    ],
+)
+def test_bandwidths_are_of_the_slowest_worker_or_not_told(
+    primary: Request, workers: Request, expected: tuple[str, ...]
+) -> None:
+    """SPEC §7: from the machine table; of a machine whose bandwidth nobody knows nothing can be said."""
+    spec = parsed(
+        package() | {"machineSpec": primary}, pool() | {"machineSpec": workers}, reducers()
+    )
+    given = environ(spec, WORKER)
+    names = (reduction.WORKER_GBPS, reduction.REDUCER_GBPS)
+    assert tuple(given[name] for name in names if name in given) == expected
+
+
+def test_the_users_word_counts_but_for_the_token() -> None:
+    """SPEC §7: with another one the reducers would not know the worker."""
+    own = {
+        "TRAINSHED_REDUCERS": "mine:1",
+        "TRAINSHED_REDUCTION": "pure",
+        "TRAINSHED_REDUCTION_TOKEN": "guessed",
+        "TRAINSHED_REDUCTION_TOKEN_FILE": "/etc/hostname",
+        "PYTHONPATH": "/own:$(PYTHONPATH)",
+    }
+    env = [{"name": name, "value": value} for name, value in own.items()]
+    spec = parsed(container(imageUri=CUSTOM_IMAGE, env=env), pool(), reducers())
+    given = environ(spec, PRIMARY, image={"PYTHONPATH": "/of/image"})
+    assert given["PYTHONPATH"] == "/packages:/own:/of/image"
+    assert given["TRAINSHED_REDUCERS"] == "mine:1"
+    assert given["TRAINSHED_REDUCTION"] == "pure"
+    assert given["TRAINSHED_REDUCTION_TOKEN"] == secrets.token_mark(7)
+    assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in given
+
+
+def test_the_token_is_a_mark_that_no_job_can_write() -> None:
+    """SPEC §7, §8: its value is put in where secrets are, and masked where they are."""
+    (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
+    assert (ref.job_uid, secrets.SecretRef("db").job_uid) == (7, 0)
+    _, resolved, masked = secrets.resolved((), (("T", secrets.token_mark(7)),), {ref: "value"})
+    assert (resolved, masked) == ((("T", "value"),), ("value",))
+    with pytest.raises(ValueError, match="is not the name of a secret"):
+        secrets.SecretRef.parse(ref.name)
+    env = [{"name": "A", "value": f"$(secret:{ref.name})"}]
+    with pytest.raises(Exception, match="names no secret"):
+        parsed(package(env=env), pool(), reducers())
+
+
+def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
+    """SPEC §7: a reducer that is started again knows the workers; another job's does not, nor another service's."""
+    one, other = JobTokens(b"a" * 32, lambda: 0), JobTokens(b"b" * 32, lambda: 10**18)
+    assert one.reduction_token(7) == JobTokens(b"a" * 32, lambda: 10**18).reduction_token(7)
+    found = {one.reduction_token(7), one.reduction_token(8), other.reduction_token(7)}
+    assert {len(token) for token in found} == {64}
+    assert len(found) == 3
+
+
+def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:
+    """SPEC §7: --command and --args go to every pool; reducers run what they run, and the job is told."""
+    spec = parsed(package(), pool(), reducers(command=["python3"], args=["--epochs=3"]))
+    program = spec.pool(2).program
+    assert (program.command, program.args) == ((), ())
+    assert "--command and --args" in program.runtime.notices[0]
+    assert arguments(spec, FIRST, environ(spec, FIRST)) == reduction.PROGRAM
+    assert parsed(package(), pool(), reducers()).pool(2).program.runtime.notices == ()
+
+
+def test_reducers_of_an_operators_own_image_run_its_program() -> None:
+    """SPEC §4: the image map counts; the program finds the same variables and the package."""
+
+    class Mapping(ReducingRuntimes):
+        def for_image(self, image_uri: str) -> Any:
+            if image_uri == REDUCER:
+                return RuntimeChoice(CONTAINER, "", "", image="mine:v1")
+            return super().for_image(image_uri)
+
+    request = custom_job(package(), pool(), reducers(args=["--fast"]))
+    spec = parse_custom_job(request, region="us-central1", runtimes=Mapping()).spec
+    given = environ(spec, FIRST)
+    assert given[reduction.LISTEN] == "workerpool2-0:2222"
+    assert arguments(spec, FIRST, given, entrypoint=("/reduce",)) == ("/reduce", "--fast")
+
+
+def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
+    """SPEC §1.1, §7: `ml` says it by the image; its arguments, which are for the other roles, are none of reducers'."""
+    values: Request = dict.fromkeys(
+        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
+    )
+    values |= {
+        "scaleTier": "CUSTOM",
+        "masterType": "n1-standard-4",
+        "masterConfig": {"imageUri": CUSTOM_IMAGE},
+        "parameterServerType": "n1-highcpu-16",
+        "parameterServerCount": "2",
+        "parameterServerConfig": {"imageUri": REDUCER},
+        "args": ["--lr=0.1"],
+        "jobDir": "gs://bucket/job",
+    }
+    spec = parse_job(ml_job(**values), runtimes=ReducingRuntimes()).spec
+    assert arguments(spec, FIRST, environ(spec, FIRST)) == reduction.PROGRAM
+    assert environ(spec, PRIMARY)[reduction.REDUCERS] == "workerpool2-0:2222,workerpool2-1:2222"
+
+
+@pytest.mark.parametrize(
+    ("pools", "field"),
+    [
+        ((package(), reducers()), "[1].container_spec.image_uri"),
+        (
+            (package(), pool(), package(executorImageUri=REDUCER)),
+            "[2].python_package_spec.executor_image_uri",
+        ),
+    ],
+)
+def test_reducers_are_a_container_in_the_third_pool(pools: tuple[Request, ...], field: str) -> None:
+    """SPEC §1.3: refused with the field that is to be changed."""
+    with pytest.raises(InvalidRequest) as refused:
+        parsed(*pools)
+    (violation,) = refused.value.violations
+    assert violation.field == f"job_spec.worker_pool_specs{field}"
+    assert "third worker pool" in violation.description
+
+
+def test_ml_jobs_have_reducers_in_no_other_role() -> None:
+    """SPEC §1.1, §1.4."""
+    values: Request = dict.fromkeys(
+        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion", "args")
+    )
+    values |= {
+        "scaleTier": "CUSTOM",
+        "masterType": "n1-standard-4",
+        "masterConfig": {"imageUri": CUSTOM_IMAGE},
+        "workerType": "n1-standard-4",
+        "workerCount": "2",
+        "workerConfig": {"imageUri": REDUCER},
+    }
+    with pytest.raises(InvalidRequest) as refused:
+        parse_job(ml_job(**values), runtimes=ReducingRuntimes())
+    (violation,) = refused.value.violations
+    assert violation.field.endswith("worker_config.image_uri")
+
+
+# --- what the engine adds ---
+
+SLOT = Slot(WORKER, "local", "h", "h", "127.64.0.2", 2222)
+
+
+def plan(spec: JobSpec, replica: ReplicaId, image: ImageRoot | None = None) -> LaunchPlan:
+    return LaunchPlan(
+        job_uid=JobUid(7),
+        attempt=1,
+        replica=replica,
+        incarnation=1,
+        argv=("x",),
+        environ=tuple(environ(spec, replica).items()),
+        hostname="h",
+        address="127.64.0.2",
+        hosts=(),
+        cpu_weight=1600,
+        image=image,
+        read_only=("/cache/reduction/1",),
+        reduction="/cache/reduction/1",
+    )
+
+
+@pytest.mark.parametrize(("processors", "expected"), [(0, "16"), (2, "2"), (64, "16"), (0.5, "1")])
+def test_a_reducer_for_each_processor_there_is(processors: float, expected: str) -> None:
+    """SPEC §7: of its machine type, as far as this machine has them; workers are told no number."""
+    told = environs.reducer_processes(plan(THREE, FIRST), processors)
+    assert told == {reduction.PROCESSES: expected}
+    assert environs.reducer_processes(plan(THREE, WORKER), processors) == {}
+
+
+def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
+    return launch_document(
+        plan=launch,
+        slot=SLOT,
+        host=Host(level, "", "", 2**30, "id", processors=2),
+        ground=Ground(),
+        directory=Path("/slots/7/1/workerpool1-0"),
+        hosts=Path("/slots/7/1/hosts"),
+        logs=Path("/logs"),
+        lost_reducers=Path("/slots/7/1/lost-reducers"),
+    )
+
+
+@pytest.mark.parametrize("level", ["own-user", "root", "user", "session"])
+def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> None:
+    """SPEC §2.1, §7: the file of the gang, to be read only; in an image, beside the package, where nothing is in the way."""
+    shown = document(level, plan(THREE, WORKER))
+    lost = "/slots/7/1/lost-reducers"
+    assert shown.environ[reduction.LOST_FILE] == lost
+    assert (lost, lost, True) in shown.mounts
+    assert "/cache/reduction/1" in shown.read_only
+    contained = document(level, plan(THREE, WORKER, ImageRoot("/image")))
+    assert contained.environ[reduction.LOST_FILE] == reduction.LOST
+    assert {
+        (lost, reduction.LOST, True),
+        ("/cache/reduction/1", "/opt/trainshed/reduction", True),
+    } <= set(contained.mounts)
+
+
+def test_a_jobs_own_number_of_reducers_counts() -> None:
+    """SPEC §7: the user's variables win."""
+    env = [{"name": reduction.PROCESSES, "value": "5"}]
+    spec = parsed(package(executorImageUri=TENSORFLOW), pool(), reducers(env=env))
+    assert document("session", plan(spec, FIRST)).environ[reduction.PROCESSES] == "5"
+    assert document("session", plan(THREE, FIRST)).environ[reduction.PROCESSES] == "2"

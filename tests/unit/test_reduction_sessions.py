@@ -1,0 +1,634 @@
+"""What a reducer makes of what its workers send, in any order and with any breaks. SPEC §7, §2.1 (a reducer is lost)."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainshed_reduction import proof, wire
+from trainshed_reduction.arithmetic import NumpyKernels
+from trainshed_reduction.reducer import effects
+from trainshed_reduction.reducer.buffers import Buffers
+from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.members import WINDOW, Member
+from trainshed_reduction.reducer.sessions import Refusal, Sessions
+from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction
+
+GROUP = proof.group_digest("group")
+
+
+class Desk:
+    """Sessions, and what they have asked for so far."""
+
+    def __init__(self) -> None:
+        self.buffers = Buffers()
+        self.counters = Counters()
+        self.sessions = Sessions(NumpyKernels(), self.buffers, self.counters)
+        self.starts: dict[Member, int] = {}
+        self.results: dict[Member, list[tuple[Header, bytes]]] = {}
+        self.dismissed: dict[Member, str] = {}
+        self.resumed: list[Member] = []
+        self.reminders: dict[Member, str] = {}
+        self.lines: list[str] = []
+        self.completed: list[int] = []
+
+    def join(
+        self,
+        rank: int,
+        world: int = 2,
+        *,
+        generation: int = 1,
+        epoch: int = 0,
+        received: int = 0,
+        now: float = 0.0,
+    ) -> Member:
+        hello = Hello(b"", b"", GROUP, generation, epoch, rank, world, received)
+        member, following = self.sessions.admit(hello, now)
+        self.carry_out(following)
+        return member
+
+    def send(
+        self,
+        member: Member,
+        data: bytes,
+        dtype: DType = DType.FLOAT32,
+        *,
+        kind: Kind = Kind.DATA,
+        reduction: Reduction = Reduction.SUM,
+        operation: int = 0,
+        chunk: int = 0,
+        total: int = 0,
+        step: int = 0,
+        acknowledged: int = 0,
+        now: float = 0.0,
+    ) -> None:
+        count = len(data) // dtype.itemsize
+        header = Header(
+            kind,
+            dtype,
+            reduction,
+            member.rank,
+            chunk,
+            operation,
+            total or count,
+            step or count,
+            len(data),
+            acknowledged,
+        )
+        block = self.buffers.take(len(data))
+        block.data[:] = data
+        self.carry_out(self.sessions.frame(member, header, block, now))
+
+    def bye(self, member: Member) -> None:
+        self.carry_out(self.sessions.frame(member, Header(Kind.BYE), b"", 0.0))
+
+    def lose(self, member: Member, now: float = 0.0) -> None:
+        self.carry_out(self.sessions.lose(member, now))
+
+    def status(self, now: float) -> None:
+        self.reminders.clear()
+        self.carry_out(self.sessions.status(now))
+
+    def carry_out(self, following: list[effects.Effect]) -> None:
+        for effect in following:
+            match effect:
+                case effects.Deliver():
+                    header = wire.unpack(effect.header)
+                    for member in effect.members:
+                        # Copied now: whoever gets it must not see what later becomes of the memory.
+                        received = (header, bytes(effect.payload.data))
+                        self.results.setdefault(member, []).append(received)
+                case effects.Tell():
+                    header, payload = (
+                        effect.frame[: wire.HEADER.size],
+                        effect.frame[wire.HEADER.size :],
+                    )
+                    assert wire.unpack(header).kind is Kind.START
+                    self.starts[effect.member] = wire.unpack_start(payload).position
+                case effects.Remind():
+                    self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
+                case effects.Resume():
+                    self.resumed += effect.members
+                case effects.Dismiss():
+                    self.dismissed[effect.member] = effect.farewell[wire.HEADER.size :].decode()
+                case effects.Log():
+                    self.lines.append(effect.text)
+                case effects.Completed():
+                    self.completed.append(effect.world)
+
+    def group(self, world: int, **fields: Any) -> list[Member]:
+        members = [self.join(rank, world, **fields) for rank in range(world)]
+        assert all(member in self.starts for member in members)
+        return members
+
+
+def numbers(*values: float) -> bytes:
+    return np.array(values, np.float32).tobytes()
+
+
+def sums(desk: Desk, member: Member) -> list[list[float]]:
+    return [np.frombuffer(data, np.float32).tolist() for _, data in desk.results.get(member, [])]
+
+
+# ---- any order, any break
+
+
+class SimulatedWorker:
+    """A rank that does what the protocol says, one step at a time."""
+
+    def __init__(
+        self, desk: Desk, rank: int, inputs: list[list[bytes]], shapes: list[Header]
+    ) -> None:
+        self.desk = desk
+        self.rank = rank
+        self.shapes = shapes
+        self.inputs = inputs[rank]
+        self.world = len(inputs)
+        self.results: list[bytes] = []
+        self.read = 0
+        self.member: Member | None = None
+
+    def step(self) -> bool:
+        """Does the next thing that there is to do, if any."""
+        desk, member = self.desk, self.member
+        if member is None or member in desk.dismissed:
+            self.member = desk.join(self.rank, self.world, received=len(self.results))
+            self.read = 0
+            return True
+        if member not in desk.starts or member.position == len(self.shapes):
+            return False
+        position = member.position
+        shape = self.shapes[position]
+        is_here = position < len(self.results)
+        desk.send(
+            member,
+            self.results[position] if is_here else self.inputs[position],
+            DType(shape.dtype),
+            kind=Kind.FINAL if is_here else Kind.DATA,
+            reduction=Reduction(shape.reduction),
+            operation=shape.operation,
+            chunk=shape.chunk,
+            total=shape.total,
+            step=shape.step,
+            acknowledged=len(self.results),
+        )
+        return True
+
+    def receive(self) -> bool:
+        member = self.member
+        waiting = self.desk.results.get(member, [])[self.read :] if member else []
+        if member is None or member in self.desk.dismissed or not waiting:
+            return False
+        header, data = waiting[0]
+        shape = self.shapes[len(self.results)]
+        assert (header.operation, header.chunk) == (shape.operation, shape.chunk)
+        self.results.append(data)
+        self.read += 1
+        return True
+
+    def break_off(self) -> None:
+        if self.member is not None and self.member not in self.desk.dismissed:
+            self.desk.dismissed[self.member] = ""
+            self.desk.lose(self.member)
+
+
+def rank_ordered(parts: list[bytes], shape: Header) -> bytes:
+    """The result by the plainest means."""
+    half = {DType.FLOAT16: np.float16, DType.BFLOAT16: None}
+    dtype = DType(shape.dtype)
+    full: Any = {
+        DType.FLOAT64: np.float64,
+        DType.INT32: np.int32,
+        DType.INT64: np.int64,
+    }.get(dtype, np.float32)
+
+    def widened(data: bytes) -> Any:
+        if dtype is DType.BFLOAT16:
+            return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return np.frombuffer(data, half.get(dtype, full)).astype(full)
+
+    total = widened(parts[0])
+    for part in parts[1:]:
+        total = total + widened(part)
+    if shape.reduction == Reduction.AVERAGE:
+        total = total / full(len(parts))
+    if dtype is DType.BFLOAT16:
+        # Of the two neighbours the nearer one, of two equally near ones the even.
+        below = total.view(np.uint32) >> 16
+        cut = total.view(np.uint32) & 0xFFFF
+        up = (cut > 0x8000) | ((cut == 0x8000) & (below & 1 == 1))
+        return (below + up).astype(np.uint16).tobytes()
+    return total.astype(half.get(dtype, full)).tobytes()
+
+
+def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[bytes]]]:
+    """Some operations of a few chunks each, and every rank's input."""
+    shapes: list[Header] = []
+    for operation in range(source.randint(1, 3)):
+        dtype = source.choice(list(DType))
+        reduction = Reduction.SUM if dtype.is_integer else source.choice(list(Reduction))
+        step, total = source.randint(1, 4), source.randint(1, 12)
+        for chunk in range(-(-total // step)):
+            count = min(step, total - chunk * step)
+            shapes.append(
+                Header(
+                    Kind.DATA,
+                    dtype,
+                    reduction,
+                    0,
+                    chunk,
+                    operation,
+                    total,
+                    step,
+                    count * dtype.itemsize,
+                )
+            )
+    generator = np.random.default_rng(source.randrange(2**32))
+
+    def part(shape: Header) -> bytes:
+        count = shape.nbytes // DType(shape.dtype).itemsize
+        values = generator.normal(0, 1000, count)
+        match DType(shape.dtype):
+            case DType.BFLOAT16:
+                return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+            case dtype:
+                return values.astype(dtype.name.lower()).tobytes()
+
+    return shapes, [[part(shape) for shape in shapes] for _ in range(world)]
+
+
+@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@given(world=st.integers(1, 4), source=st.randoms(use_true_random=False))
+def test_every_result_is_the_rank_ordered_sum(world: int, source: random.Random) -> None:
+    """SPEC §7: whatever the order of arrival, and however often connections break, with results on their way."""
+    desk = Desk()
+    shapes, inputs = _work(world, source)
+    workers = [SimulatedWorker(desk, rank, inputs, shapes) for rank in range(world)]
+    for _ in range(source.randint(0, 60)):
+        worker = source.choice(workers)
+        action = source.randrange(12)
+        if action == 0:
+            worker.break_off()
+        elif action < 5:
+            worker.receive()
+        else:
+            worker.step()
+    while any(worker.step() or worker.receive() for worker in workers):
+        pass
+    for worker in workers:
+        for shape, result, *parts in zip(shapes, worker.results, *inputs, strict=True):
+            assert result == rank_ordered(parts, shape)
+    assert desk.sessions.chunks_in_flight == 0
+    desk.results.clear()
+    assert desk.buffers.used_bytes == 0
+    assert not desk.completed or desk.completed == [world]
+
+
+def test_a_result_that_a_rank_brings_is_not_sent_back_to_it() -> None:
+    """SPEC §7: who has a result already needs none; who has not gets these very bytes."""
+    desk = Desk()
+    first, second = desk.join(0, received=1), desk.join(1, received=0)
+    assert desk.starts == {first: 0, second: 0}
+    desk.send(second, numbers(99))
+    desk.send(first, numbers(7), kind=Kind.FINAL)
+    assert sums(desk, first) == []
+    assert sums(desk, second) == [[7]]
+
+
+def test_acknowledged_is_what_all_ranks_have() -> None:
+    """SPEC §7: only then may a rank forget a result."""
+    desk = Desk()
+    members = desk.group(2)
+    for position in range(3):
+        for member, has in zip(members, (position, min(position, 1)), strict=True):
+            desk.send(member, numbers(1), operation=position, acknowledged=has)
+    assert [header.acknowledged for header, _ in desk.results[members[0]]] == [0, 1, 1]
+
+
+# ---- who takes part
+
+
+def test_a_group_starts_when_all_are_there() -> None:
+    """SPEC §7: at the least position that any rank has reached."""
+    desk = Desk()
+    desk.join(2, 3, received=5)
+    desk.join(0, 3, received=4)
+    assert not desk.starts
+    desk.join(1, 3, received=6)
+    assert set(desk.starts.values()) == {4}
+    assert desk.completed == [3]
+
+
+def test_a_lost_connection_begins_the_group_anew() -> None:
+    """SPEC §2.1: all come again, and who was lost is named."""
+    desk = Desk()
+    first, second = desk.group(2)
+    desk.send(first, numbers(1))
+    desk.lose(second, now=10.0)
+    assert desk.dismissed == {first: ""}
+    assert desk.lines[-1] == "rank 1 lost its connection"
+    assert desk.counters.resets == 1
+    again = desk.join(0, now=11.0)
+    desk.status(22.0)
+    assert desk.reminders == {again: "waits 11 s for rank 1; rank 1 lost its connection 12 s ago"}
+    assert desk.buffers.used_bytes == 0
+
+
+def test_a_rank_that_comes_twice_counts_once() -> None:
+    """SPEC §7: its earlier connection was lost without a sign."""
+    desk = Desk()
+    earlier = desk.join(0)
+    later = desk.join(0)
+    assert desk.dismissed == {earlier: ""}
+    desk.join(1)
+    assert earlier not in desk.starts
+    assert later in desk.starts
+    desk.lose(earlier)
+    assert later not in desk.dismissed
+
+
+def test_a_rank_that_comes_again_to_a_running_group_begins_it_anew() -> None:
+    """SPEC §2.1: nobody goes on with what only half of them know of."""
+    desk = Desk()
+    first, second = desk.group(2)
+    desk.send(first, numbers(1))
+    second_again = desk.join(1)
+    assert set(desk.dismissed) == {first, second}
+    first_again = desk.join(0)
+    for member in (first_again, second_again):
+        desk.send(member, numbers(2))
+    assert sums(desk, first_again) == [[4]]
+
+
+@pytest.mark.parametrize(
+    ("generation", "epoch", "text"),
+    [
+        (3, 9, "generation 3 is older than 5: these workers were replaced"),
+        (5, 1, "epoch 1 is older than 2: the other ranks have given up a reducer and gone on"),
+        (0, 1, "epoch 1 is older than 2: the other ranks have given up a reducer and gone on"),
+    ],
+)
+def test_older_ones_are_refused(generation: int, epoch: int, text: str) -> None:
+    """SPEC §7: a restarted generation fences older ones, also when nobody of it is connected any more."""
+    desk = Desk()
+    member = desk.join(0, generation=5, epoch=2)
+    with pytest.raises(Refusal, match=f"^{text}$"):
+        desk.join(1, generation=generation, epoch=epoch)
+    desk.lose(member)
+    with pytest.raises(Refusal, match=f"^{text}$"):
+        desk.join(1, generation=generation, epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("generation", "epoch", "text"),
+    [
+        (2, 0, "generation 2 has taken the place of generation 1"),
+        (1, 1, "epoch 1 has taken the place of epoch 0"),
+    ],
+)
+def test_newer_ones_end_what_is_older(generation: int, epoch: int, text: str) -> None:
+    """SPEC §7: without a restart of the reducer, and nothing is left of the older ones' chunks."""
+    desk = Desk()
+    old = desk.group(2)
+    desk.send(old[0], numbers(1))
+    new = [desk.join(rank, generation=generation, epoch=epoch) for rank in range(2)]
+    assert desk.dismissed == dict.fromkeys(old, text)
+    for member in new:
+        desk.send(member, numbers(2))
+    assert sums(desk, new[0]) == [[4]]
+
+
+def test_ranks_without_a_generation_wait_for_rank_0s() -> None:
+    """SPEC §7: they know it when the group starts."""
+    desk = Desk()
+    early = desk.join(1, generation=0)
+    assert not desk.starts
+    desk.join(0, generation=7)
+    assert early in desk.starts
+    with pytest.raises(Refusal):
+        desk.join(0, generation=6)
+
+
+def test_a_new_rank_without_a_generation_does_not_join_an_old_group() -> None:
+    """SPEC §7: a restarted worker waits for its own generation, and the old one's work goes on until that comes."""
+    desk = Desk()
+    old = desk.group(2)
+    for member in old:
+        desk.send(member, numbers(1))
+    new = desk.join(1, generation=0, now=1.0)
+    assert not desk.dismissed
+    desk.status(5.0)
+    assert desk.reminders[new].endswith("for rank 0")
+    other = desk.join(0, generation=2)
+    assert set(desk.dismissed) == set(old)
+    assert {new, other} <= set(desk.starts)
+
+
+def test_groups_of_different_sizes_do_not_mix() -> None:
+    """SPEC §7: mismatches are an error that names the rank."""
+    desk = Desk()
+    desk.join(0, 4)
+    with pytest.raises(Refusal, match="rank 2 says that the group has 8 workers, the others say 4"):
+        desk.join(2, 8)
+    desk.bye(desk.join(0, 4))
+    desk.join(2, 8)  # Nobody is left who says anything else.
+
+
+# ---- what is refused at once
+
+
+@pytest.mark.parametrize(
+    ("mine", "text"),
+    [
+        (
+            {"data": numbers(1), "operation": 17},
+            "operation 17: rank 2 has 1 elements of FLOAT32, ranks 0, 1 have 2 elements of FLOAT32",
+        ),
+        (
+            {"data": numbers(1), "dtype": DType.BFLOAT16, "operation": 17},
+            "operation 17: rank 2 has 2 elements of BFLOAT16, ranks 0, 1 have 2 elements of FLOAT32",
+        ),
+        (
+            {"data": numbers(1, 2), "reduction": Reduction.AVERAGE, "operation": 17},
+            "operation 17: rank 2 has AVERAGE, ranks 0, 1 have SUM",
+        ),
+        (
+            {"data": numbers(1), "total": 2, "step": 1, "operation": 17},
+            "operation 17: rank 2 has chunk 0 of 1 elements each, ranks 0, 1 have chunk 0 of 2 elements each",
+        ),
+        (
+            {"data": numbers(1, 2), "operation": 18},
+            "rank 2 is at operation 18, ranks 0, 1 at operation 17: every rank must issue the same all-reduces in the "
+            "same order",
+        ),
+    ],
+)
+def test_ranks_that_disagree_are_named_at_once(mine: dict[str, Any], text: str) -> None:
+    """SPEC §7: mismatched sizes or types between ranks are an immediate error, for all of them."""
+    desk = Desk()
+    members = desk.group(3)
+    for member in members[:2]:
+        desk.send(member, numbers(1, 2), operation=17)
+    desk.send(members[2], **mine)
+    assert desk.dismissed == dict.fromkeys(members, text)
+    with pytest.raises(Refusal, match=text):
+        desk.join(0, 3)
+    assert desk.buffers.used_bytes == 0
+
+
+def test_integers_have_no_average() -> None:
+    """SPEC §7: rather an error than a number that nobody expects."""
+    desk = Desk()
+    members = desk.group(2)
+    desk.send(members[1], b"\0" * 8, DType.INT64, reduction=Reduction.AVERAGE, operation=4)
+    text = "operation 4: rank 1 asks for the AVERAGE of INT64; integers can only be summed"
+    assert desk.dismissed == dict.fromkeys(members, text)
+
+
+def test_a_chunk_in_the_name_of_another_rank_is_no_protocol() -> None:
+    """SPEC §7: a worker speaks for itself alone, and only after START."""
+    desk = Desk()
+    alone = desk.join(0)
+    with pytest.raises(Malformed, match="before START"):
+        desk.send(alone, numbers(1))
+    other = desk.join(1)
+    with pytest.raises(Malformed, match="rank 1 sent a chunk as rank 0"):
+        desk.carry_out(
+            desk.sessions.frame(
+                other,
+                Header(Kind.DATA, DType.FLOAT32, 0, 0, 0, 0, 1, 1, 4),
+                desk.buffers.take(4),
+                0.0,
+            )
+        )
+
+
+def test_a_worker_that_cannot_go_on_tells_the_others() -> None:
+    """SPEC §7: its reason reaches every rank, without what could spoil a log."""
+    desk = Desk()
+    members = desk.group(2)
+    desk.carry_out(desk.sessions.frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
+    assert desk.dismissed[members[0]] == "rank 1 cannot go on: no memory"
+
+
+# ---- leaving
+
+
+def test_who_leaves_in_good_order_stops_nobody() -> None:
+    """SPEC §7: until the others want more from it."""
+    desk = Desk()
+    members = desk.group(3)
+    for operation in range(17):
+        for member in members:
+            desk.send(member, numbers(1), operation=operation)
+    desk.bye(members[1])
+    assert desk.dismissed == {members[1]: ""}
+    assert desk.counters.resets == 0
+    desk.send(members[0], numbers(1), operation=17)
+    text = "rank 1 has left the group after 17 operations"
+    assert desk.dismissed[members[0]] == desk.dismissed[members[2]] == text
+
+
+def test_who_leaves_early_is_named() -> None:
+    """SPEC §7: while others wait for its chunk."""
+    desk = Desk()
+    members = desk.group(3)
+    desk.send(members[0], numbers(1))
+    desk.bye(members[2])
+    assert desk.dismissed[members[0]] == desk.dismissed[members[1]] == "rank 2 has left the group"
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_after_a_rank_has_left_a_break_needs_the_others_only(has_it: bool) -> None:
+    """SPEC §2.1: its results are brought by who has them; if nobody has, that is said."""
+    desk = Desk()
+    members = desk.group(3)
+    for member in members:
+        desk.send(member, numbers(1))
+    desk.bye(members[2])
+    desk.lose(members[0])
+    assert members[1] in desk.dismissed
+    first = desk.join(0, 3, received=0)
+    second = desk.join(1, 3, received=int(has_it))
+    assert desk.starts[first] == desk.starts[second] == 0
+    desk.send(first, numbers(1))
+    desk.send(second, numbers(3), kind=Kind.FINAL if has_it else Kind.DATA)
+    if has_it:
+        assert sums(desk, first) == [[3]]
+    else:
+        assert desk.dismissed[first] == "rank 2 has left the group after 1 operations"
+
+
+def test_when_all_have_left_the_name_is_free() -> None:
+    """SPEC §7: the same generation may make a group of the same name again."""
+    desk = Desk()
+    for member in desk.group(2):
+        desk.bye(member)
+    for member in desk.group(2):
+        desk.send(member, numbers(2))
+    assert not desk.sessions.is_waiting
+
+
+def test_a_question_for_the_ports_leaves_nothing() -> None:
+    """SPEC §7: a group of one is nobody's training."""
+    desk = Desk()
+    desk.bye(desk.join(0, 1, generation=5))
+    assert not desk.completed
+    desk.join(0, 1, generation=1)
+
+
+# ---- bounds, waiting
+
+
+def test_the_window_counts_what_has_no_result() -> None:
+    """SPEC §7: a rank that runs ahead is not read from until the others have come as far."""
+    desk = Desk()
+    fast, slow = desk.group(2)
+    chunk = bytes(4 << 20)
+    for position in range(WINDOW // len(chunk)):
+        assert not fast.is_full
+        desk.send(fast, chunk, DType.FLOAT16, operation=position)
+    assert fast.is_full
+    desk.send(slow, chunk, DType.FLOAT16)
+    assert not fast.is_full
+    assert desk.resumed == [fast]
+
+
+def test_who_waits_is_told_for_whom() -> None:
+    """SPEC §7: every wait names the missing rank; who is missing itself is told nothing."""
+    desk = Desk()
+    members = desk.group(4)
+    for member in members[1:3]:
+        desk.send(member, numbers(1), now=5.0)
+    desk.status(5.5)
+    assert not desk.reminders
+    desk.status(17.0)
+    assert desk.reminders == dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3")
+
+
+def test_nothing_waits_in_an_idle_group() -> None:
+    """SPEC §7: so nobody has to look after it."""
+    desk = Desk()
+    members = desk.group(2)
+    assert not desk.sessions.is_waiting
+    desk.send(members[0], numbers(1))
+    assert desk.sessions.is_waiting
+    desk.send(members[1], numbers(1))
+    assert not desk.sessions.is_waiting
+
+
+def test_waiting_is_charged_to_the_last_rank() -> None:
+    """SPEC §7: metrics per reducer: wait by rank."""
+    desk = Desk()
+    members = desk.group(3)
+    for member, now in zip(members, (10.0, 11.0, 14.0), strict=True):
+        desk.send(member, numbers(1), now=now)
+    desk.send(members[0], numbers(1), operation=1, now=14.0)
+    desk.send(members[2], numbers(1), operation=1, now=14.5)
+    desk.send(members[1], numbers(1), operation=1, now=16.0)
+    counters = desk.counters.snapshot()
+    assert counters["operations"] == counters["chunks"] == 2
+    assert counters["wait_seconds"] == [0, 1.5, 3]

@@ -1,0 +1,70 @@
+"""Which replicas are watched for their part in a job's reduction, and what their shims are told of it (SPEC §7)."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.jobs import PRIMARY, REDUCER, WORKER, job
+from tests.unit.test_engine_local_documents import HOST, PLAN, document
+from trainshed.controller.launching import reduction_watch
+from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
+from trainshed.core.launch import ReductionWatch
+from trainshed.core.names import ReplicaId
+from trainshed.core.specs.model import JobSpec
+from trainshed.replica import protocol
+
+SECOND = 10**9
+
+
+def with_mode(spec: JobSpec, mode: str) -> JobSpec:
+    pools = tuple(
+        replace(pool, program=replace(pool.program, env=(("TRAINSHED_REDUCTION", mode),)))
+        for pool in spec.pools
+    )
+    return replace(spec, pools=pools)
+
+
+@pytest.mark.parametrize(
+    ("replica", "watch"),
+    [
+        (PRIMARY, ReductionWatch(4, 20 * SECOND)),
+        (WORKER, ReductionWatch(4, 20 * SECOND)),
+        (ReplicaId(1, 1), ReductionWatch(4)),
+        (REDUCER, ReductionWatch(4)),
+        (ReplicaId(3, 0), None),
+    ],
+)
+def test_who_is_watched(replica: ReplicaId, watch: ReductionWatch | None) -> None:
+    """SPEC §7: all that take part; for whether its program can, the first one of those that run the same program."""
+    spec = job(1, 2, 4, 1, reducers=True).spec
+    assert reduction_watch(spec, replica) == watch
+    assert reduction_watch(with_mode(spec, "auto"), replica) == watch
+
+
+def test_who_does_without_reducers_is_told_no_verdict() -> None:
+    spec = with_mode(job(1, 2, 4, reducers=True).spec, "off")
+    assert reduction_watch(spec, PRIMARY) == reduction_watch(spec, WORKER) == ReductionWatch(4)
+
+
+def test_a_job_without_reducers_costs_nothing() -> None:
+    """Parameter servers in the third pool are none."""
+    spec = job(1, 2, 4).spec
+    assert {reduction_watch(spec, replica) for replica in spec.replicas()} == {None}
+    made = document()
+    assert (made.reducers, made.verdict_after) == (0, 0)
+    assert REDUCTION_REPORT_FILE not in made.environ
+
+
+def test_the_shim_is_told_what_to_watch_and_the_program_where_to_report() -> None:
+    """A program that cannot be shown /var/hypertune finds the file in its slot."""
+    plan = replace(
+        PLAN,
+        environ=(*PLAN.environ, (REDUCTION_REPORT_FILE, REDUCTION_REPORT)),
+        watch_reduction=ReductionWatch(4, 5 * SECOND // 2),
+    )
+    made = document(plan=plan)
+    assert (made.reducers, made.verdict_after) == (4, 2.5)
+    assert made.environ[REDUCTION_REPORT_FILE] == REDUCTION_REPORT
+    bare = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
+    files = "/data/slots/5/2/workerpool1-0/files"
+    assert bare.environ[REDUCTION_REPORT_FILE] == f"{files}/hypertune/reduction.json"

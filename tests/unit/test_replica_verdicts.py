@@ -1,0 +1,103 @@
+"""Whether a program can use reducers, by the libraries that it has loaded (SPEC §7); and how its reports are read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trainshed.replica import processes, reduction_reports, verdicts
+
+SITE = "/usr/lib/python3/site-packages"
+TORCH = f"{SITE}/torch/lib/libtorch_cpu.so"
+TENSORFLOW = f"{SITE}/tensorflow/libtensorflow_framework.so.2"
+NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+HOROVOD = f"{SITE}/horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize(
+    ("libraries", "kind"),
+    [
+        ((), verdicts.NOTHING),
+        (("/usr/lib/libc.so.6", f"{SITE}/numpy/core/_multiarray_umath.so"), verdicts.NOTHING),
+        ((TORCH,), verdicts.PYTORCH),
+        ((f"{SITE}/torch/lib/libtorch.so", NCCL), verdicts.PYTORCH),
+        ((TENSORFLOW,), verdicts.TENSORFLOW),
+        ((f"{SITE}/tensorflow/python/_pywrap_tensorflow_internal.so",), verdicts.TENSORFLOW),
+        ((TENSORFLOW, TORCH), verdicts.PYTORCH),
+        ((HOROVOD, TORCH, NCCL), verdicts.HOROVOD),
+        ((f"{SITE}/horovod/tensorflow/mpi_lib.so", TENSORFLOW), verdicts.HOROVOD),
+        ((f"{SITE}/jaxlib/xla_extension.so",), verdicts.JAX),
+        ((f"{SITE}/jaxlib/libjax_common.so", NCCL), verdicts.JAX),
+        ((f"{SITE}/mxnet/libmxnet.so",), verdicts.MXNET),
+        ((f"{SITE}/xgboost/lib/libxgboost.so", NCCL), verdicts.XGBOOST),
+        ((NCCL,), verdicts.NCCL),
+        (("/usr/lib/libmpi.so.40",), verdicts.MPI),
+        (("/work/mpi_lib_of_mine.so", "/work/libtorchlike.so"), verdicts.NOTHING),
+    ],
+)
+def test_what_a_program_runs(libraries: tuple[str, ...], kind: str) -> None:
+    """SPEC §7: who brings others along counts, in whatever order they were loaded."""
+    assert verdicts.classify(libraries) == verdicts.classify(libraries[::-1]) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (verdicts.HOROVOD, "Horovod"),
+        (verdicts.TENSORFLOW, "TensorFlow"),
+        (verdicts.JAX, "JAX"),
+        (verdicts.MXNET, "MXNet"),
+        (verdicts.XGBOOST, "XGBoost"),
+        (verdicts.NCCL, "NCCL without PyTorch"),
+        (verdicts.MPI, "MPI"),
+        (verdicts.PYTORCH, "trainshed_reduction.pytorch.allreduce_hook"),
+        (verdicts.NOTHING, "so far"),
+    ],
+)
+def test_a_verdict_names_the_framework_and_the_reducers(kind: str, said: str) -> None:
+    text = verdicts.text(kind, 4)
+    assert said in text and "the 4 reducers stay idle" in text
+    assert "the reducer stays idle" in verdicts.text(kind, 1)
+    assert len(text) <= reduction_reports.LONGEST_TEXT
+    if kind not in (verdicts.PYTORCH, verdicts.NOTHING):
+        assert "Take worker pool 2 out" in text and "DistributedDataParallel" in text
+
+
+def test_libraries_of_a_process_that_is_gone() -> None:
+    assert processes.libraries(2**22 + 1) == set()
+
+
+def read(**fields: Any) -> reduction_reports.Report:
+    return reduction_reports.Report(json.dumps(fields).encode())
+
+
+def test_a_report_is_read() -> None:
+    """SPEC §7: as `trainshed_reduction.reports` writes it."""
+    report = read(
+        notes=[{"id": "mode", "severity": "INFO", "text": "pure"}],
+        metrics={"sent_bytes": 7, "wait_seconds": [0.5, 1]},
+    )
+    assert [(note.name, note.severity, note.text) for note in report.notes] == [
+        ("mode", "INFO", "pure")
+    ]
+    assert report.metrics == {"sent_bytes": 7, "wait_seconds": [0.5, 1]}
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'"notes"'])
+def test_what_is_no_report(data: bytes) -> None:
+    with pytest.raises(reduction_reports.NoReport):
+        reduction_reports.Report(data)
+
+
+def test_of_a_hostile_report_what_makes_no_sense_is_left_out() -> None:
+    notes: list[Any] = [1, {}, {"id": "", "text": "x"}, {"id": "a", "text": " "}, {"id": 1}, None]
+    notes.append({"id": "b" * 99, "text": "one\ntwo\x1b[31m" + "x" * 9999, "severity": ["ERROR"]})
+    metrics = {"a": "1", "b": True, "c": [[1]], "d": float("inf"), "e": 10**30, "f": [1] * 2000}
+    report = read(notes=notes, metrics=metrics | {"x" * 65: 1, "good": -1.5})
+    (note,) = report.notes
+    assert (len(note.name), note.severity) == (64, "INFO")
+    assert note.text.startswith("one two\N{REPLACEMENT CHARACTER}[31mxxx")
+    assert len(note.text) == reduction_reports.LONGEST_TEXT and note.text.endswith("…")
+    assert report.metrics == {"good": -1.5}
+    assert read(notes={"id": 1}, metrics=[1]).notes == []
+    assert len(read(metrics={str(n): n for n in range(1000)}).metrics) == 64
