@@ -49,7 +49,7 @@ def pool(count: int, image: str, **container: object) -> dict[str, object]:
     }
 
 
-def reduced(end: Path) -> dict[str, object]:
+def reduced(end: Path, **more: object) -> dict[str, object]:
     """Three workers and two reducers; the workers go on until `end` exists."""
     command = ["python3", "-c", _SUMS, str(end)]
     pools = [
@@ -57,16 +57,18 @@ def reduced(end: Path) -> dict[str, object]:
         pool(2, SKLEARN, command=command),
         pool(2, IMAGE),
     ]
-    return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}}
+    return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}, **more}
 
 
-def reducing(replica: str) -> int:
+def reducing(job_id: str, replica: str) -> int:
     """The main process of a reducer: of all its processes the one that none of them started."""
+    job = f"CLOUD_ML_JOB_ID={job_id}"
     host, rank = f"HOSTNAME=cmle-training-{replica[:-2]}-", f"-{replica[-1]}"
     found: list[int] = []
     for pid in commands(reduction.PROGRAM[2]):
         environ = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
-        if any(text.startswith(host) and text.endswith(rank) for text in environ):
+        ours = job in environ
+        if ours and any(text.startswith(host) and text.endswith(rank) for text in environ):
             found.append(pid)
     started = {child for pid in found for child in children(pid)}
     (main,) = (pid for pid in found if pid not in started)
@@ -81,8 +83,8 @@ def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     end = commons / "end"
     job_id = submit(service, reduced(end))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
-    killed = reducing(REDUCER)
-    token = _token_of(killed)
+    killed = reducing(job_id, REDUCER)
+    token = _told(killed, reduction.TOKEN)
     os.kill(killed, signal.SIGKILL)
     for view in service.watch(job_id, 60):
         (again,) = (each for each in view["replicas"] if each["id"] == REDUCER)
@@ -107,7 +109,32 @@ def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     assert token not in shown
 
 
-def _token_of(pid: int) -> str:
+def test_sums_over_tls_that_the_service_made(service: Service, commons: Path) -> None:
+    """SPEC §7 (security): by a label, without files; a reducer that is started again is believed, its key shown nowhere."""
+    end = commons / "end"
+    job_id = submit(service, reduced(end, labels={reduction.TLS_LABEL: "on"}))
+    until(service.follow(job_id, PRIMARY), UNDER_WAY)
+    killed = reducing(job_id, REDUCER)
+    key = _told(killed, reduction.KEY).splitlines()
+    assert key[0] == "-----BEGIN PRIVATE KEY-----"
+    os.kill(killed, signal.SIGKILL)
+    for view in service.watch(job_id, 60):
+        (again,) = (each for each in view["replicas"] if each["id"] == REDUCER)
+        if (again["incarnation"], again["state"]) == (2, "RUNNING"):
+            break
+    end.touch()
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED", service.lines(job_id)
+    for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
+        assert service.lines(job_id, worker)[-1] == "right"
+    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
+    assert len(listening) == 2
+    assert all(line.endswith(" with TLS") for line in listening)
+    shown = json.dumps([told.view, told.public, told.entries, service.lines(job_id)])
+    assert not [line for line in key[1:-1] if line in shown]
+
+
+def _told(pid: int, name: str) -> str:
     environ = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    (token,) = (text for text in environ if text.startswith(f"{reduction.TOKEN}="))
-    return token.partition("=")[2]
+    (found,) = (text for text in environ if text.startswith(f"{name}="))
+    return found.partition("=")[2]

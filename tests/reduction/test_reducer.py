@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import time
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.reduction.certificates import authority
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
+from trainshed.access.job_tokens import JobTokens
+from trainshed.serve.job_certificates import JobCertificate, job_certificate
 from trainshed_reduction import proof, settings
 from trainshed_reduction.reducer.__main__ import main
 from trainshed_reduction.wire import DType, Kind, Reduction
@@ -97,6 +100,43 @@ def test_tls(tmp_path: Path) -> None:
         for worker in workers:
             worker.send(chunk, DType.INT32, operation=1)
         assert workers[1].result() == want
+
+
+def test_tls_with_what_the_service_made(tmp_path: Path) -> None:
+    """SPEC §7 (security): no files; a reducer that comes again is believed, another job's is not."""
+
+    def made(uid: int) -> JobCertificate:
+        return job_certificate(uid, JobTokens(b"k" * 32, time.time_ns).authority_seed(uid))
+
+    def believing(uid: int) -> ssl.SSLContext:
+        return proof.worker_tls(ca=made(uid).authority)
+
+    shown, before = made(7), believing(7)
+    environ = {settings.CERT: shown.certificate, settings.KEY: shown.key}
+    with reducer(tmp_path, environ=environ) as running:
+        ours = Worker(running.port, 0, 1, tls=before)
+        ours.start()
+        ours.send_array(np.ones(3, np.float32))
+        assert ours.result() == np.ones(3, np.float32).tobytes()
+        assert isinstance(ours.connection, ssl.SSLSocket)
+        with pytest.raises(OSError, match="certificate verify failed"):
+            Worker(running.port, 0, 1, tls=believing(8))
+
+
+@pytest.mark.parametrize("has_memory_files", [True, False])
+def test_certificates_as_text(has_memory_files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPEC §7 (security): where there are no files in memory either; what is no certificate is said to be none."""
+    if not has_memory_files:
+        monkeypatch.delattr(os, "memfd_create")
+    made = job_certificate(7, bytes(48))
+    proof.reducer_tls(cert=made.certificate, key=made.key)
+    proof.reducer_tls(cert=made.certificate + made.key)
+    for text in ("", "no certificate", made.certificate, "\N{SNOWMAN}"):
+        with pytest.raises(OSError):
+            proof.reducer_tls(cert=text)
+    for text in ("no certificate", "\N{SNOWMAN}"):
+        with pytest.raises(OSError):
+            proof.worker_tls(ca=text)
 
 
 def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:

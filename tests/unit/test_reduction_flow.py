@@ -48,6 +48,9 @@ def test_the_mode_is_told_with_what_it_can_gain() -> None:
     hybrid = describe(known, 4, 2, 2, layout.shares(4, 2, 1.0))
     assert "hybrid: 30% of every tensor to each reducer, 10% to each worker" in hybrid
     assert "at most 1.25 times" in hybrid
+    for secured in (known._replace(ca="PEM"), known._replace(ca_file="/ca.pem")):
+        told = describe(secured, 8, 8, 16, layout.Shares(1 / 8, 0.0))
+        assert told.startswith("8 reducers (16 processes), pure over TLS; at most 1.75 times")
     assert describe(_SETTINGS, 2, 1, 1, layout.Shares(1.0, 0.0)) == (
         "1 reducer (1 process), pure; at most 1.00 times the ring's speed"
     )

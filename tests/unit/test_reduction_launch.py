@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
@@ -34,6 +38,7 @@ from trainshed.engines.local import environs
 from trainshed.engines.local.documents import Ground, Host, launch_document
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
+from trainshed.serve.job_certificates import JobCertificate, job_certificate
 from trainshed_reduction import settings, wire
 
 PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (
@@ -63,12 +68,13 @@ def environ(
 
 
 THREE = parsed(package(), pool(), reducers(), package())
+TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
 
 
 def test_the_names_are_those_that_the_package_reads() -> None:
     for name in ("REDUCERS", "TOKEN", "TOKEN_FILE", "ATTEMPT", "WORKER_GBPS", "REDUCER_GBPS"):
         assert getattr(reduction, name) == getattr(settings, name)
-    for name in ("LOST_FILE", "LISTEN", "PROCESSES"):
+    for name in ("LOST_FILE", "LISTEN", "PROCESSES", "CA", "CERT", "KEY"):
         assert getattr(reduction, name) == getattr(settings, name)
     assert reduction.MOST_PROCESSES == wire.MAX_PORTS
 
@@ -142,7 +148,7 @@ def test_the_users_word_counts_but_for_the_token() -> None:
     assert given["PYTHONPATH"] == "/packages:/own:/of/image"
     assert given["TRAINSHED_REDUCERS"] == "mine:1"
     assert given["TRAINSHED_REDUCTION"] == "pure"
-    assert given["TRAINSHED_REDUCTION_TOKEN"] == secrets.token_mark(7)
+    assert given["TRAINSHED_REDUCTION_TOKEN"] == TOKEN_MARK
     assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in given
 
 
@@ -150,7 +156,7 @@ def test_the_token_is_a_mark_that_no_job_can_write() -> None:
     """SPEC §7, §8: its value is put in where secrets are, and masked where they are."""
     (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
     assert (ref.job_uid, secrets.SecretRef("db").job_uid) == (7, 0)
-    _, resolved, masked = secrets.resolved((), (("T", secrets.token_mark(7)),), {ref: "value"})
+    _, resolved, masked = secrets.resolved((), (("T", TOKEN_MARK),), {ref: "value"})
     assert (resolved, masked) == ((("T", "value"),), ("value",))
     with pytest.raises(ValueError, match="is not the name of a secret"):
         secrets.SecretRef.parse(ref.name)
@@ -166,6 +172,49 @@ def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
     found = {one.reduction_token(7), one.reduction_token(8), other.reduction_token(7)}
     assert {len(token) for token in found} == {64}
     assert len(found) == 3
+
+
+def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
+    """SPEC §7 (security): the key is for reducers alone, and of no evaluator's business; what a job says is not used."""
+    names = {reduction.CA, reduction.CERT, reduction.KEY}
+    env = [{"name": name, "value": "guessed"} for name in names]
+    spec = parsed(package(env=env), pool(), reducers(), package())
+    secured = dataclasses.replace(spec, reduction_tls=True)
+
+    def told(replica: ReplicaId) -> dict[str, secrets.Made | None]:
+        given = environ(secured, replica)
+        marks = {name: secrets.markers_in(given[name]) for name in names & set(given)}
+        assert {ref.job_uid for refs in marks.values() for ref in refs} <= {7}
+        return {name: refs[0].made for name, refs in marks.items() if refs}
+
+    made = secrets.Made
+    assert told(PRIMARY) == told(WORKER) == {reduction.CA: made.AUTHORITY}
+    assert told(FIRST) == {reduction.CERT: made.CERTIFICATE, reduction.KEY: made.KEY}
+    assert told(EVALUATOR) == {}
+    assert not names & set(environ(spec, WORKER)), "without TLS nothing is said of it"
+    assert environ(spec, PRIMARY)[reduction.CA] == "guessed", "a job may bring its own"
+
+
+def test_jobs_have_authorities_of_their_own_that_stay_the_same() -> None:
+    """SPEC §7 (security): nothing is stored, and a service that was started again signs for the same workers."""
+
+    def made(key: bytes, uid: int, now: int = 0) -> JobCertificate:
+        return job_certificate(uid, JobTokens(key, lambda: now).authority_seed(uid))
+
+    one, again = made(b"a" * 32, 7), made(b"a" * 32, 7, 10**18)
+    for other in (again, one):
+        _verify(one, other)
+    for stranger in (made(b"a" * 32, 8), made(b"b" * 32, 7)):
+        with pytest.raises(InvalidSignature):
+            _verify(one, stranger)
+
+
+def _verify(trusted: JobCertificate, shown: JobCertificate) -> None:
+    root = x509.load_pem_x509_certificate(trusted.authority.encode())
+    leaf = x509.load_pem_x509_certificate(shown.certificate.encode())
+    key = root.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    key.verify(leaf.signature, leaf.tbs_certificate_bytes, ec.ECDSA(hashes.SHA256()))
 
 
 def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:

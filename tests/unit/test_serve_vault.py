@@ -10,9 +10,10 @@ import pytest
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.secrets import SecretRef, marked, token_mark
+from trainshed.core.secrets import Made, SecretRef, job_mark, marked
 from trainshed.engines.local.revealing import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
+from trainshed.serve.job_certificates import JobCertificate
 from trainshed.serve.vault import Vault
 from trainshed.store.sqlite.inline import InlineStore, open_inline
 
@@ -52,7 +53,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def vault(store: InlineStore, sealer: Sealer, clock: Clock) -> Vault:
-    return Vault(store.secrets, sealer, clock, "token of {}".format)
+    return Vault(store.secrets, sealer, clock, "token of {}".format, certificate)
+
+
+def certificate(job_uid: int) -> JobCertificate:
+    return JobCertificate(
+        f"authority of {job_uid}", f"certificate of {job_uid}", f"key of {job_uid}"
+    )
 
 
 async def add(
@@ -71,23 +78,23 @@ async def used(store: InlineStore) -> dict[tuple[str, int], int]:
     return {(each.name, each.version): each.used for each in await store.secrets.versions("p")}
 
 
-async def test_the_token_of_a_jobs_reducers_is_made_and_not_looked_up(vault: Vault) -> None:
-    """SPEC §7: it is stored nowhere, and masked like a secret."""
+async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
+    """SPEC §7: it is stored nowhere, and what is secret of it masked like a secret."""
     plan = LaunchPlan(
         job_uid=JobUid(7),
         attempt=1,
         replica=ReplicaId(2, 0),
         incarnation=1,
         argv=("reduce",),
-        environ=(("TOKEN", token_mark(7)),),
+        environ=tuple((made.name, job_mark(made, 7)) for made in Made),
         hostname="h",
         address="",
         hosts=(),
         project="p",
     )
     ((shown, masked),) = await revealed([plan], vault)
-    assert dict(shown.environ) == {"TOKEN": "token of 7"}
-    assert masked == ("token of 7",)
+    assert dict(shown.environ) == {made.name: f"{made} of 7" for made in Made}
+    assert sorted(masked) == ["key of 7", "token of 7"]
 
 
 async def test_the_newest_or_the_named_version_is_given(
@@ -125,7 +132,7 @@ async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
     store: InlineStore, sealer: Sealer, tmp_path: Path, clock: Clock
 ) -> None:
     await add(store, sealer, "db", "first")
-    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock, str)
+    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock, str, certificate)
     with pytest.raises(LaunchRejected, match="is missing") as told:
         await other.values("p", {DB})
     assert not isinstance(told.value, SecretMissing)

@@ -52,6 +52,7 @@ class JobTokens:
         # Of its own: a signature under an identity token must not pass for one under an access token.
         self._identity_key = _signed(key, b"identity tokens")
         self._reduction_key = _signed(key, b"reduction")
+        self._authority_key = _signed(key, b"reduction authorities")
         self._now = now
 
     @classmethod
@@ -93,6 +94,10 @@ class JobTokens:
     def reduction_token(self, job_uid: int) -> str:
         """By what workers and reducers of a job know each other (SPEC §7): the same at every start, good for nothing else."""
         return _signed(self._reduction_key, b"%d" % job_uid).hex()
+
+    def authority_seed(self, job_uid: int) -> bytes:
+        """48 bytes that the key of this job's certificate authority is derived from: the same at every start."""
+        return hmac.digest(self._authority_key, b"%d" % job_uid, "sha384")
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
         """A JSON Web Token that says to `audience` who the program is. Signed with a key that stays in this service:

@@ -136,7 +136,7 @@ class Shells(Protocol):
 class ApiSettings:
     """What the answers say of this installation. `version` is the service's own; `service_account` stands for
     the service where an answer names one; `project`, `region` and `bucket` are what a client takes that
-    was told nothing else ("": none)."""
+    was told nothing else ("": none). `reduction_tls`: reducers speak TLS, whether or not a job asks for it."""
 
     version: str = ""
     service_account: str = "trainshed@localhost"
@@ -144,6 +144,7 @@ class ApiSettings:
     region: str = ""
     bucket: str = ""
     max_study_trials: int = 1000
+    reduction_tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, assert_never
 
 from trainshed.api.planned_drills import refuse_plan, with_planned_drills
 from trainshed.api.services import BucketProbe, Services
+from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -15,6 +16,7 @@ from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.story import drill_ordered
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (
@@ -34,6 +36,8 @@ BucketUse = tuple[str, str]
 
 _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Labels can change later, so they are kept beside the record and not within it."""
+_ON = "on"
+"""All that the label may say for workers and reducers to speak TLS."""
 
 
 def checked(
@@ -76,7 +80,7 @@ def new_job(
         uid=uid,
         name=name,
         display_name=display_name,
-        spec=_with_warnings(services, spec),
+        spec=_settled(services, spec, labels),
         public_json=kept_json(public),
         created=now,
         updated=now,
@@ -102,7 +106,7 @@ def new_tuning_job(
         uid=uid,
         name=name,
         display_name=display_name,
-        spec=replace(spec, trial=_with_warnings(services, spec.trial)),
+        spec=replace(spec, trial=_settled(services, spec.trial, labels)),
         public_json=kept_json(public),
         created=now,
         updated=now,
@@ -128,6 +132,7 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
     made: list[NewWork] = []
     for work in works:
         _check_stall_label(work)
+        _check_tls_label(work)
         if isinstance(work, TuningJob):
             refuse_plan(work)
         planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
@@ -146,6 +151,22 @@ def _check_stall_label(work: Work) -> None:
     if not (text.isascii() and text.isdecimal()):
         wrong = f"{text!r} is not a whole number of seconds, such as 600; 0 turns the watchdog off."
         raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
+
+
+def _check_tls_label(work: Work) -> None:
+    """What somebody believes to be encrypted must be. Raises InvalidRequest."""
+    text = dict(work.labels).get(TLS_LABEL, _ON)
+    if text != _ON:
+        wrong = f"{text!r} is not {_ON!r}; without the label the service's setting reduction_tls counts."
+        raise InvalidRequest((Violation(f"labels.{TLS_LABEL}", wrong),))
+
+
+def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
+    """The spec with what its labels and this installation say of it."""
+    wants_tls = services.settings.reduction_tls or dict(labels).get(TLS_LABEL) == _ON
+    if wants_tls and has_reducers(spec):
+        spec = replace(spec, reduction_tls=True)
+    return _with_warnings(services, spec)
 
 
 def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:

@@ -224,7 +224,9 @@ def _break_even(found: Plan) -> str:
     if found.break_even is None:
         return "none"
     number = found.break_even
-    return f"{number} reducer{'s' * (number != 1)} alone are faster than the ring; fewer are with the workers' help (hybrid)"
+    if number == 1:
+        return "1 reducer alone is faster than the ring"
+    return f"{number} reducers alone are faster than the ring; fewer are with the workers' help (hybrid)"
 
 
 def _times(found: Plan, size: int) -> str:

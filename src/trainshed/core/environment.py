@@ -55,7 +55,7 @@ def environment(
     packages: str = "",
 ) -> tuple[tuple[str, str], ...]:
     """The variables of a replica: its container image's, the service's, then the user's, whose word is last but for the
-    metrics file and the token of a job's reducers.
+    metrics file and what a job's workers and reducers know each other by.
 
     `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none,
     whether none was asked for or the host has none to give. `image`: what its container image sets. `packages`: where a
@@ -92,7 +92,7 @@ def environment(
         # What is reported elsewhere would be lost, and the trial with it.
         variables[METRIC_FILE] = trial[METRIC_FILE]
     if reduces:
-        variables[reduction.TOKEN] = reduction.token(gang.uid)
+        variables |= reduction.credentials(gang.spec, replica, gang.uid)
         variables.pop(reduction.TOKEN_FILE, None)
     if reduces and packages:
         variables["PYTHONPATH"] = reduction.search_path(packages, variables.get("PYTHONPATH", ""))

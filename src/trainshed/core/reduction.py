@@ -7,6 +7,7 @@ from trainshed.core import secrets
 from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
+from trainshed.core.secrets import Made
 from trainshed.core.specs.model import JobSpec
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
@@ -18,6 +19,11 @@ TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
 WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
+CA = "TRAINSHED_REDUCTION_CA"
+CERT = "TRAINSHED_REDUCTION_CERT"
+KEY = "TRAINSHED_REDUCTION_KEY"
+TLS_LABEL = "trainshed-reduction-tls"
+"""Label of a job: "on" = its workers and reducers speak TLS, with a certificate that the service makes for this job."""
 LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
 MODE = "TRAINSHED_REDUCTION"
 """What a job may set: auto (the default), pure, hybrid, off."""
@@ -55,9 +61,17 @@ def variables(
     return {REDUCERS: places, ATTEMPT: str(attempt), LOST_FILE: LOST, **_bandwidths(spec)}
 
 
-def token(uid: JobUid) -> str:
-    """The mark of the job's token (`core.secrets`)."""
-    return secrets.token_mark(uid)
+def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:
+    """The variables by which workers and reducers know each other, none of which a job may change: marks of what the
+    service makes up (`core.secrets`)."""
+    if not takes_part(spec, replica):
+        return {}
+    made = {TOKEN: Made.TOKEN}
+    if spec.reduction_tls and is_reducer(spec, replica.pool):
+        made |= {CERT: Made.CERTIFICATE, KEY: Made.KEY}
+    elif spec.reduction_tls:
+        made[CA] = Made.AUTHORITY
+    return {name: secrets.job_mark(what, uid) for name, what in made.items()}
 
 
 def search_path(directory: str, environ: str) -> str:

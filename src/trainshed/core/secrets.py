@@ -5,6 +5,7 @@ A launch plan holds marks, never values: what reads, prints or stores it sees wh
 `marked` makes them, of a job's own text. Pure.
 """
 
+import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,11 +21,24 @@ PATTERN = r"\$\(secret:([^()]*)\)"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
-_TOKEN = ".job-token."
+_MADE = re.compile(r"\.job-([a-z]+)\.([0-9]+)")
 # Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _NO_MARK = str.maketrans({_BEGIN: "\ufffd", _END: "\ufffd"})
+
+
+class Made(enum.StrEnum):
+    """What the service makes up for the replicas of a job with reducers, instead of looking it up (SPEC §7)."""
+
+    TOKEN = "token"
+    """What they know each other by."""
+    AUTHORITY = "authority"
+    """Whom workers believe that it is a reducer, as PEM. Not secret."""
+    CERTIFICATE = "certificate"
+    """What reducers show them, as PEM. Not secret."""
+    KEY = "key"
+    """That certificate's, as PEM."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,8 +53,20 @@ class SecretRef:
 
     @property
     def job_uid(self) -> int:
-        """Of which job this is the token (`token_mark`); 0: it is a secret of a project."""
-        return int(self.name.removeprefix(_TOKEN)) if self.name.startswith(_TOKEN) else 0
+        """For which job this is made up (`job_mark`); 0: it is a secret of a project."""
+        match = _MADE.fullmatch(self.name)
+        return int(match[2]) if match else 0
+
+    @property
+    def made(self) -> Made | None:
+        """What is made up; None: it is a secret of a project."""
+        match = _MADE.fullmatch(self.name)
+        return Made(match[1]) if match else None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether everybody may see it, in logs too."""
+        return self.made in (Made.AUTHORITY, Made.CERTIFICATE)
 
     @staticmethod
     def parse(text: str) -> "SecretRef":
@@ -145,10 +171,10 @@ def marked(reference: str, otherwise: str) -> str:
         return otherwise
 
 
-def token_mark(job_uid: int) -> str:
-    """The mark of what the replicas of a job know each other by, which the service makes up (SPEC §7). No job can name
-    it: a secret's name does not begin so."""
-    return f"{_BEGIN}{_TOKEN}{job_uid}{_END}"
+def job_mark(made: Made, job_uid: int) -> str:
+    """The mark of what the service makes up for the replicas of a job. No job can name it: a secret's name does not
+    begin so."""
+    return f"{_BEGIN}.job-{made}.{job_uid}{_END}"
 
 
 def unmarked(text: str) -> str:
@@ -183,7 +209,8 @@ def resolved(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
     """What a launch plan says, with the values in it, and the texts that are to be kept out of the program's log.
     Raises KeyError for a secret that is not among `values`."""
-    masked = tuple(dict.fromkeys(values[ref] for ref in sorted(named_in(argv, environ))))
+    named = sorted(ref for ref in named_in(argv, environ) if not ref.is_public)
+    masked = tuple(dict.fromkeys(values[ref] for ref in named))
     return (
         tuple(reveal(item, values) for item in argv),
         tuple((name, reveal(value, values)) for name, value in environ),
@@ -193,4 +220,4 @@ def resolved(
 
 def _meant(mark: str) -> SecretRef:
     """The secret of what stands in a mark."""
-    return SecretRef(mark) if mark.startswith(_TOKEN) else SecretRef.parse(mark)
+    return SecretRef(mark) if _MADE.fullmatch(mark) else SecretRef.parse(mark)

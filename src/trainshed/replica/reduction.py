@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 FILE = "reduction.jsonl"
 MOST_NOTES = 20
 """Of one incarnation."""
+_PREFIX = "trainshed reduction: "
+"""Of lines in the log, as the package itself would write them."""
 VERDICT = "verdict"
 """The name of the note that says that reducers stay idle."""
 SILENCE = "silence"
@@ -215,7 +217,7 @@ class Reduction:
         }
         self._notes.append(message)
         # As a program would say it: with how bad it is.
-        self._say(json.dumps({"severity": note.severity, "message": note.text}))
+        self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
         try:
             self._keep(message)
         except OSError:

@@ -1,6 +1,7 @@
-"""A certificate authority for one service: its certificate and key, and the server certificates that it signs.
+"""A certificate authority for one service, or for one job: its certificate and key, and the server certificates that it
+signs.
 
-Loads `cryptography`; imported only where certificates are made (`serve.certificates`).
+Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.job_certificates`).
 """
 
 import datetime
@@ -13,6 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Private keys are 1 … one less (FIPS 186-5, P-256)."""
 _EARLIER = 3_600
 """Seconds for which a certificate is valid already: the clocks of machines differ."""
 
@@ -27,11 +30,25 @@ class Authority:
     @classmethod
     def new(cls, now: float, seconds: float) -> "Authority":
         """A new one, valid for so many seconds from `now` (seconds since the epoch)."""
-        key = ec.generate_private_key(ec.SECP256R1())
         # A name of its own: a client that meets two authorities of one name may try the wrong one.
-        subject = _named(f"Trainshed authority {secrets.token_hex(4)}")
+        name = f"Trainshed authority {secrets.token_hex(4)}"
+        return cls._of(ec.generate_private_key(ec.SECP256R1()), name, now, now + seconds)
+
+    @classmethod
+    def derived(cls, seed: bytes, name: str, begins: float, ends: float) -> "Authority":
+        """The one whose key follows from `seed`, at least 48 secret bytes. Its certificate is signed anew each time, and
+        each of them does for what it has ever issued: clients compare the name and the key."""
+        # 16 bytes more than the order has: no key is more likely than another that anybody could tell.
+        number = 1 + int.from_bytes(seed) % (_P256_ORDER - 1)
+        return cls._of(ec.derive_private_key(number, ec.SECP256R1()), name, begins, ends)
+
+    @classmethod
+    def _of(
+        cls, key: ec.EllipticCurvePrivateKey, name: str, begins: float, ends: float
+    ) -> "Authority":
+        subject = _named(name)
         builder = (
-            _builder(subject, subject, key.public_key(), now, now + seconds)
+            _builder(subject, subject, key.public_key(), begins, ends)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
         )

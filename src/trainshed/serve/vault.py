@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
-from trainshed.core.secrets import SecretRef
+from trainshed.core.secrets import Made, SecretRef
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
+from trainshed.serve.job_certificates import JobCertificate
 from trainshed.store.secrets import Secrets
 
 _SAME_USE = 60 * 10**9
@@ -15,7 +16,7 @@ _SAME_USE = 60 * 10**9
 
 
 class Vault:
-    """`now`: ns since the epoch. `job_token`: by a job's uid, what its replicas know each other by."""
+    """`now`: ns since the epoch. `job_token`, `job_certificate`: by a job's uid, what its replicas know each other by."""
 
     def __init__(
         self,
@@ -23,19 +24,38 @@ class Vault:
         sealer: Sealer,
         now: Callable[[], int],
         job_token: Callable[[int], str],
+        job_certificate: Callable[[int], JobCertificate],
     ) -> None:
         self._secrets = secrets
         self._sealer = sealer
         self._now = now
         self._job_token = job_token
+        self._job_certificate = job_certificate
         self._noted: dict[SecretId, int] = {}
         self._noting: set[asyncio.Task[None]] = set()
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         """As the protocol says: a point lookup in the store and a few microseconds of decryption for each."""
-        tokens = {ref: self._job_token(ref.job_uid) for ref in refs if ref.job_uid}
-        stored = [ref for ref in refs if ref not in tokens]
-        return tokens | await self._stored(project_id, stored) if stored else tokens
+        made = await self._made([ref for ref in refs if ref.made])
+        stored = [ref for ref in refs if ref not in made]
+        return made | await self._stored(project_id, stored) if stored else made
+
+    async def _made(self, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
+        """What is made up for jobs; a certificate and its key are one."""
+        uids = {ref.job_uid for ref in refs if ref.made is not Made.TOKEN}
+        certificates = {uid: await asyncio.to_thread(self._job_certificate, uid) for uid in uids}
+        found: dict[SecretRef, str] = {}
+        for ref in refs:
+            match ref.made:
+                case Made.AUTHORITY:
+                    found[ref] = certificates[ref.job_uid].authority
+                case Made.CERTIFICATE:
+                    found[ref] = certificates[ref.job_uid].certificate
+                case Made.KEY:
+                    found[ref] = certificates[ref.job_uid].key
+                case _:
+                    found[ref] = self._job_token(ref.job_uid)
+        return found
 
     async def _stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
         try:

@@ -38,6 +38,7 @@ from trainshed.serve.announcing import web_address
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
+from trainshed.serve.job_certificates import job_certificate
 from trainshed.serve.setting_rules import accelerators_of
 from trainshed.serve.settings import Settings
 from trainshed.serve.shells import EngineShells, link_key
@@ -177,7 +178,13 @@ def _engine(parts: Parts) -> LocalEngine:
         ),
         now=clock.now,
         nodes=settings.nodes,
-        secrets=Vault(parts.store.secrets, parts.sealer, clock.now, parts.jobs.reduction_token),
+        secrets=Vault(
+            parts.store.secrets,
+            parts.sealer,
+            clock.now,
+            parts.jobs.reduction_token,
+            lambda uid: job_certificate(uid, parts.jobs.authority_seed(uid)),
+        ),
         lease=settings.lease,
         level=settings.isolation,
         visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),
@@ -240,4 +247,5 @@ def _api_settings(settings: Settings) -> ApiSettings:
         region=settings.region,
         bucket=settings.default_bucket,
         max_study_trials=settings.max_study_trials,
+        reduction_tls=settings.reduction_tls,
     )

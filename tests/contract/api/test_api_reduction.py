@@ -9,13 +9,16 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
 from trainshed.api.app import ApiApplication
+from trainshed.api.services import ApiSettings
+from trainshed.core import reduction
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
     ReplicaNoted,
     ReplicaStarted,
     RuntimePrepared,
 )
-from trainshed.core.names import ReplicaId
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName, ReplicaId
 
 pytestmark = pytest.mark.anyio
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
@@ -30,12 +33,7 @@ async def house(house: House) -> House:
     """One with a job of two workers and two reducers, which runs."""
     house.services = replace(house.services, runtimes=ReducingRuntimes())
     house.app = ApiApplication(house.services, house.tokens.authenticate)
-    reducers = container(imageUri=REDUCER) | {
-        "machineSpec": {"machineType": "n1-highcpu-16"},
-        "replicaCount": "2",
-    }
-    asked = custom_job(pool(), pool(), reducers)
-    answer = await house.call("POST", f"{LOCATION}/customJobs", asked)
+    answer = await house.call("POST", f"{LOCATION}/customJobs", reduced())
     assert answer.status == 200, answer.body
     await house.happen(
         NAME,
@@ -47,6 +45,14 @@ async def house(house: House) -> House:
         ),
     )
     return house
+
+
+def reduced(**labels: str) -> dict[str, Any]:
+    reducers = container(imageUri=REDUCER) | {
+        "machineSpec": {"machineType": "n1-highcpu-16"},
+        "replicaCount": "2",
+    }
+    return custom_job(pool(), pool(), reducers) | {"labels": labels}
 
 
 def write(house: House, replica: ReplicaId, *samples: tuple[int, dict[str, Any]]) -> None:
@@ -116,3 +122,24 @@ async def test_the_chronicle_is_as_without_notes(house: House) -> None:
     note = ReplicaNoted(1, PRIMARY, 1, 1, START, "mode", "WARNING", "idle")
     await house.happen(NAME, note)
     assert (await house.call("GET", f"{JOB}/timeline")).json["attempts"] == before
+
+
+async def is_secured(house: House, body: dict[str, Any]) -> bool:
+    name = (await house.call("POST", f"{LOCATION}/customJobs", body)).json["name"]
+    stored, _ = await house.store.reader.job(JobName(Api.VERTEX, "p1", "us-central1", name[-4:]))
+    assert isinstance(stored, Job)
+    return stored.spec.reduction_tls
+
+
+async def test_tls_is_asked_for_by_a_label_or_a_setting(house: House) -> None:
+    """SPEC §7 (security): settled when the job is submitted; what would not be on is refused."""
+    on = {reduction.TLS_LABEL: "on"}
+    assert not await is_secured(house, reduced())
+    assert await is_secured(house, reduced(**on))
+    assert not await is_secured(house, custom_job(pool(), pool()) | {"labels": on}), "no reducers"
+    wrong = await house.call("POST", f"{LOCATION}/customJobs", reduced(**{reduction.TLS_LABEL: ""}))
+    assert wrong.status == 400
+    assert f"labels.{reduction.TLS_LABEL}" in json.dumps(wrong.error)
+    house.services = replace(house.services, settings=ApiSettings(reduction_tls=True))
+    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    assert await is_secured(house, reduced())

@@ -217,7 +217,11 @@ async def test_a_name_of_another_collection_is_not_found_and_said_to_be_one(hous
 
 async def test_a_drill_plan_or_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
     """SPEC §8: drills; a tuning job has no replicas of its own."""
-    for labels in ({"trainshed-drill": "monday"}, {"trainshed-stall-after": "soon"}):
+    for labels in (
+        {"trainshed-drill": "monday"},
+        {"trainshed-stall-after": "soon"},
+        {"trainshed-reduction-tls": "yes"},
+    ):
         answer = await house.call("POST", JOBS, tuning_job(labels=labels))
         assert fields(answer) == [f"labels.{next(iter(labels))}"]
 

@@ -74,7 +74,9 @@ def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
     line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}], sent=7)")
     told = notes(line)
     assert told == [(1, "mode", "INFO", "pure: 4 reducers"), (2, "late", "WARNING", "rank 3 waits")]
-    assert said(place) == [{"severity": each[2], "message": each[3]} for each in told]
+    assert said(place) == [
+        {"severity": each[2], "message": f"trainshed reduction: {each[3]}"} for each in told
+    ]
     kept = journal.Entries(str(place.slot)).notes(1)
     assert [(each["n"], each["name"]) for each in kept] == [(1, "mode"), (2, "late")]
     started, *_, last = metrics(place)

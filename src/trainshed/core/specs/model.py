@@ -104,6 +104,8 @@ class JobSpec:
     `warnings` are notices for the timeline and the first lines of the log (SPEC §1.5, §1.6, §4).
     `trial`: number of the trial that this job is, as text, "" if it is none; an `ml` trial's job is named `JOB.TRIAL`.
     `metric_tag`: what an `ml` trial's program is told to report its objective as ("" = nothing is said).
+    `reduction_tls`: whether its workers and reducers speak TLS. Settled when it is submitted: a reducer that is started
+    again later must speak as the workers that wait for it do.
     """
 
     api: Api
@@ -119,6 +121,7 @@ class JobSpec:
     warnings: tuple[str, ...] = ()
     trial: str = ""
     metric_tag: str = ""
+    reduction_tls: bool = False
 
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())

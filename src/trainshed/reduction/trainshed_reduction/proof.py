@@ -6,13 +6,15 @@ A proof covers both nonces and all that is said, so that none can be used a seco
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import socket
 import ssl
+import tempfile
 import time
-from typing import Optional, Tuple
+from typing import Generator, Optional, Tuple
 
 from trainshed_reduction import wire
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
@@ -85,22 +87,50 @@ def text_frame(kind: Kind, text: str) -> bytes:
     return frame(kind, payload.decode(errors="ignore").encode())
 
 
-def worker_tls(ca_file: str) -> ssl.SSLContext:
-    """Whoever has a certificate of this authority, which signs for the job alone, may be a reducer: they are known by
+def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
+    """`ca`: PEM text, where there is no file. Whoever has a certificate of this authority, which signs for the job alone, may be a reducer: they are known by
     addresses, which are in no certificate. Raises OSError (ssl.SSLError is one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(ca_file)
+    if ca_file:
+        context.load_verify_locations(ca_file)
+    else:
+        # A letter that PEM has not is a fault of the text, not of its type.
+        context.load_verify_locations(cadata=ca.encode("ascii", "replace").decode())
     return context
 
 
-def reducer_tls(cert_file: str, key_file: str) -> ssl.SSLContext:
-    """Raises OSError (ssl.SSLError is one)."""
+def reducer_tls(
+    cert_file: str = "", key_file: str = "", *, cert: str = "", key: str = ""
+) -> ssl.SSLContext:
+    """`cert`, `key`: PEM text, where there is no file of the certificate. Raises OSError (ssl.SSLError is one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(cert_file, key_file or None)
+    if cert_file:
+        context.load_cert_chain(cert_file, key_file or None)
+    else:
+        with _shown(cert + "\n" + key) as path:
+            context.load_cert_chain(path)
     return context
+
+
+@contextlib.contextmanager
+def _shown(text: str) -> Generator[str, None, None]:
+    """The path of a file with this text, for what reads files only: of memory, or, where there is none of that kind, in
+    the directory for temporary files, for its owner alone and for this moment."""
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("pem")
+        path = "/proc/self/fd/{}".format(file)
+        with os.fdopen(file, "w") as opened:
+            opened.write(text)
+            opened.flush()
+            yield path
+        return
+    with tempfile.NamedTemporaryFile("w") as named:
+        named.write(text)
+        named.flush()
+        yield named.name
 
 
 def connect(

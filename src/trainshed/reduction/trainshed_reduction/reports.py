@@ -23,12 +23,14 @@ class Reports:
         self._notes: Dict[str, Dict[str, str]] = {}
         self._metrics: Mapping[str, Metric] = {}
 
-    def note(self, name: str, text: str, severity: str = "INFO") -> None:
-        """Tell it once: another note of the same name is ignored. `severity`: INFO, WARNING, ERROR."""
+    def note(self, name: str, text: str, severity: str = "INFO") -> bool:
+        """Tell it once: another note of the same name is ignored. `severity`: INFO, WARNING, ERROR. Whether the service
+        can see it, which puts it into the log as well."""
         with self._lock:
-            if name not in self._notes:
-                self._notes[name] = {"id": name, "severity": severity, "text": text}
-                self._write()
+            if name in self._notes:
+                return True
+            self._notes[name] = {"id": name, "severity": severity, "text": text}
+            return self._write()
 
     def metrics(self, metrics: "Mapping[str, Metric]") -> None:
         """These take the place of those before."""
@@ -37,9 +39,9 @@ class Reports:
                 self._metrics = dict(metrics)
                 self._write()
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
         if not self._path:
-            return
+            return False
         text = json.dumps({"notes": list(self._notes.values()), "metrics": self._metrics})
         own = "{}.{}".format(self._path, os.getpid())
         try:
@@ -47,4 +49,5 @@ class Reports:
                 file.write(text)
             os.replace(own, self._path)
         except OSError:
-            pass  # A full disk is no reason to lose a step.
+            return False  # A full disk is no reason to lose a step.
+        return True

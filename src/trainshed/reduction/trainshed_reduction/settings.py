@@ -29,11 +29,14 @@ LISTEN = "TRAINSHED_REDUCER_LISTEN"
 """Reducers: HOST:PORT of the first process; the others of the same host take free ports."""
 PROCESSES = "TRAINSHED_REDUCER_PROCESSES"
 """Reducers: how many processes; default: one for each processor that this one may use."""
+CA = "TRAINSHED_REDUCTION_CA"
 CA_FILE = "TRAINSHED_REDUCTION_CA_FILE"
-"""Workers: speak TLS to reducers, and whom to believe."""
+"""Workers: speak TLS to reducers, and whom to believe; the PEM text itself, or a file, which wins."""
+CERT = "TRAINSHED_REDUCTION_CERT"
 CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
+KEY = "TRAINSHED_REDUCTION_KEY"
 KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
-"""Reducers: speak TLS, as whom."""
+"""Reducers: speak TLS, as whom; likewise. Without a key of its own a certificate's text or file has it too."""
 
 
 class Unusable(ValueError):
@@ -60,6 +63,12 @@ class Settings(NamedTuple):
     lost_file: str = ""
     report_file: str = ""
     ca_file: str = ""
+    ca: str = ""
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether reducers are spoken to over TLS."""
+        return bool(self.ca_file or self.ca)
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
@@ -109,6 +118,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
         lost_file=environ.get(LOST_FILE, ""),
         report_file=environ.get(REPORT_FILE, ""),
         ca_file=environ.get(CA_FILE, ""),
+        ca=environ.get(CA, ""),
     )
     if faults:
         raise Unusable("; ".join(faults))

@@ -40,8 +40,6 @@ class Communicator:
     ) -> None:
         self._settings = settings
         self._world = world
-        self._reports = reports
-        self._log = log
         self._desk = Desk()
         self._session = Session(
             settings=settings,
@@ -64,10 +62,6 @@ class Communicator:
         then. That one rank starts does not say that all do: the caller agrees on it with the others."""
         self._thread.start()
         self._desk.await_open()
-        text = self.describe()
-        self._log(text)
-        if self._reports is not None:
-            self._reports.note("mode", text)
 
     def issue(self, data: memoryview, dtype: DType, reduction: Reduction) -> Optional[Operation]:
         """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the operation is

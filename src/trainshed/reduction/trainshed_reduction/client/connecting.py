@@ -11,6 +11,7 @@ from typing import Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.settings import CA, Settings
 from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
 Address = Tuple[str, int]
@@ -174,16 +175,16 @@ def ask_ports(first: Address, token: bytes, tls: Optional[ssl.SSLContext]) -> "S
     return accept.ports
 
 
-def trust(ca_file: str) -> Optional[ssl.SSLContext]:
+def trust(settings: Settings) -> Optional[ssl.SSLContext]:
     """None: plain TCP. Raises ReductionFailed."""
-    if not ca_file:
+    if not settings.is_secured:
         return None
     try:
-        return proof.worker_tls(ca_file)
+        return proof.worker_tls(settings.ca_file, settings.ca)
     except OSError as error:
         raise ReductionFailed(
             "the certificate authority of the reducers in {} cannot be used: {}".format(
-                ca_file, error
+                settings.ca_file or CA, error
             )
         ) from error
 

@@ -23,8 +23,12 @@ def describe(
             *shares
         )
         limit = bounds.limit
-    text = "{} ({}), {}; at most {:.2f} times the ring's speed".format(
-        _count(reducers, "reducer"), _count(processes, "process", "processes"), mode, limit
+    text = "{} ({}), {}{}; at most {:.2f} times the ring's speed".format(
+        _count(reducers, "reducer"),
+        _count(processes, "process", "processes"),
+        mode,
+        " over TLS" if settings.is_secured else "",
+        limit,
     )
     if world > 2:
         text += "; reducers alone are faster than the ring from {:.2f} times a worker's bandwidth on".format(

@@ -57,7 +57,7 @@ class Session:
     def run(self) -> None:
         starting: Optional[Starting] = None
         try:
-            dial = Dial(self._settings.token, trust(self._settings.ca_file))
+            dial = Dial(self._settings.token, trust(self._settings))
             starting = Starting(
                 settings=self._settings,
                 hello=self._hello,

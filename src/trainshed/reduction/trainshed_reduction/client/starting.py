@@ -140,10 +140,10 @@ class Starting:
         shares = layout.shares(self._hello.world, reducers, speed)
         if not shares.is_hybrid:
             return pure
-        if self._agreement is None or settings.ca_file:
+        if self._agreement is None or settings.is_secured:
             self._log(
                 "the reducers' bandwidth is too small, and workers cannot reduce beside them: "
-                + ("that has no TLS" if settings.ca_file else "there is no store to meet at")
+                + ("that has no TLS" if settings.is_secured else "there is no store to meet at")
             )
             return pure
         return shares
@@ -161,6 +161,10 @@ class Starting:
             now = time.monotonic()
             if self._closing():
                 raise ReductionFailed("the group was closed while it was being made")
+            given_up = lost_reducers(self._settings.lost_file)
+            gone = [lane for lane in lanes if lane.first in given_up and not ready(lane)]
+            if gone:  # After the group has begun: its ranks have agreed to count on it.
+                raise ReductionFailed("the service has given up {}".format(gone[0]))
             if now >= self._deadline:
                 complaints = [lane.complaint() for lane in lanes if not ready(lane)]
                 raise ReductionFailed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 import sys
 import time
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -19,6 +20,8 @@ class Options(NamedTuple):
     token: bytes
     cert_file: str
     key_file: str
+    cert: str
+    key: str
     report_file: str
 
 
@@ -60,11 +63,14 @@ def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
     token = settings.token_of(environ)
     if not token:
         faults.append("neither {} nor {} is set".format(settings.TOKEN, settings.TOKEN_FILE))
-    cert_file, key_file = (
-        environ.get(name, "") for name in (settings.CERT_FILE, settings.KEY_FILE)
+    cert_file, key_file, cert, key = (
+        environ.get(name, "")
+        for name in (settings.CERT_FILE, settings.KEY_FILE, settings.CERT, settings.KEY)
     )
     if key_file and not cert_file:
         faults.append("{} is set without {}".format(settings.KEY_FILE, settings.CERT_FILE))
+    if key and not cert:
+        faults.append("{} is set without {}".format(settings.KEY, settings.CERT))
     if faults:
         raise Unusable("; ".join(faults))
     return Options(
@@ -73,8 +79,17 @@ def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
         token,
         cert_file,
         key_file,
+        cert,
+        key,
         environ.get(settings.REPORT_FILE, ""),
     )
+
+
+def _tls(told: Options) -> Optional[ssl.SSLContext]:
+    """None: plain TCP. Raises OSError."""
+    if not told.cert_file and not told.cert:
+        return None
+    return proof.reducer_tls(told.cert_file, told.key_file, cert=told.cert, key=told.key)
 
 
 def _write(line: str) -> None:
@@ -91,7 +106,7 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
     """The exit status: 0 after SIGTERM, 1 if one of its processes ended by itself, 2 if it could not begin."""
     try:
         told = options(sys.argv[1:] if arguments is None else arguments, os.environ)
-        tls = proof.reducer_tls(told.cert_file, told.key_file) if told.cert_file else None
+        tls = _tls(told)
     except (Unusable, OSError) as error:
         return _fail(str(error))
     # Sums need no linear algebra; a pool of threads for each process would only be in the way.

@@ -178,6 +178,8 @@ class Supervisor:
         server.watch(signals.fileno(), server.end)
         server.watch(self._alive_read, server.end)
         server.run()
+        # Whoever ends a whole group of processes tells this one twice, and where signals go to is closed from here on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def _watch(self, signals: Signals) -> int:
         """Until a signal comes, or a process ends that should not."""

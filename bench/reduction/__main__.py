@@ -1,0 +1,211 @@
+"""`./dev bench-reduction`: all-reduce by reducers against gloo's ring, on links of a known rate.
+
+Every host is a network namespace of this machine, the links between them are shaped both ways, and the sides take turns
+with processes of their own. A run of all cases takes about 20 minutes; results are kept in build/bench/reduction, one
+file a case. Exits 1 if something promised does not hold or a side fails, 3 where this machine cannot run it.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.e2e.running import ROOT
+
+from bench import report
+from bench.reduction import environments, faults, tables
+from bench.reduction.cases import CASES, QUICK, Case
+from bench.reduction.faults import FAULTS, Fault, Finding
+from bench.reduction.figures import Comparison, comparisons
+from bench.reduction.network import CannotRun, check
+from bench.reduction.processes import SideFailed, say
+from bench.reduction.running import Bench, Results, kept
+from bench.reduction.sides import COMPILED, GLOO, PYTHON, SIDES, Side
+
+RESULTS = ROOT / "build" / "bench" / "reduction"
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+PICTURE = ROOT / "docs" / "reduction-benchmark.svg"
+SWEEP = "sizes"
+CANNOT_RUN = 3
+INTERRUPTED = 130
+
+
+def main() -> int:
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    cases = [QUICK] if options.quick else [case for case in CASES if _wanted(options, case.name)]
+    tests = [] if options.quick else [one for one in FAULTS if _wanted(options, one.name)]
+    sound = True
+    if not options.report:
+        try:
+            check()
+            sound = measure(options, cases, tests)
+        except CannotRun as why:
+            say(f"CANNOT RUN HERE: {why}")
+            return CANNOT_RUN
+        except KeyboardInterrupt:
+            say("interrupted; what was finished is kept, --report shows it")
+            return INTERRUPTED
+    results = {case: found for case in cases if (found := kept(RESULTS, case.name))}
+    findings = [finding for one in tests for finding in faults.kept(RESULTS, one.name)]
+    return 0 if show(options, results, findings) and sound else 1
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    names = [one.name for one in (*CASES, *FAULTS)]
+    about = [f"{one.name} ({one.title}, ~{one.seconds} s a round)" for one in CASES]
+    about += [f"{one.name} ({one.about}, ~{one.seconds} s)" for one in FAULTS]
+    parser = argparse.ArgumentParser(
+        prog="./dev bench-reduction",
+        description=__doc__,
+        epilog=f"Cases: {'; '.join(about)}.",
+    )
+    parser.add_argument("--quick", action="store_true", help="one case, about a minute")
+    parser.add_argument("--only", type=_listed(names), default=[], help="as in 4+4,hybrid")
+    parser.add_argument("--rounds", type=int, default=2, help="fresh processes of every side")
+    parser.add_argument(
+        "--sides",
+        type=_listed([side.name for side in SIDES]),
+        default=[GLOO.name, COMPILED.name, PYTHON.name],
+    )
+    parser.add_argument("--python", type=Path, help="with PyTorch [the service's own runtime]")
+    parser.add_argument(
+        "--report", action="store_true", help="run nothing, report what is there already"
+    )
+    parser.add_argument("--docs", action="store_true", help="put tables and plot into docs")
+    return parser.parse_args(words)
+
+
+def _listed(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        chosen = [name.strip() for name in text.split(",")]
+        if strange := sorted(set(chosen) - set(known)):
+            raise argparse.ArgumentTypeError(f"{', '.join(strange)}: there are {', '.join(known)}")
+        return chosen
+
+    return read
+
+
+def _wanted(options: argparse.Namespace, name: str) -> bool:
+    return not options.only or name in options.only
+
+
+def measure(options: argparse.Namespace, cases: Sequence[Case], tests: Sequence[Fault]) -> bool:
+    """Whether all sides came through. Results are kept as they come. Raises CannotRun."""
+    sound = True
+    python = options.python or environments.python_with_torch()
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        package = Path(directory)
+        sides = _sides(options, environments.package(package, python))
+        bench = Bench(python, package)
+        for case in cases:
+            say(f"{case.name}: about {case.seconds * options.rounds} s ...")
+            sound &= _came_through(
+                lambda case=case: bench.run(case, sides, options.rounds).keep(RESULTS)
+            )
+        best = COMPILED if COMPILED in sides else PYTHON
+        for test in tests:
+            say(f"{test.name}: about {test.seconds} s ...")
+            sound &= _came_through(
+                lambda test=test: faults.keep(RESULTS, test.name, test.find(bench, best))
+            )
+    return sound
+
+
+def _came_through(run: Callable[[], None]) -> bool:
+    try:
+        run()
+    except SideFailed as failure:
+        say(f"FAILED: {failure}")
+        return False
+    return True
+
+
+def _sides(options: argparse.Namespace, why: str) -> list[Side]:
+    """`why`: there is no part in C; "" if there is."""
+    sides = [side for side in SIDES if side.name in options.sides]
+    if why and COMPILED in sides:
+        say(f"SKIPPED: {COMPILED.title} with their part in C: {why}")
+        sides.remove(COMPILED)
+    return sides
+
+
+def show(
+    options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
+) -> bool:
+    """Print the tables, write them to build/bench, put them into docs if asked to. Whether all that is promised holds."""
+    compiled = [
+        one for case, found in results.items() for one in comparisons(case, found, COMPILED.name)
+    ]
+    plain = [
+        one for case, found in results.items() for one in comparisons(case, found, PYTHON.name)
+    ]
+    best = compiled or plain
+    parts = {
+        "reduction": [tables.promised(best)] if best else [],
+        "reduction-costs": [tables.costs(compiled, plain)] if compiled and plain else [],
+        "reduction-numerics": [tables.numerics(best)] if best else [],
+        "reduction-faults": [tables.faults(findings)] if findings else [],
+    }
+    about = sorted({found.about["machine"] for found in results.values()})
+    if best:
+        parts["reduction"].append(
+            f"{'; '.join(about)}; PyTorch {_versions(results)}; {_circumstances(results)}."
+        )
+    texts = {name: "\n\n".join(part) for name, part in parts.items() if part}
+    text = "\n\n".join(texts.values())
+    print(text)
+    target = RESULTS.with_suffix(".md")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text + "\n", "utf-8")
+    if options.docs:
+        for name, part in texts.items():
+            if not report.put(DOCUMENT, name, part):
+                say(f"{DOCUMENT} has no place for it: <!-- bench {name} --> ... <!-- end -->")
+        _draw(best)
+    return _verdicts(best, findings)
+
+
+def _draw(found: Sequence[Comparison]) -> None:
+    # Only who writes docs needs what draws.
+    from bench.reduction import plot
+
+    swept = [one for one in found if one.case.name == SWEEP]
+    plot.draw([one for one in found if one not in swept], swept, PICTURE)
+
+
+def _versions(results: Mapping[Case, Results]) -> str:
+    facts = {found.about.get(GLOO.name, {}).get("torch", "not used") for found in results.values()}
+    return ", ".join(sorted(facts))
+
+
+def _circumstances(results: Mapping[Case, Results]) -> str:
+    """What says how much a figure can be trusted."""
+    rounds = [len(found.rounds) for found in results.values()]
+    loads = [found.about["load"] for found in results.values() if "load" in found.about]
+    load = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not noted"
+    count = f"{min(rounds)}" if len(set(rounds)) == 1 else f"{min(rounds)} to {max(rounds)}"
+    return f"rounds of a case: {count}; load before a case: {load}"
+
+
+def _verdicts(found: Sequence[Comparison], findings: Sequence[Finding]) -> bool:
+    missed = [f"{one.case.title}, {one.task.title}: {_why(one)}" for one in found if not one.held]
+    missed += [f"{one.what}: {one.value}" for one in findings if one.held is False]
+    for what in missed:
+        say(f"MISSED: {what}")
+    return not missed
+
+
+def _why(one: Comparison) -> str:
+    reasons = {
+        f"{one.ratio:.3f} times as fast, {one.task.target:g} promised": one.fast,
+        f"{one.ours.sent:.3f} times the tensor left a worker, {one.case.wire:g} promised": one.frugal,
+        "training went another way than with gloo": one.same_training,
+    }
+    return "; ".join(reason for reason, held in reasons.items() if held is False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What is measured, and what is promised of it: workers, reducers, links, and the operations on them."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Operations of one kind. `dtype` "": training steps, with `bucket` MB of gradients together (None = as the framework
+    chooses). `target`: how many times faster than gloo's it must be. `count`: timed in a round, after one that is not."""
+
+    title: str
+    nbytes: int
+    dtype: str = "float32"
+    target: float = 0.0
+    bucket: float | None = None
+    count: int = 3
+
+    @property
+    def key(self) -> str:
+        return f"{self.dtype or 'training'}-{self.nbytes}-{self.bucket or 0:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Tasks on one network, all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`: about how long a round
+    takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size."""
+
+    name: str
+    workers: int
+    reducers: int
+    rate: float
+    tasks: tuple[Task, ...]
+    seconds: int
+    reducer_rate: float = 0.0
+    wire: float = 0.0
+
+    @property
+    def title(self) -> str:
+        return f"{self.workers} + {self.reducers}, {self.rate:g} Mbit/s"
+
+
+WIRE = 1.02
+WHOLE = 32 * MIB
+"""Tensors of at least this size are what the promise about bytes sent is for."""
+_SIZES = ((64 << 10, 100), (256 << 10, 60), (MIB, 30), (2 * MIB, 16), (4 * MIB, 10), (16 * MIB, 4))
+
+
+def _whole(mib: int, target: float, dtype: str = "float32", count: int = 3) -> Task:
+    name = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[dtype]
+    return Task(f"{mib} MiB {name}", mib * MIB, dtype, target, count=count)
+
+
+def _swept(nbytes: int, count: int) -> Task:
+    title = f"{nbytes // MIB} MiB fp32" if nbytes >= MIB else f"{nbytes >> 10} KiB fp32"
+    return Task(title, nbytes, target=1.1 if nbytes >= 4 * MIB else 0.95, count=count)
+
+
+QUICK = Case("quick", 4, 4, 200, (_whole(32, 1.45),), 25, wire=WIRE)
+CASES = (
+    Case("4+4", 4, 4, 200, (_whole(32, 1.45), _whole(64, 1.45)), 60, wire=WIRE),
+    Case("types", 4, 4, 200, (_whole(32, 1.42, "bfloat16"), _whole(32, 1.42, "float16")), 50, wire=WIRE),
+    Case("training", 4, 4, 200, (
+        Task("step, 64 MiB of parameters", 64 * MIB, "", 1.42),
+        Task("step, 64 MiB, bucket_cap_mb=64", 64 * MIB, "", 1.42, bucket=64),
+    ), 80),
+    Case("sizes", 4, 4, 200, tuple(_swept(*one) for one in _SIZES), 40),
+    Case("fast", 4, 4, 500, (_whole(32, 1.38, count=5), _whole(64, 1.38, count=5)), 40, wire=WIRE),
+    Case("8+8", 8, 8, 100, (_whole(32, 1.65),), 80, wire=WIRE),
+    Case("2+2", 2, 2, 200, (_whole(64, 0.97),), 40, wire=WIRE),
+    Case("hybrid", 4, 2, 200, (_whole(64, 1.12),), 60),
+)  # fmt: skip

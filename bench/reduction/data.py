@@ -1,0 +1,105 @@
+"""The numbers that are summed, other ones in every operation, and what must come out.
+
+Every rank draws its own from its number; an operation takes them rotated by an amount of its own, so that the sum of
+another operation is a wrong one, and what is right is known for each without adding anew. bfloat16, which NumPy lacks,
+is held as its upper 16 bits.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+_STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+_EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The error of rounding once, relative."""
+_STRIDE = 4099
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The sum over all ranks. `ordered`: added in the order of ranks, in float32 and rounded once; `exact`: in float64;
+    `tolerance`: of the difference to the latter, whatever the order."""
+
+    ordered: Array
+    exact: Array
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How a result differs from what is expected. `largest`, `rms`: of the difference to the exact sum."""
+
+    ordered: bool
+    largest: float
+    rms: float
+
+
+def itemsize(dtype: str) -> int:
+    return np.dtype(_STORED[dtype]).itemsize
+
+
+def drawn(rank: int, nbytes: int, dtype: str) -> Array:
+    """The numbers of a rank: normally distributed, `nbytes` of them."""
+    count = nbytes // itemsize(dtype)
+    return _stored(np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype)
+
+
+def expected(world: int, nbytes: int, dtype: str) -> Expected:
+    total = _widened(drawn(0, nbytes, dtype)).copy()
+    exact, size = total.astype(np.float64), np.abs(total)
+    for rank in range(1, world):
+        more = _widened(drawn(rank, nbytes, dtype))
+        total += more
+        exact += more
+        size += np.abs(more)
+    return Expected(_stored(total, dtype), exact, world * _EPSILON[dtype] * float(size.max()))
+
+
+def rotate(target: Array, source: Array, number: int) -> None:
+    """Fill in what operation `number` sums."""
+    shift = number * _STRIDE % len(source)
+    target[: len(source) - shift] = source[shift:]
+    target[len(source) - shift :] = source[:shift]
+
+
+def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
+    """Every element, against the sum that operation `number` should have."""
+    shift = number * _STRIDE % len(result)
+    split = len(result) - shift
+    halves = ((result[:split], slice(shift, None)), (result[split:], slice(None, shift)))
+    ordered = all(_same(part, right.ordered[where]) for part, where in halves)
+    largest = squares = 0.0
+    for part, where in halves:
+        exact = right.exact[where]
+        for first in range(0, len(part), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            difference = _widened(part[block]) - exact[block]
+            # Not a number, wherever it comes from, is no small difference.
+            largest = max(largest, float(np.nan_to_num(np.abs(difference), nan=np.inf).max()))
+            squares += float(difference @ difference)
+    return Finding(ordered, largest, (squares / len(result)) ** 0.5)
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Bit by bit: 0 and -0 differ."""
+    bits = f"u{one.itemsize}"
+    return np.array_equal(one.view(bits), other.view(bits))
+
+
+def _widened(values: Array) -> Array:
+    """As float32, which holds every number of the types here."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)
+
+
+def _stored(values: Array, dtype: str) -> Array:
+    """Rounded to nearest, ties to even."""
+    if dtype == "bfloat16":
+        bits = values.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return values.astype(_STORED[dtype])

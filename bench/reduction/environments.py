@@ -1,0 +1,44 @@
+"""What the programs of the benchmark run in: a Python with PyTorch, and the package as a job's workers are given it."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from bench.reduction.network import CannotRun
+from trainshed.reduction.distribution import unpack
+from trainshed.runtimes.inventory import Inventory
+from trainshed.runtimes.port import BuildFailed
+from trainshed.serve.settings import default_cache
+
+VERSION = "2.13"
+"""Of the runtime of PyTorch."""
+
+
+def python_with_torch() -> Path:
+    """The interpreter of the service's own runtime, built in the cache unless it is there: minutes the first time. Raises
+    CannotRun."""
+    try:
+        offer = Inventory(default_cache(), now=time.monotonic_ns).build("pytorch", print, VERSION)
+    except BuildFailed as failure:
+        raise CannotRun(
+            f"there is no Python with PyTorch; --python names one. Building it failed: {failure}"
+        ) from failure
+    assert offer.built is not None
+    return offer.built / "template" / "bin" / "python"
+
+
+def package(directory: Path, python: Path) -> str:
+    """Fill the directory with the distribution for PYTHONPATH, its part in C included. Returns why that part is not there,
+    "" if it is. Raises CannotRun."""
+    unpack(directory)
+    build = subprocess.run(
+        [str(python), "-m", "trainshed_reduction.native"],
+        env={**os.environ, "PYTHONPATH": str(directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if build.returncode > 1 or "Traceback" in build.stderr:
+        raise CannotRun(f"{python} cannot use the package: {build.stderr.strip()[-500:]}")
+    return build.stderr.strip() if build.returncode else ""

@@ -1,0 +1,173 @@
+"""What faults do: a reducer killed in the middle of an operation, a hundred of them killed, and what being ready costs."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from bench import report
+from bench.reduction.cases import MIB, Case, Task
+from bench.reduction.measuring import Series
+from bench.reduction.processes import Doing, Processes
+from bench.reduction.running import Bench
+from bench.reduction.sides import Side
+
+ONCE = Case("fault", 4, 4, 200, (Task("64 MiB fp32", 64 * MIB),), 20)
+OFTEN = Case("kills", 4, 3, 0, (Task("4 MiB fp32", 4 * MIB),), 120)
+STEADY = (
+    Case("ready", 4, 4, 500, (Task("64 MiB fp32", 64 * MIB, count=6),), 15),
+    Case("ready, unshaped", 4, 4, 0, (Task("64 MiB fp32", 64 * MIB, count=6),), 15),
+)
+KILLS = 100
+OPERATIONS = 1000
+COST = 0.03
+_SEED = 6
+_PAUSE = 1.0
+"""Seconds into the operation, and until there is a reducer again."""
+_CALM = 10
+"""Operations before the first kill, by which the others' length is guessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A row. `held`: None where nothing is promised. `figures`: by name, in seconds where not said otherwise."""
+
+    what: str
+    value: str
+    held: bool | None
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`name`: for `--only`. `seconds`: about how long it takes."""
+
+    name: str
+    about: str
+    seconds: int
+    find: Callable[[Bench, Side], list[Finding]]
+
+
+def once(bench: Bench, side: Side) -> list[Finding]:
+    """SIGKILL in the middle of an operation; a new process, which knows nothing, a second later. Raises SideFailed."""
+    with _series(bench, ONCE, side) as (processes, series):
+        series.operation(counts=False)
+        before = series.operation()
+        during = series.operation(
+            [
+                Doing(_PAUSE, lambda: processes.kill_reducer(1)),
+                Doing(2 * _PAUSE, lambda: processes.start_reducer(1)),
+            ]
+        )
+        after = series.operation()
+    return [
+        Finding(
+            f"{ONCE.title}, {ONCE.tasks[0].title}: a reducer killed {_PAUSE:g} s into the operation, back {_PAUSE:g} s later",
+            f"{during:.2f} s; the one before {before:.2f} s, the one after {after:.2f} s; all results right",
+            None,
+            {"before": before, "during": during, "after": after},
+        )
+    ]
+
+
+def often(
+    bench: Bench, side: Side, kills: int = KILLS, operations: int = OPERATIONS
+) -> list[Finding]:
+    """Kills at random moments of operations, spread evenly, each reducer started again at once. Raises SideFailed at the
+    first wrong result, or where a worker fails."""
+    draw = random.Random(_SEED)
+    hit: list[float] = []
+    calm: list[float] = []
+    with _series(bench, OFTEN, side) as (processes, series):
+        usual = median(series.operation() for _ in range(_CALM))
+        due = set(range(_CALM, operations, max(1, (operations - _CALM) // kills)))
+        done = 0
+        for number in range(_CALM, operations):
+            if number not in due or done == kills:
+                calm.append(series.operation())
+                continue
+            done += 1
+            which, when = draw.randrange(OFTEN.reducers), draw.uniform(0, usual)
+            hit.append(
+                series.operation(
+                    [
+                        Doing(when, lambda index=which: processes.kill_reducer(index)),
+                        Doing(when, lambda index=which: processes.start_reducer(index)),
+                    ]
+                )
+            )
+    figures = {"hit": median(hit), "calm": median(calm), "longest": max(*hit, *calm)}
+    times = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in figures.items())
+    return [
+        Finding(
+            f"{done} SIGKILLs of reducers in {operations} operations of {OFTEN.tasks[0].title}, "
+            f"{OFTEN.workers} + {OFTEN.reducers}, unshaped",
+            f"no wrong result, no worker restarted; median time {times}",
+            done >= kills,
+            {**figures, "kills": done, "operations": operations},
+        )
+    ]
+
+
+def steady(bench: Bench, side: Side) -> list[Finding]:
+    """What workers spend, without any fault, on copies that only faults need: of results that others may still want (timed),
+    and from the buffer that a result is received in to the tensor (bytes over the rate of such a copy). An estimate, no
+    comparison with a client that does without: the accounts of positions, and what reducers hold, are not in it. Raises
+    SideFailed."""
+    found: list[Finding] = []
+    for case in STEADY:
+        with _series(bench, case, side, watch=True) as (_, series):
+            series.operation(counts=False)
+            for _ in range(case.tasks[0].count):
+                series.operation()
+        each = [answer for checks in series.checks for answer in checks]
+        whole = mean(series.seconds)
+        kept = mean(answer["kept"] for answer in each) / whole
+        copied = mean(answer["copied"] for answer in each) / whole
+        links = f"{case.rate:g} Mbit/s" if case.rate else "unshaped"
+        found.append(
+            Finding(
+                f"time of a worker that goes into being ready, {case.workers} + {case.reducers}, {links}, {case.tasks[0].title}",
+                f"{kept + copied:.2%} (kept results {kept:.2%}, receiving apart {copied:.2%})",
+                kept + copied < COST if case.rate else None,
+                {"kept": kept, "copied": copied, "operation": whole},
+            )
+        )
+    return found
+
+
+FAULTS = (
+    Fault("fault", "a reducer killed in the middle of an operation", 25, once),
+    Fault("kills", f"{KILLS} kills in {OPERATIONS} operations", 150, often),
+    Fault("ready", "what being ready for faults costs", 35, steady),
+)
+
+
+@contextmanager
+def _series(
+    bench: Bench, case: Case, side: Side, *, watch: bool = False
+) -> Generator[tuple[Processes, Series]]:
+    with bench.network(case) as network, bench.processes(case, network, side) as processes:
+        processes.ask(do="join", by=side.by, watch=watch)
+        yield processes, Series(processes, network.workers, case.tasks[0], 0)
+
+
+def keep(directory: Path, name: str, findings: Sequence[Finding]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    words = {"about": {"machine": report.machine(), "began": time.time()}}
+    rows = [asdict(one) for one in findings]
+    (directory / f"{name}.json").write_text(json.dumps({**words, "findings": rows}, indent=1))
+
+
+def kept(directory: Path, name: str) -> list[Finding]:
+    """Nothing if there was no run, or one of another version of this."""
+    try:
+        words = json.loads((directory / f"{name}.json").read_text("utf-8"))
+        return [Finding(**one) for one in words["findings"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,140 @@
+"""From samples to figures: medians, ratios, the theory beside them, and what is held. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.reduction.cases import WHOLE, Case, Task
+from bench.reduction.measuring import Sample
+from bench.reduction.network import PAYLOAD_SHARE
+from bench.reduction.running import Results
+from bench.reduction.sides import GLOO
+from trainshed.reduction.trainshed_reduction import layout
+
+LOSS = 1e-5
+"""Relative difference of losses and of the parameters' sum that training may have against gloo's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theory:
+    """Seconds that the links alone take, and how many times faster than the ring reducers can be."""
+
+    ring: float
+    reducers: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of a task on one side, over all rounds. `seconds`: median of all operations; `low`, `high`: of the rounds' medians;
+    the others as in `Sample`. `sent`, `sent_on_wire`: as multiples of the tensor."""
+
+    seconds: float
+    low: float
+    high: float
+    sent: float
+    sent_on_wire: float
+    busy: float
+    worker_seconds: float
+    reducer_seconds: float
+    rms: float
+    ordered: bool
+    losses: tuple[float, ...]
+    parameters: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One side with reducers beside gloo. `ratio`: gloo's time over it. `part_of_bound`: how much of what the links allow
+    it reaches, `ring_part`: gloo of what they allow a ring; 0 where no rate is known."""
+
+    case: Case
+    task: Task
+    gloo: Figures
+    ours: Figures
+    theory: Theory | None
+
+    @property
+    def ratio(self) -> float:
+        return self.gloo.seconds / self.ours.seconds
+
+    @property
+    def part_of_bound(self) -> float:
+        return self.theory.reducers / self.ours.seconds if self.theory else 0.0
+
+    @property
+    def ring_part(self) -> float:
+        return self.theory.ring / self.gloo.seconds if self.theory else 0.0
+
+    @property
+    def fast(self) -> bool | None:
+        """None: nothing is promised."""
+        return self.ratio >= self.task.target if self.task.target else None
+
+    @property
+    def frugal(self) -> bool | None:
+        due = self.case.wire and self.task.nbytes >= WHOLE
+        return self.ours.sent <= self.case.wire if due else None
+
+    @property
+    def same_training(self) -> bool | None:
+        """Whether losses and parameters are gloo's; None where nothing was trained."""
+        if not self.gloo.losses:
+            return None
+        pairs = (
+            *zip(self.gloo.losses, self.ours.losses, strict=True),
+            (self.gloo.parameters, self.ours.parameters),
+        )
+        return all(abs(a - b) <= LOSS * abs(a) for a, b in pairs)
+
+    @property
+    def held(self) -> bool:
+        return False not in (self.fast, self.frugal, self.same_training)
+
+
+def theory(case: Case, nbytes: int) -> Theory | None:
+    """None where the links have no rate."""
+    if not case.rate:
+        return None
+    once = nbytes * 8 / (case.rate * 1e6 * PAYLOAD_SHARE)
+    speed = (case.reducer_rate or case.rate) / case.rate
+    bounds = layout.bounds(case.workers, case.reducers, speed)
+    best = min(bounds.pure, bounds.hybrid)
+    return Theory(bounds.ring * once, best * once, bounds.limit)
+
+
+def figures(samples: Sequence[Sample], nbytes: int) -> Figures:
+    """`samples`: of each round, at least one."""
+    rounds = [median(one.seconds) for one in samples]
+    return Figures(
+        median(seconds for one in samples for seconds in one.seconds),
+        min(rounds),
+        max(rounds),
+        median(one.sent for one in samples) / nbytes,
+        median(one.sent_on_wire for one in samples) / nbytes,
+        median(one.busy for one in samples),
+        median(one.worker_seconds for one in samples),
+        median(one.reducer_seconds for one in samples),
+        max(one.rms for one in samples),
+        all(one.ordered for one in samples),
+        tuple(loss for one in samples for loss in one.losses),
+        samples[-1].parameters,
+    )
+
+
+def comparisons(case: Case, results: Results, side: str) -> list[Comparison]:
+    """Of every task that both gloo and this side have done."""
+    found: list[Comparison] = []
+    for task in case.tasks:
+        gloo, ours = results.samples(GLOO.name, task), results.samples(side, task)
+        if gloo and ours:
+            found.append(
+                Comparison(
+                    case,
+                    task,
+                    figures(gloo, task.nbytes),
+                    figures(ours, task.nbytes),
+                    theory(case, task.nbytes),
+                )
+            )
+    return found

@@ -1,0 +1,137 @@
+"""A task run by the processes of one side: its times, its bytes, its processor time, and whether its numbers are right."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.reduction.cases import Task
+from bench.reduction.network import Host
+from bench.reduction.processes import Answer, Doing, Processes, SideFailed
+from trainshed.reduction.trainshed_reduction.settings import Settings
+
+SMALLEST = Settings((), b"").smallest
+"""Bytes; smaller operations stay with gloo."""
+AHEAD = 0.01
+"""Seconds between the command to begin and the beginning, so that all ranks are awake for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a task gave in one round. Of each operation: `seconds` until the last rank had its result. Means over workers
+    and operations: `sent`, `sent_on_wire` (bytes that left a worker, see `Traffic`), `worker_seconds`, of processors, of
+    one worker; of all reducers together: `reducer_seconds`. `busy`: share of the machine's processors. `ordered`: every
+    result was, bit by bit, the sum in the order of ranks; `largest`, `rms`: of the error. `digests`: of the results;
+    `losses`, `parameters`: of training."""
+
+    seconds: list[float]
+    sent: float
+    sent_on_wire: float
+    worker_seconds: float
+    reducer_seconds: float
+    busy: float
+    ordered: bool
+    largest: float
+    rms: float
+    digests: list[str]
+    losses: list[float] = field(default_factory=list[float])
+    parameters: float = 0.0
+
+
+class Series:
+    """Operations of one task, one after another. `warm_up` of them come first and do not count."""
+
+    def __init__(self, processes: Processes, hosts: Sequence[Host], task: Task, first: int) -> None:
+        """`hosts`: of the workers. `first`: number of the first operation, which decides on the data."""
+        self._processes = processes
+        self._hosts = hosts
+        self._task = task
+        self._number = first
+        self.checks: list[list[Answer]] = []
+        self.seconds: list[float] = []
+        self._worker_seconds: list[float] = []
+        self._busy = [0, 0]
+        kind = "all-reduce" if task.dtype else "training"
+        words = {"dtype": task.dtype} if task.dtype else {"bucket": task.bucket}
+        processes.ask(do="take", kind=kind, nbytes=task.nbytes, **words)
+
+    def operation(self, doings: "Sequence[Doing]" = (), *, counts: bool = True) -> float:
+        """One of them; the seconds it took. `doings`: at seconds after its beginning. Raises SideFailed: crashed, hung, or
+        wrong."""
+        ask = self._processes.ask
+        ask(do="prepare", number=self._number)
+        self._number += 1
+        at = time.monotonic() + AHEAD
+        begun = _ticks()
+        self._processes.tell(do="go", at=at)
+        moments = [Doing(at + doing.at, doing.do) for doing in doings]
+        seconds = max(answer["seconds"] for answer in self._processes.answers(moments))
+        ended = _ticks()
+        checked = ask(do="check")
+        self._judge(checked)
+        if counts:
+            self.seconds.append(seconds)
+            self.checks.append(checked)
+            self._worker_seconds += [answer["processor"] for answer in checked]
+            self._busy = [
+                have + now - then for have, now, then in zip(self._busy, ended, begun, strict=True)
+            ]
+        return seconds
+
+    def run(self, warm_up: int = 1) -> Sample:
+        for _ in range(warm_up):
+            self.operation(counts=False)
+        before = [host.traffic() for host in self._hosts]
+        reducers = self._processes.reducer_seconds()
+        for _ in range(self._task.count):
+            self.operation()
+        reducers = self._processes.reducer_seconds() - reducers
+        traffic = [
+            host.traffic().since(then) for host, then in zip(self._hosts, before, strict=True)
+        ]
+        each = len(self._hosts) * self._task.count
+        first = [checks[0] for checks in self.checks]
+        return Sample(
+            self.seconds,
+            sum(one.sent for one in traffic) / each,
+            sum(one.sent_on_wire for one in traffic) / each,
+            sum(self._worker_seconds) / each,
+            reducers / self._task.count,
+            self._busy[0] / max(1, self._busy[1]),
+            all(answer.get("ordered", False) for answer in first),
+            max(answer.get("largest", 0.0) for answer in first),
+            max(answer.get("rms", 0.0) for answer in first),
+            [answer["digest"] for answer in first],
+            [answer["loss"] for answer in first if "loss" in answer],
+            first[-1].get("parameters", 0.0),
+        )
+
+    def _judge(self, checked: Sequence[Answer]) -> None:
+        """Whoever is fast and wrong has failed."""
+        name, number = f"{self._processes.side.name}, {self._task.title}", self._number - 1
+        if len({answer["digest"] for answer in checked}) > 1:
+            raise SideFailed(f"{name}: operation {number} gave the ranks different results")
+        first = checked[0]
+        if "largest" not in first:
+            return
+        if not first["largest"] <= first["tolerance"]:
+            raise SideFailed(
+                f"{name}: operation {number} is wrong by {first['largest']:.3g}; {first['tolerance']:.3g} is what "
+                "rounding may do"
+            )
+        if self._processes.side.reduces and self._task.nbytes >= SMALLEST and not first["ordered"]:
+            raise SideFailed(
+                f"{name}: operation {number} is not the sum in the order of ranks, bit by bit"
+            )
+
+
+def _ticks() -> list[int]:
+    """(busy, all) clock ticks of all processors. Niced work of others is idle time to those who are not."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    user, _, system, _, _, interrupts, soft, _ = map(int, words[1:9])
+    return [user + system + interrupts + soft, sum(map(int, words[1:9]))]
+
+
+def sample_from(words: Any) -> Sample:
+    return Sample(**words)

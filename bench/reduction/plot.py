@@ -1,0 +1,92 @@
+"""The figures as a picture: how many times faster than gloo, and how fast by size of tensor. Needs the development group."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from bench.reduction.cases import MIB
+from bench.reduction.figures import Comparison
+
+_OURS, _GLOO, _INK, _FAINT = "#1a6fb0", "#9a9a9a", "#222222", "#d8d8d8"
+_STYLE = {
+    # Text stays text, and the same figures give the same file.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "trainshed",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def draw(ratios: Sequence[Comparison], sizes: Sequence[Comparison], path: Path) -> None:
+    """An SVG. `ratios`: a bar for each; `sizes`: a point on the curves for each."""
+    drawing: Any = mpl  # its own types are incomplete
+    with drawing.rc_context(_STYLE):
+        figure: Any = Figure(figsize=(9, 0.9 + 0.34 * max(len(ratios), 9)), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        _bars(left, ratios)
+        _curves(right, sizes)
+        figure.savefig(
+            path, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None
+        )
+
+
+def _bars(axes: Any, found: Sequence[Comparison]) -> None:
+    rows = range(len(found))
+    names = [f"{one.task.title}\n{one.case.title}" for one in found]
+    axes.barh(rows, [one.ratio for one in found], height=0.6, color=_OURS, label="measured")
+    for row, one in zip(rows, found, strict=True):
+        axes.text(0.04, row, f"{one.ratio:.2f}×", color="white", va="center")
+        if one.theory:
+            _tick(axes, one.theory.limit, row, _INK)
+        if one.task.target:
+            _tick(axes, one.task.target, row, "#d9822b")
+    axes.plot([], [], color=_INK, label="limit by theory")
+    axes.plot([], [], color="#d9822b", label="promised")
+    axes.axvline(1, color=_INK, linewidth=0.6)
+    axes.set_yticks(rows, names, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("times faster than gloo")
+    axes.legend(loc="lower right", frameon=True, framealpha=1, edgecolor=_FAINT, fontsize=7)
+
+
+def _tick(axes: Any, at: float, row: int, colour: str) -> None:
+    axes.plot([at, at], [row - 0.38, row + 0.38], color=colour, linewidth=2)
+
+
+def _curves(axes: Any, found: Sequence[Comparison]) -> None:
+    found = sorted(found, key=lambda one: one.task.nbytes)
+    if not found:
+        axes.set_axis_off()
+        return
+    sizes = [one.task.nbytes / MIB for one in found]
+    curves = (
+        ("reducers", "o-", _OURS, [one.ours.seconds for one in found]),
+        ("gloo", "o-", _GLOO, [one.gloo.seconds for one in found]),
+        (
+            "bound of reducers",
+            "--",
+            _OURS,
+            [one.theory.reducers if one.theory else 0 for one in found],
+        ),
+        ("bound of a ring", "--", _GLOO, [one.theory.ring if one.theory else 0 for one in found]),
+    )
+    for label, style, colour, seconds in curves:
+        rates = [
+            one.task.nbytes * 8e-6 / each for one, each in zip(found, seconds, strict=True) if each
+        ]
+        axes.semilogx(sizes[: len(rates)], rates, style, ms=4, lw=1.2, color=colour, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(f"tensor, MiB ({found[0].case.title})")
+    axes.set_ylabel("tensor ÷ time of its all-reduce, Mbit/s")
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes], fontsize=7)
+    axes.minorticks_off()
+    axes.grid(color=_FAINT, linewidth=0.5)
+    axes.legend(loc="lower right", framealpha=1, edgecolor=_FAINT, fontsize=7)

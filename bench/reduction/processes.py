@@ -1,0 +1,235 @@
+"""The processes of one side in one run: workers that are told what to do, reducers that can be killed and started again."""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tests.e2e.running import ROOT
+
+from bench.measures import cpu_seconds, family
+from bench.reduction.network import Host
+from bench.reduction.sides import Side, Surroundings
+from bench.reduction.worker import CHANNEL
+from trainshed.replica.system import die_with_parent
+
+Answer = dict[str, Any]
+LAST = 1500
+"""Characters of a log that an error shows."""
+
+
+class SideFailed(Exception):
+    """A side has crashed, hung or given wrong results. The message says which process, and what it wrote last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """Something to do at a moment (monotonic seconds) while the workers are at work."""
+
+    at: float
+    do: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: "subprocess.Popen[bytes]"
+    channel: socket.socket
+    log: Path
+    waiting: bytes = b""
+
+
+@dataclass(slots=True)
+class _Reducer:
+    process: "subprocess.Popen[bytes]"
+    used: float = 0.0
+    """Processor seconds of those before."""
+    logs: list[Path] = field(default_factory=list[Path])
+
+
+class Processes:
+    """A context manager: all of them are there while it is entered, and gone afterwards however it is left. Logs of a side
+    that failed are kept, and the error says where."""
+
+    def __init__(self, side: Side, around: Surroundings, python: Path, limit: float) -> None:
+        """`python`: with PyTorch. `limit`: seconds for any one answer of the workers."""
+        self.side = side
+        self._around = around
+        self._python = python
+        self._limit = limit
+        self._workers: list[_Worker] = []
+        self._reducers: list[_Reducer] = []
+
+    def __enter__(self) -> Self:
+        self._logs = Path(tempfile.mkdtemp(prefix="trainshed-bench-reduction-"))
+        try:
+            if self.side.reduces:
+                for index in range(len(self._around.reducers)):
+                    self._reducers.append(self._start_reducer(index, 0))
+            for rank in range(len(self._around.workers)):
+                self._workers.append(self._start_worker(rank))
+        except BaseException as failure:
+            self.__exit__(type(failure))
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        for worker in self._workers:
+            worker.channel.close()
+        for one in (*self._workers, *self._reducers):
+            _end(one.process)
+        if kind is None or not issubclass(kind, SideFailed):
+            shutil.rmtree(self._logs, ignore_errors=True)
+
+    def ask(self, **words: Any) -> list[Answer]:
+        """Tell every worker, wait for all answers, by rank. Raises SideFailed."""
+        self.tell(**words)
+        return self.answers()
+
+    def tell(self, **words: Any) -> None:
+        line = json.dumps(words).encode() + b"\n"
+        for rank, worker in enumerate(self._workers):
+            try:
+                worker.channel.sendall(line)
+            except OSError as failure:
+                raise self._failed(rank, "has ended") from failure
+
+    def answers(self, doings: Sequence[Doing] = ()) -> list[Answer]:
+        """One answer of every worker; meanwhile do what is to be done. Raises SideFailed."""
+        found: dict[int, Answer] = {}
+        end = time.monotonic() + self._limit
+        left = sorted(doings, key=lambda doing: doing.at)
+        with selectors.DefaultSelector() as selector:
+            for rank, worker in enumerate(self._workers):
+                selector.register(worker.channel, selectors.EVENT_READ, rank)
+            while len(found) < len(self._workers) or left:
+                now = time.monotonic()
+                if left and left[0].at <= now:
+                    left.pop(0).do()
+                    continue
+                if now > end:
+                    rank = min(set(range(len(self._workers))) - set(found))
+                    raise self._failed(rank, f"gave no answer in {self._limit:g} s")
+                until = min([end, *(doing.at for doing in left)])
+                for key, _ in selector.select(until - now):
+                    answer = self._received(key.data)
+                    if answer is not None:
+                        found[key.data] = answer
+        return [found[rank] for rank in range(len(self._workers))]
+
+    def kill_reducer(self, index: int) -> None:
+        """SIGKILL to all of its processes, without a word to anybody."""
+        reducer = self._reducers[index]
+        reducer.used += _seconds(reducer.process)
+        _end(reducer.process)
+
+    def start_reducer(self, index: int) -> None:
+        """Again, as the service does."""
+        reducer = self._reducers[index]
+        again = self._start_reducer(index, len(reducer.logs))
+        reducer.process = again.process
+        reducer.logs += again.logs
+
+    def reducer_seconds(self) -> float:
+        """Processor time of all reducers so far."""
+        return sum(one.used + _seconds(one.process) for one in self._reducers)
+
+    def _start_reducer(self, index: int, incarnation: int) -> _Reducer:
+        log = self._logs / f"reducer-{index}-{incarnation}.log"
+        words = [str(self._python), "-m", "trainshed_reduction.reducer"]
+        environ = self._around.of_reducer(self.side, index)
+        return _Reducer(_started(self._around.reducers[index], words, environ, log), logs=[log])
+
+    def _start_worker(self, rank: int) -> _Worker:
+        ours, theirs = socket.socketpair()
+        log = self._logs / f"worker-{rank}.log"
+        environ = self._around.of_worker(self.side, rank) | {CHANNEL: str(theirs.fileno())}
+        words = [str(self._python), "-m", "bench.reduction.worker"]
+        with theirs:
+            process = _started(
+                self._around.workers[rank], words, environ, log, keep=(theirs.fileno(),)
+            )
+        return _Worker(process, ours, log)
+
+    def _received(self, rank: int) -> Answer | None:
+        worker = self._workers[rank]
+        more = worker.channel.recv(1 << 16)
+        if not more:
+            raise self._failed(rank, "has ended")
+        line, found, rest = (worker.waiting + more).partition(b"\n")
+        if not found:
+            worker.waiting = line
+            return None
+        worker.waiting = rest
+        answer: Answer = json.loads(line)
+        if "error" in answer:
+            raise self._failed(rank, "failed:\n" + answer["error"])
+        return answer
+
+    def _failed(self, rank: int, what: str) -> SideFailed:
+        logs = [self._workers[rank].log, *(one.logs[-1] for one in self._reducers)]
+        said = [f"{log.name}: {_end_of(log)}" for log in logs]
+        return SideFailed(
+            "\n".join([f"{self.side.name}: worker {rank} {what}", *said, f"Logs: {self._logs}"])
+        )
+
+
+def _started(
+    host: Host,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    log: Path,
+    keep: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            host.command(words),
+            env={**_inherited(), **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            pass_fds=keep,
+            cwd=ROOT,
+            start_new_session=True,
+            # The benchmark may be killed.
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - there is one thread
+        )
+
+
+def _inherited() -> dict[str, str]:
+    """Of this process's environment: nothing that belongs to its own Python, nor to a job that it is part of."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "TRAINSHED", "VIRTUAL_ENV"))
+    }
+
+
+def _seconds(process: "subprocess.Popen[bytes]") -> float:
+    """Processor time of a process and its children."""
+    return sum(cpu_seconds(pid) for pid in family(process.pid))
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With all that it started: each has a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text("utf-8", "replace")[-LAST:].strip() or "(nothing)"
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,121 @@
+"""A case from the network to its samples: every side in turn, in processes of its own, round after round."""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.reduction.cases import Case, Task
+from bench.reduction.measuring import SMALLEST, Sample, Series
+from bench.reduction.network import CannotRun, Network
+from bench.reduction.processes import Processes, SideFailed
+from bench.reduction.sides import Side, Surroundings, new_token
+
+LIMIT = 120.0
+"""Seconds for any one answer of the workers."""
+APART = 1000
+"""Between the numbers of a round's operations and the next one's."""
+
+Round = Mapping[str, Mapping[str, Sample]]
+"""By side and task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What is known of a case. `about`: the machine and the program's versions."""
+
+    case: str
+    about: Mapping[str, Any]
+    rounds: Sequence[Round]
+
+    def samples(self, side: str, task: Task) -> list[Sample]:
+        return [one[side][task.key] for one in self.rounds if task.key in one.get(side, {})]
+
+    def keep(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{self.case}.json").write_text(json.dumps(asdict(self), indent=1), "utf-8")
+
+
+def kept(directory: Path, case: str) -> Results | None:
+    """What was kept of the case's last run; None if nothing was, or by another version of this."""
+    try:
+        words = json.loads((directory / f"{case}.json").read_text("utf-8"))
+        rounds = [
+            {
+                side: {key: Sample(**one) for key, one in tasks.items()}
+                for side, tasks in each.items()
+            }
+            for each in words["rounds"]
+        ]
+        return Results(words["case"], words["about"], rounds)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class Bench:
+    """`python`: with PyTorch. `package`: directory for PYTHONPATH."""
+
+    def __init__(self, python: Path, package: Path) -> None:
+        self._python = python
+        self._package = package
+        self.facts: dict[str, Any] = {}
+
+    def network(self, case: Case) -> Network:
+        return Network(case.workers, case.reducers, case.rate, case.reducer_rate or case.rate)
+
+    def processes(self, case: Case, network: Network, side: Side) -> Processes:
+        around = Surroundings(
+            self._package,
+            network.workers,
+            network.reducers,
+            case.rate,
+            case.reducer_rate or case.rate,
+            new_token(),
+        )
+        return Processes(side, around, self._python, LIMIT)
+
+    def run(self, case: Case, sides: Sequence[Side], rounds: int) -> Results:
+        """Raises CannotRun, SideFailed."""
+        found: list[Round] = []
+        began, load = time.time(), os.getloadavg()[0]
+        with self.network(case) as network:
+            for number in range(rounds):
+                # The other way round every other time: whatever drifts hits all.
+                order = sides if number % 2 == 0 else tuple(reversed(sides))
+                found.append({side.name: self._side(case, network, side, number) for side in order})
+        about = {"machine": report.machine(), "began": began, "load": load, **self.facts}
+        return Results(case.name, about, found)
+
+    def _side(self, case: Case, network: Network, side: Side, number: int) -> dict[str, Sample]:
+        before = [host.traffic() for host in network.reducers]
+        with self.processes(case, network, side) as processes:
+            facts = processes.ask(do="join", by=side.by)
+            self.facts[side.name] = facts[0]
+            samples: dict[str, Sample] = {}
+            for task in case.tasks:
+                series = Series(processes, network.workers, task, APART * number)
+                samples[task.key] = series.run()
+            got = sum(
+                host.traffic().since(then).received
+                for host, then in zip(network.reducers, before, strict=True)
+            )
+            if side.reduces:
+                self._check_that_they_worked(case, side, got, facts[0])
+        return samples
+
+    def _check_that_they_worked(
+        self, case: Case, side: Side, received: int, facts: Mapping[str, Any]
+    ) -> None:
+        """A program that falls back to gloo gives right results, too."""
+        due = max((task.nbytes for task in case.tasks if task.nbytes >= SMALLEST), default=0)
+        if received < due:
+            raise SideFailed(
+                f"{side.name}: the reducers got {received} bytes, so the workers do without them: {facts}"
+            )
+
+
+__all__ = ["Bench", "CannotRun", "Results", "Round", "kept"]

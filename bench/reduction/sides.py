@@ -1,0 +1,80 @@
+"""What is compared: the same program with nothing but other environment variables."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.reduction.network import Host
+from trainshed.reduction.trainshed_reduction import settings
+from trainshed.reduction.trainshed_reduction.native.library import NATIVE
+
+PORT = 2222
+RENDEZVOUS = 2223
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """`reduces`: with reducers; `compiled`: with the part in C, on both ends; `by`: how the program joins (`worker`)."""
+
+    name: str
+    title: str
+    reduces: bool = False
+    compiled: bool = False
+    by: str = "torch"
+
+
+GLOO = Side("gloo", "gloo")
+COMPILED = Side("compiled", "reducers", reduces=True, compiled=True)
+PYTHON = Side("python", "reducers, NumPy alone", reduces=True)
+ARRAYS = Side("arrays", "reducers, NumPy program", reduces=True, by="arrays")
+SIDES = (GLOO, COMPILED, PYTHON, ARRAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the environment of one run's processes is made of. `rate`, `reducer_rate`: Mbit/s, 0 = unknown."""
+
+    package: Path
+    workers: Sequence[Host]
+    reducers: Sequence[Host]
+    rate: float
+    reducer_rate: float
+    token: str
+
+    def of_worker(self, side: Side, rank: int) -> dict[str, str]:
+        """As the service sets it for a worker of a job with reducers, or of one without."""
+        own = {
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(len(self.workers)),
+            "MASTER_ADDR": self.workers[0].address,
+            "MASTER_PORT": str(RENDEZVOUS),
+            "GLOO_SOCKET_IFNAME": self.workers[rank].device,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        if side.reduces:
+            places = ",".join(f"{host.address}:{PORT}" for host in self.reducers)
+            own |= self._shared(side) | {settings.REDUCERS: places}
+            if self.rate:
+                own[settings.WORKER_GBPS] = f"{self.rate / 1000:g}"
+                own[settings.REDUCER_GBPS] = f"{self.reducer_rate / 1000:g}"
+        return own
+
+    def of_reducer(self, side: Side, index: int) -> dict[str, str]:
+        host = self.reducers[index]
+        return self._shared(side) | {
+            settings.LISTEN: f"{host.address}:{PORT}",
+            # A machine of its own for each would have more; here they share the processors of one.
+            settings.PROCESSES: "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+
+    def _shared(self, side: Side) -> dict[str, str]:
+        native = {} if side.compiled else {NATIVE: "off"}
+        return {"PYTHONPATH": str(self.package), settings.TOKEN: self.token, **native}
+
+
+def new_token() -> str:
+    return secrets.token_hex(32)

@@ -1,0 +1,96 @@
+"""The figures as Markdown: what is promised, what the C part is worth, the numerics, the faults."""
+
+from collections.abc import Sequence
+
+from bench.reduction.faults import Finding
+from bench.reduction.figures import Comparison
+
+
+def promised(found: Sequence[Comparison]) -> str:
+    lines = [
+        "| workers + reducers, links | operation | gloo | reducers | ratio | limit | target | of the links' bound, gloo / ours "
+        "| left a worker ÷ tensor, gloo / ours | with all headers |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        limit = f"{one.theory.limit:.2f}" if one.theory else "–"
+        bound = f"{one.ring_part:.1%} / {one.part_of_bound:.1%}" if one.theory else "–"
+        lines.append(
+            f"| {one.case.title} | {one.task.title} | {_seconds(one.gloo.seconds)} | {_seconds(one.ours.seconds)} "
+            f"| **{one.ratio:.3f}×** | {limit} | {_target(one)} | {bound} "
+            f"| {one.gloo.sent:.3f} / {one.ours.sent:.3f}{_verdict(one.frugal)} "
+            f"| {one.gloo.sent_on_wire:.3f} / {one.ours.sent_on_wire:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def costs(compiled: Sequence[Comparison], plain: Sequence[Comparison]) -> str:
+    """Of the tasks that were done both with the part in C and with NumPy alone."""
+    others = {(one.case.name, one.task.key): one for one in plain}
+    pairs = [
+        (one, others[key]) for one in compiled if (key := (one.case.name, one.task.key)) in others
+    ]
+    lines = [
+        "| workers + reducers, links | operation | ratio, C / NumPy | processor s per worker and GB, gloo / C / NumPy "
+        "| of all reducers per GB of the tensor, C / NumPy | processors busy, gloo / C / NumPy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for c, numpy in pairs:
+        scale = 1e9 / c.task.nbytes
+        workers = " / ".join(
+            f"{each.worker_seconds * scale:.2f}" for each in (c.gloo, c.ours, numpy.ours)
+        )
+        reducers = " / ".join(
+            f"{each.reducer_seconds * scale:.2f}" for each in (c.ours, numpy.ours)
+        )
+        busy = " / ".join(f"{each.busy:.0%}" for each in (c.gloo, c.ours, numpy.ours))
+        lines.append(
+            f"| {c.case.title} | {c.task.title} | {c.ratio:.3f} / {numpy.ratio:.3f} | {workers} | {reducers} | {busy} |"
+        )
+    return "\n".join(lines)
+
+
+def numerics(found: Sequence[Comparison]) -> str:
+    """One row for each type, of the operations that gave it first, and one for training."""
+    lines = [
+        "| | RMS error, gloo | RMS error, reducers | sum in the order of ranks, bit by bit: gloo / reducers |",
+        "|---|---|---|---|",
+    ]
+    seen: set[str] = set()
+    for one in found:
+        if one.task.dtype and one.task.dtype not in seen:
+            seen.add(one.task.dtype)
+            lines.append(
+                f"| {one.task.dtype} | {one.gloo.rms:.2e} | {one.ours.rms:.2e} "
+                f"| {_yes(one.gloo.ordered)} / {_yes(one.ours.ordered)} |"
+            )
+    trained = next((one for one in found if one.ours.losses), None)
+    if trained is not None:
+        apart = abs(trained.gloo.losses[-1] - trained.ours.losses[-1])
+        lines.append(
+            f"| loss of the last step | {trained.gloo.losses[-1]:.6g} | {trained.ours.losses[-1]:.6g} | apart by {apart:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def faults(found: Sequence[Finding]) -> str:
+    rows = (f"| {one.what} | {one.value} |{_verdict(one.held)} |" for one in found)
+    return "\n".join(["| what | what came of it | promised |", "|---|---|---|", *rows])
+
+
+def _target(one: Comparison) -> str:
+    if not one.task.target:
+        return "–"
+    return f"≥ {one.task.target:.2f}{_verdict(one.fast)}"
+
+
+def _verdict(held: bool | None) -> str:
+    return "" if held is None else " held" if held else " MISSED"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.1f} ms"
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"

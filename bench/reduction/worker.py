@@ -1,0 +1,116 @@
+"""A worker of the benchmark: does what it is told over a socket pair, one line of JSON at a time, and answers each.
+
+    {"do": "join", "by": "torch"}                                          join the others; "watch": see `retention`
+    {"do": "take", "kind": "all-reduce", "nbytes": N, "dtype": "float32"}  the work to do next; or "training", with "bucket"
+    {"do": "prepare", "number": I}
+    {"do": "go", "at": SECONDS}                                            begin at that moment, answer when done
+    {"do": "check"}
+
+Nothing of it goes over the network that is measured. The end of the socket is the end of the worker.
+"""
+
+import gc
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from bench.reduction.retention import Watch
+from bench.reduction.works import (
+    AllReduce,
+    Answer,
+    Arrays,
+    Communication,
+    Torch,
+    Training,
+    Work,
+    wait_until,
+)
+
+CHANNEL = "BENCH_CHANNEL"
+"""The number of the file descriptor to be told by."""
+
+
+class Worker:
+    def __init__(self) -> None:
+        self._ranks: Communication | None = None
+        self._work: Work | None = None
+        self._used = 0.0
+        self._nbytes = 0
+        self._watch: Watch | None = None
+
+    def join(self, by: str, *, watch: bool = False) -> Answer:
+        self._ranks = Torch() if by == "torch" else Arrays()
+        self._watch = Watch() if watch else None
+        return self._ranks.facts()
+
+    def take(self, kind: str, nbytes: int, dtype: str = "", bucket: float | None = None) -> Answer:
+        ranks = self._joined
+        # The one before goes first: there is memory for one.
+        self._work = None
+        self._nbytes = nbytes
+        if kind == "training":
+            self._work = Training(ranks.rank, nbytes, bucket)
+        else:
+            self._work = AllReduce(ranks, nbytes, dtype)
+        # An interpreter does this once some time after its imports, for a tenth of a second: not in what is timed.
+        gc.collect()
+        return {}
+
+    def prepare(self, number: int) -> Answer:
+        self._taken.prepare(number)
+        return {}
+
+    def go(self, at: float) -> Answer:
+        work = self._taken
+        wait_until(at)
+        self._used = time.process_time()
+        if self._watch is not None:
+            self._watch.begin()
+        work.run()
+        return {"seconds": time.monotonic() - at}
+
+    def check(self) -> Answer:
+        # By now the others are done as well, and so is what goes on behind an operation that has returned.
+        used = time.process_time() - self._used
+        watched = {} if self._watch is None else self._watch.end(self._nbytes)
+        return self._taken.check() | {"processor": used} | watched
+
+    @property
+    def _joined(self) -> Communication:
+        assert self._ranks is not None, "told to work before it has joined"
+        return self._ranks
+
+    @property
+    def _taken(self) -> Work:
+        assert self._work is not None, "told to run before it has work"
+        return self._work
+
+
+def main() -> int:
+    channel = socket.socket(fileno=int(os.environ[CHANNEL]))
+    worker = Worker()
+    doings: dict[str, Callable[..., Answer]] = {
+        "join": worker.join,
+        "take": worker.take,
+        "prepare": worker.prepare,
+        "go": worker.go,
+        "check": worker.check,
+    }
+    for line in channel.makefile("r", encoding="utf-8"):
+        words = json.loads(line)
+        try:
+            answer = doings[words.pop("do")](**words)
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        channel.sendall(json.dumps(answer).encode() + b"\n")
+    # How a program of a user leaves is not what is measured here, nor may it wait for the others.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""What a worker is timed at: one operation at a time, each between `prepare` and `check`, which are not timed."""
+
+import hashlib
+import importlib
+import os
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from bench.reduction import data
+
+Answer = dict[str, Any]
+WIDTH = 1024
+"""Of the model's layers, which are square."""
+_BATCH = 8
+_SEED = 20_000
+
+
+class Work(Protocol):
+    def prepare(self, number: int) -> None:
+        """Make ready for operation `number`, other data than in any other."""
+        ...
+
+    def run(self) -> None:
+        """What is timed. Returns when this rank has its result."""
+        ...
+
+    def check(self) -> Answer:
+        """What this rank found: `digest` of its result, and what only rank 0 looks at."""
+        ...
+
+
+class Communication(Protocol):
+    """How a worker reaches the others. `all_reduce` sums in place, `array` is what `data` fills."""
+
+    rank: int
+    world: int
+
+    def buffer(self, array: data.Array, dtype: str) -> Any: ...
+
+    def all_reduce(self, buffer: Any) -> None: ...
+
+    def facts(self) -> Answer:
+        """For the report: which versions, which kind of group."""
+        ...
+
+
+class AllReduce:
+    """One sum over all ranks of `nbytes` each."""
+
+    def __init__(self, ranks: Communication, nbytes: int, dtype: str) -> None:
+        self._ranks = ranks
+        self._dtype = dtype
+        self._own = data.drawn(ranks.rank, nbytes, dtype)
+        self._array = np.empty_like(self._own)
+        self._buffer = ranks.buffer(self._array, dtype)
+        self._right = data.expected(ranks.world, nbytes, dtype) if ranks.rank == 0 else None
+        self._number = 0
+
+    def prepare(self, number: int) -> None:
+        self._number = number
+        data.rotate(self._array, self._own, number)
+
+    def run(self) -> None:
+        self._ranks.all_reduce(self._buffer)
+
+    def check(self) -> Answer:
+        answer: Answer = {"digest": hashlib.sha256(self._array.data).hexdigest()}
+        if self._right is not None:
+            found = data.compare(self._array, self._dtype, self._number, self._right)
+            answer |= {
+                "ordered": found.ordered,
+                "largest": found.largest,
+                "rms": found.rms,
+                "tolerance": self._right.tolerance,
+            }
+        return answer
+
+
+class Training:
+    """A step of DistributedDataParallel with a model of `nbytes` of parameters. `bucket`: MB of gradients that go
+    together, None: the framework's own choice."""
+
+    def __init__(self, rank: int, nbytes: int, bucket: float | None) -> None:
+        torch: Any = importlib.import_module("torch")
+        self._torch = torch
+        torch.manual_seed(_SEED)
+        layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers_of(nbytes))]
+        for layer in layers:
+            # Deep as it is, the model is to learn something that losses can differ in.
+            layer.weight.data.mul_(3**0.5)
+        options = {} if bucket is None else {"bucket_cap_mb": bucket}
+        self._model = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Sequential(*layers), **options
+        )
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1)
+        self._rank = rank
+        self._loss = 0.0
+
+    def prepare(self, number: int) -> None:
+        source = self._torch.Generator().manual_seed(number * 1000 + self._rank)
+        self._input = self._torch.randn(_BATCH, WIDTH, generator=source)
+
+    def run(self) -> None:
+        loss = (self._model(self._input) - self._input).pow(2).mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self._loss = loss.item()
+
+    def check(self) -> Answer:
+        digest, total = hashlib.sha256(), 0.0
+        for parameter in self._model.parameters():
+            values = parameter.detach().numpy()
+            digest.update(values.reshape(-1))
+            total += float(values.sum(dtype=np.float64))
+        return {"digest": digest.hexdigest(), "loss": self._loss, "parameters": total}
+
+
+class Torch:
+    """The program of a user: gloo by name, through env://, and nothing else."""
+
+    def __init__(self) -> None:
+        torch: Any = importlib.import_module("torch")
+        self._torch = torch
+        self._group: Any = importlib.import_module("torch.distributed")
+        torch.set_num_threads(1)
+        self._group.init_process_group("gloo")
+        self.rank: int = self._group.get_rank()
+        self.world: int = self._group.get_world_size()
+
+    def buffer(self, array: data.Array, dtype: str) -> Any:
+        return self._torch.from_numpy(array).view(getattr(self._torch, dtype))
+
+    def all_reduce(self, buffer: Any) -> None:
+        self._group.all_reduce(buffer)
+
+    def facts(self) -> Answer:
+        group: Any = self._group.group.WORLD.__class__
+        return {"torch": self._torch.__version__, "group": f"{group.__module__}.{group.__name__}"}
+
+
+class Arrays:
+    """A program without PyTorch."""
+
+    def __init__(self) -> None:
+        package: Any = importlib.import_module("trainshed_reduction")
+        self._all_reduce = package.allreduce
+        self.rank = int(os.environ["RANK"])
+        self.world = int(os.environ["WORLD_SIZE"])
+
+    def buffer(self, array: data.Array, dtype: str) -> Any:
+        return array
+
+    def all_reduce(self, buffer: Any) -> None:
+        self._all_reduce(buffer)
+
+    def facts(self) -> Answer:
+        return {"numpy": np.__version__}
+
+
+def layers_of(nbytes: int) -> int:
+    return max(1, nbytes // (4 * WIDTH * WIDTH))
+
+
+def wait_until(moment: float) -> None:
+    """`moment`: of the monotonic clock, which all processes of a machine share."""
+    while (left := moment - time.monotonic()) > 0:
+        time.sleep(left)

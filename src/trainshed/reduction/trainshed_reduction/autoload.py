@@ -1,0 +1,39 @@
+"""What `import torch` calls (entry point group torch.backends): puts the reducers in, where the job has some.
+
+Whatever happens here, `import torch` goes on: PyTorch turns an exception of an entry point into its own failure.
+"""
+
+import contextlib
+import os
+import sys
+
+under_way: "list[bool]" = []
+"""Not empty while `trainshed_reduction.pytorch` is imported for the override alone."""
+
+
+def autoload() -> None:
+    """Does nothing without TRAINSHED_REDUCERS, and raises nothing but what ends the process anyway."""
+    if not os.environ.get("TRAINSHED_REDUCERS") or os.environ.get("TRAINSHED_REDUCTION") == "off":
+        return
+    under_way.append(True)
+    try:
+        from trainshed_reduction.pytorch import override
+
+        override.install()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        _tell("not usable here ({}: {})".format(type(error).__name__, error))
+    finally:
+        under_way.clear()
+
+
+def _tell(text: str) -> None:
+    text += ": native all-reduce is used"
+    try:
+        from trainshed_reduction import process
+
+        process.voice().tell("native", text, "WARNING")
+    except Exception:  # Not even that is whole.
+        with contextlib.suppress(Exception):  # There is no standard error, or it is closed.
+            sys.stderr.write("trainshed reduction: {}\n".format(text))

@@ -1,0 +1,72 @@
+"""What a worker's process has once: its voice in the log, its report to the service, and what must end with it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from typing import List, Protocol
+
+from trainshed_reduction.reports import Reports
+from trainshed_reduction.settings import REPORT_FILE
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def say(text: str) -> None:
+    """A line on standard error: programs' own logging may be set up later, or never."""
+    try:
+        sys.stderr.write("trainshed reduction: {}\n".format(text))
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return  # Closed, or none: nobody reads it.
+
+
+class Voice:
+    """Says which way this process's sums go: once in the log, once in its report."""
+
+    def __init__(self) -> None:
+        self._spoken = False
+        # The file is the replica's: of several processes in it, the first one's.
+        first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
+        self.reports = Reports(os.environ.get(REPORT_FILE, "") if first else "")
+
+    def tell(self, note: str, text: str, severity: str = "INFO") -> None:
+        """`note`: its name in the report. Where nobody reads that, it is a line in the log, the only one."""
+        if not self.reports.note(note, text, severity) and not self._spoken:
+            self._spoken = True
+            say(text)
+
+
+_open: List[Closable] = []
+
+
+@functools.lru_cache(maxsize=None)
+def voice() -> Voice:
+    return Voice()
+
+
+def close_at_exit(thing: Closable) -> None:
+    """So that a program that just ends leaves its groups in good order, and no thread outlives the interpreter."""
+    _open.append(thing)
+
+
+def closed(thing: Closable) -> None:
+    if thing in _open:
+        _open.remove(thing)
+
+
+def _close() -> None:
+    for thing in list(_open):
+        try:
+            thing.close()
+        except Exception as error:
+            say("not closed in good order: {}".format(error))
+
+
+atexit.register(_close)
+# A forked child (a loader of data) has its parent's sockets but no threads: it must not say BYE on its behalf.
+os.register_at_fork(after_in_child=_open.clear)

@@ -1,0 +1,15 @@
+"""Reducers for PyTorch: all-reduce of process groups, a backend by name, and a communication hook for DDP.
+
+Programs that use backend gloo or nccl need none of it (`trainshed_reduction.autoload`). Importing this registers the
+backend "trainshed".
+"""
+
+from trainshed_reduction import autoload
+from trainshed_reduction.pytorch.backend import register
+from trainshed_reduction.pytorch.hook import ReductionState, allreduce_hook
+
+__all__ = ["ReductionState", "allreduce_hook"]
+
+if not autoload.under_way:
+    # A registered backend is a guest in some of PyTorch's decisions: not in every job with reducers.
+    register()

@@ -1,0 +1,52 @@
+"""The backend by its name: init_process_group("trainshed"), for programs that say what they want.
+
+Groups made so use gloo for tensors of the CPU and NCCL for those of GPUs, and reducers as any other group does. Where
+no reducers are configured they are native, and a line says so: the same program runs anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainshed_reduction import process
+from trainshed_reduction import settings as settings_module
+from trainshed_reduction.pytorch.group import ReducingGroup
+
+NAME = "trainshed"
+
+
+def register() -> None:
+    """Once; PyTorch's public way for backends of others."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _make(given: Any, options: Any) -> ReducingGroup:
+    """`given`: store, group_rank, group_size, timeout, group_id, global_ranks_in_group."""
+    group = ReducingGroup(given.store, given.group_rank, given.group_size)
+    kinds = dist.ProcessGroup.BackendType
+    group._set_default_backend(kinds.GLOO)
+    gloo = dist.ProcessGroupGloo(
+        dist.PrefixStore("gloo", given.store), given.group_rank, given.group_size, given.timeout
+    )
+    group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        own = options if options is not None else dist.ProcessGroupNCCL.Options()
+        own._timeout = given.timeout
+        nccl = dist.ProcessGroupNCCL(
+            dist.PrefixStore("nccl", given.store), given.group_rank, given.group_size, own
+        )
+        group._set_default_backend(kinds.NCCL)
+        group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+    settings = settings_module.from_environ(os.environ)
+    if settings is None:
+        process.voice().tell(
+            "native", "native all-reduce is used: {} is not set".format(settings_module.REDUCERS)
+        )
+    elif given.group_size > 1:
+        group.begin(settings, str(given.group_id), is_world=not given.global_ranks_in_group)
+    return group

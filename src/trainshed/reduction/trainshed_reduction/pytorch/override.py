@@ -1,0 +1,137 @@
+"""Puts `ReducingGroup` in the place of PyTorch's ProcessGroup where groups of backend gloo or nccl are made.
+
+That is a private function of PyTorch's: it is looked at first, and where it is not as expected nothing is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import Any, Dict
+
+import torch
+import torch.distributed as dist
+
+from trainshed_reduction import process
+from trainshed_reduction import settings as settings_module
+from trainshed_reduction.pytorch import usage
+from trainshed_reduction.settings import Settings
+
+_MAKER = "_new_process_group_helper"
+_PARAMETERS = (
+    "group_size",
+    "group_rank",
+    "global_ranks_in_group",
+    "backend",
+    "store",
+    "group_name",
+)
+_SERVED = ("gloo", "nccl")
+_OLDEST = (2, 7)
+"""Before it PyTorch forgets a Work of Python's that a group returns to C++ (pytorch/pytorch#146376)."""
+
+
+def install() -> None:
+    """Once; later calls do nothing. Raises settings.Unusable, OSError; RuntimeError: this PyTorch is unlike those known."""
+    if not dist.is_available():
+        raise RuntimeError("this PyTorch is built without torch.distributed")
+    settings = settings_module.from_environ(os.environ)
+    if settings is None:
+        return
+    from torch.distributed import distributed_c10d as c10d
+
+    native = getattr(c10d, _MAKER, None)
+    if getattr(native, "trainshed", False):
+        return
+    _check(native, getattr(c10d, "ProcessGroup", None))
+    usage.report_at_exit(settings.smallest)
+    setattr(c10d, _MAKER, _replacement(c10d, native, settings))
+    # So that nobody wonders, before there is a group, whether this is here.
+    process.voice().reports.metrics({"operations": 0})
+
+
+def _check(native: Any, group: Any) -> None:
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < _OLDEST:
+        raise RuntimeError(
+            "PyTorch {} is older than {}.{}; trainshed_reduction.pytorch.allreduce_hook serves DDP there".format(
+                torch.__version__, *_OLDEST
+            )
+        )
+    if group is not dist.ProcessGroup or native is None:
+        raise RuntimeError(
+            "PyTorch {} makes process groups in another way".format(torch.__version__)
+        )
+    if tuple(inspect.signature(native).parameters)[: len(_PARAMETERS)] != _PARAMETERS:
+        raise RuntimeError(
+            "PyTorch {} makes process groups of other things".format(torch.__version__)
+        )
+
+
+def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
+    signature = inspect.signature(native)
+
+    @functools.wraps(native)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs).arguments
+        backend, size = str(call["backend"]).lower(), call["group_size"]
+        if backend == "trainshed":
+            from trainshed_reduction.pytorch.backend import register
+
+            register()
+        served = size > 1 and _is_served(c10d, backend)
+        usage.record.made(backend, size, served or backend == "trainshed")
+        if not served:
+            return native(*args, **kwargs)
+        before = c10d.ProcessGroup
+        c10d.ProcessGroup = _Substitute
+        try:
+            made = native(*args, **kwargs)
+        finally:
+            c10d.ProcessGroup = before
+        _begin(made[0], call, settings)
+        return made
+
+    make.trainshed = True  # type: ignore[attr-defined]
+    return make
+
+
+def _is_served(c10d: Any, backend: str) -> bool:
+    try:
+        return set(
+            c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map().values()
+        ) <= set(_SERVED)
+    except Exception:
+        return False  # PyTorch will say what is wrong with it.
+
+
+def _begin(made: object, call: "Dict[str, Any]", settings: Settings) -> None:
+    from trainshed_reduction.pytorch.group import ReducingGroup
+
+    if not isinstance(made, ReducingGroup) or made.has_begun:
+        return  # This rank is not in the group, or the group was there already.
+    made.begin(settings, str(call["group_name"]), is_world=not call["global_ranks_in_group"])
+
+
+class _Kind(type):
+    """What is asked of the substitute's class is answered by PyTorch's: other threads see it too for that moment."""
+
+    def __call__(cls, *args: Any) -> object:
+        from trainshed_reduction.pytorch.group import ReducingGroup
+
+        # Without a store: PyTorch's own, for a backend that brings its own ranks.
+        return ReducingGroup(*args) if len(args) == 3 else dist.ProcessGroup(*args)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, dist.ProcessGroup)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, dist.ProcessGroup)
+
+    def __getattr__(cls, name: str) -> object:
+        return getattr(dist.ProcessGroup, name)
+
+
+class _Substitute(metaclass=_Kind):
+    """Stands for ProcessGroup in the module that makes groups, while one is made."""

@@ -1,0 +1,241 @@
+"""One group's way to the reducers for tensors of one kind of device: begun by all of its ranks together, or by none.
+
+Three steps that every rank goes, each with a limit: agree on the settings and the layout of nodes; connect and add a
+few numbers; agree that all could. Whoever cannot says why, and the group is native on all ranks.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from trainshed_reduction import process, wire
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.pytorch import board as boards
+from trainshed_reduction.pytorch.board import StoreBoard
+from trainshed_reduction.pytorch.fallback import Fallback
+from trainshed_reduction.pytorch.hierarchy import NODE_FIRST, Node, nodes_of
+from trainshed_reduction.pytorch.pipeline import Pipeline
+from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
+from trainshed_reduction.pytorch.work import ReductionWork
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import DType, Reduction
+
+
+class Group(NamedTuple):
+    """Of PyTorch's: its name, alike on all ranks; this rank; the store behind it, and what tells the group from others
+    of that name in it."""
+
+    name: str
+    rank: int
+    world: int
+    store: dist.Store
+    instance: str
+
+
+class Session:
+    """`start` once, by all ranks; then `allreduce` in the order of calls; `close`."""
+
+    def __init__(
+        self, settings: Settings, group: Group, device: str, local: "Optional[type]"
+    ) -> None:
+        """`device`: cpu or cuda. `local`: the backend that could sum within a node first; None: it is not to."""
+        self._settings = settings
+        self._group = group
+        self._device = device
+        self._local = local
+        self._prefix = "trainshed/{}/{}/{}".format(group.name, group.instance, device)
+        self._board = StoreBoard(group.store, self._prefix)
+        self._communicator: Optional[Communicator] = None
+        self._pipeline: Optional[Pipeline] = None
+        self._nodes: Optional[List[List[int]]] = None
+        self._place = (group.rank, group.world)
+        self._is_begun = False
+        self.is_to_blame = False
+        """Whether it was this rank that could not."""
+
+    def start(self) -> str:
+        """Why the group stays native, "" if it does not; alike on all ranks, but that a rank whose own failure it is
+        says more. Blocks for a few times the start limit at most. Raises ReductionFailed: the others count on this rank
+        and it cannot."""
+        own = ""
+        try:
+            refusal = self._plan()
+            if refusal:
+                return refusal
+            self._connect()
+            self._try_out()
+        except Exception as error:  # Whatever it is, the others wait for an answer, and the program can do without.
+            own = str(error) or type(error).__name__
+        self._board.post("tried/{}".format(self._group.rank), own.encode()[:1000])
+        refusal = self._conclude(own)
+        if refusal:
+            self.is_to_blame = bool(own)
+            self.close()
+        self._is_begun = not refusal
+        return refusal
+
+    def describe(self) -> str:
+        assert self._communicator is not None
+        text = self._communicator.describe()
+        if self._nodes is not None:
+            text += ", after a sum within each of {} nodes".format(len(self._nodes))
+        return text
+
+    def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[ReductionWork]:
+        """Begin it in place. None: it is the native backend's, as all later ones are. Raises ReductionFailed."""
+        assert self._communicator is not None
+        if self._pipeline is not None:
+            return self._pipeline.submit(tensor, reduction)
+        operation = self._communicator.issue(bytes_of(tensor), DTYPES[tensor.dtype], reduction)
+        return None if operation is None else ReductionWork(operation, [tensor])
+
+    def close(self) -> None:
+        if self._communicator is not None:
+            self._communicator.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+    def _plan(self) -> str:
+        group = self._group
+        own = json.dumps({"alike": self._alike(), "node": _node()}).encode()
+        self._board.post("plan/{}".format(group.rank), own)
+        if group.rank == 0:
+            found = boards.answers(self._board, "plan", group.world, self._settings.start_limit)
+            self._board.settle("plan", self._plan_of(found))
+        answer = boards.verdict(self._board, "plan", self._settings.start_limit)
+        if not answer.startswith(b"+"):
+            return answer.decode(errors="replace")
+        self._nodes = json.loads(answer[1:].decode())
+        return ""
+
+    def _plan_of(self, found: Sequence[Optional[bytes]]) -> bytes:
+        """Rank 0's decision: + and the nodes that sum within themselves first (or null); or what is wrong."""
+        missing = [str(rank) for rank, answer in enumerate(found) if answer is None]
+        if missing:
+            return "rank {} did not say in time that it has reducers (is trainshed_reduction there?)".format(
+                ", ".join(missing)
+            ).encode()
+        said = [json.loads(answer.decode()) for answer in found if answer is not None]
+        for rank, theirs in enumerate(said):
+            names = boards.differences(said[0]["alike"], theirs["alike"])
+            if names:
+                return "rank 0 and rank {} have different settings: {}".format(
+                    rank, ", ".join(names)
+                ).encode()
+        nodes = nodes_of([theirs["node"] for theirs in said]) if self._local else None
+        if nodes is not None and len(nodes) == 1:
+            return b"all ranks are on one node"
+        return b"+" + json.dumps(nodes).encode()
+
+    def _alike(self) -> Dict[str, object]:
+        """What all ranks must have alike, lest they disagree on an operation's way or its chunks."""
+        settings = self._settings
+        return {
+            "version": wire.VERSION,
+            "reducers": ["{}:{}".format(*each) for each in settings.reducers],
+            "smallest": settings.smallest,
+            "chunk": settings.chunk,
+            "mode": settings.mode,
+            "bandwidths": [settings.worker_gbps, settings.reducer_gbps],
+            "node first": self._local is not None,
+        }
+
+    def _connect(self) -> None:
+        group = self._group
+        name, rank, world = "{}/{}".format(group.name, self._device), group.rank, group.world
+        node = None
+        if self._nodes is not None:
+            assert self._local is not None
+            node = Node(self._local, self._nodes, group.rank, self._board_store("node"))
+            name, rank, world = "{}/{}".format(name, node.place), node.number, len(self._nodes)
+        store = self._board_store("peers/{}".format(node.place if node else "all"))
+        limit = self._settings.wait_limit
+        self._communicator = Communicator(
+            self._settings,
+            group=name,
+            rank=rank,
+            world=world,
+            board=StoreBoard(store, "board"),
+            native=Fallback(store, "finish", rank, world, limit),
+            reports=process.voice().reports,
+            log=self._say,
+        )
+        self._communicator.start()
+        if node is not None or self._device == "cuda":
+            after = Fallback(store, "after", rank, world, limit)
+            self._pipeline = Pipeline(self._communicator, after, self._device, node)
+        self._place = (rank, world)
+
+    def _say(self, text: str) -> None:
+        if self._is_begun:  # What is said before that all ranks say together, below.
+            process.say(text)
+
+    def _board_store(self, part: str) -> dist.Store:
+        clone = getattr(self._group.store, "clone", None)
+        store = self._group.store if clone is None else clone()
+        return dist.PrefixStore("{}/{}".format(self._prefix, part), store)
+
+    def _try_out(self) -> None:
+        """Add what each rank knows the sum of. Raises ReductionFailed."""
+        assert self._communicator is not None
+        rank, world = self._place
+        for code, dtype in (("f", DType.FLOAT32), ("q", DType.INT64)):
+            numbers = array.array(code, [rank + 1, -2 * (rank + 1)])
+            operation = self._communicator.issue(
+                memoryview(numbers).cast("B"), dtype, Reduction.SUM
+            )
+            if operation is None or not operation.wait(self._settings.start_limit):
+                raise ReductionFailed("the first sum did not come")
+            whole = world * (world + 1) // 2
+            if list(numbers) != [whole, -2 * whole]:
+                raise ReductionFailed(
+                    "the first sum of {} was {} and not {}".format(
+                        dtype.name, list(numbers), [whole, -2 * whole]
+                    )
+                )
+
+    def _conclude(self, own: str) -> str:
+        """`own`: this rank's failure, or "". What becomes of the group."""
+        limit = self._settings.start_limit
+        if self._group.rank == 0:
+            found = boards.answers(self._board, "tried", self._group.world, limit)
+            self._board.settle("tried", _judge(found))
+        answer = boards.verdict(self._board, "tried", 2 * limit)
+        if answer != b"+":
+            return own or answer.decode(errors="replace")
+        if own:  # Its word came too late.
+            raise ReductionFailed("the other ranks use the reducers, and this one cannot: " + own)
+        return ""
+
+
+def _judge(found: Sequence[Optional[bytes]]) -> bytes:
+    failed = [(rank, answer) for rank, answer in enumerate(found) if answer != b""]
+    if not failed:
+        return b"+"
+    rank, answer = failed[0]
+    text = "did not get ready in time" if answer is None else answer.decode(errors="replace")
+    more = " (and {} more)".format(len(failed) - 1) if len(failed) > 1 else ""
+    return "rank {}: {}{}".format(rank, text, more).encode()
+
+
+def _node() -> Dict[str, object]:
+    """Where this process is: torchrun's words for it, or the host's name."""
+    return {
+        "name": os.environ.get("GROUP_RANK") or socket.gethostname(),
+        "processes": os.environ.get("LOCAL_WORLD_SIZE", "1"),
+    }
+
+
+def node_first(device: str, backend: "Optional[type]") -> "Optional[type]":
+    """The backend that sums within nodes before the reducers do, where that pays: GPUs have links of their own."""
+    if device == "cuda" and backend is not None and backend.__name__ == "ProcessGroupNCCL":
+        return backend
+    return backend if device == "cpu" and os.environ.get(NODE_FIRST) == "1" else None

@@ -1,0 +1,104 @@
+"""Whether this process has used its reducers, and if not, why as far as it can be known: said when it ends."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing
+import os
+import sys
+
+from trainshed_reduction import process
+from trainshed_reduction.settings import REPORT_FILE
+
+_OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
+"""Process that imported torch first of those that run in one another; torchrun, a script that starts others."""
+
+
+class Record:
+    """What became of the process's groups."""
+
+    def __init__(self) -> None:
+        self._groups: list[str] = []
+        self._refused = False
+        self._operations = 0
+        self._largest = 0
+
+    @property
+    def has_no_group(self) -> bool:
+        return not self._groups
+
+    def made(self, backend: str, world: int, served: bool) -> None:
+        """A group, by what it was made with."""
+        if not served:
+            self._groups.append("1 rank" if world == 1 else "backend {}".format(backend))
+        else:
+            self._groups.append("")
+
+    def began(self, refusal: str) -> None:
+        """A group is about to use its reducers, or all its ranks agree not to."""
+        self._refused = self._refused or bool(refusal)
+
+    def saw(self, size: int) -> None:
+        """An all-reduce that the reducers could do, but for its size in bytes."""
+        self._operations += 1
+        self._largest = max(self._largest, size)
+
+    def verdict(self, smallest: int) -> str:
+        """Why the reducers are idle; "" if they are not, or if it has been said."""
+        if self._refused or "trainshed_reduction.arrays" in sys.modules:
+            return ""
+        if not self._groups:
+            if "horovod" in sys.modules:
+                return "Horovod brings its own all-reduce, which does not know reducers; use PyTorch's DDP"
+            return "the program made no process group of PyTorch's (torch.distributed)"
+        if not any(group == "" for group in self._groups):
+            return "they serve groups of several ranks with backend gloo or nccl; this program made: {}".format(
+                ", ".join(sorted(set(self._groups)))
+            )
+        if not self._operations:
+            return (
+                "the program summed nothing with all-reduce; reduce-scatter and all-gather (FSDP, ZeRO) gain "
+                "nothing from reducers and are native"
+            )
+        if self._largest < smallest:
+            return (
+                "its largest all-reduce has {} bytes, and below {} the native way is faster "
+                "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: DistributedDataParallel(bucket_cap_mb=64))".format(
+                    self._largest, smallest
+                )
+            )
+        return ""
+
+
+record = Record()
+
+
+def report_at_exit(smallest: int) -> None:
+    """By rank 0, in the outermost process that imports torch or in those of torchrun: what else is started from there
+    may be a helper that has no use for reducers."""
+    own = str(os.getpid())
+    outermost = os.environ.setdefault(_OUTERMOST, own) == own
+    if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):
+        return
+
+    def report() -> None:
+        if own != str(os.getpid()) or multiprocessing.parent_process() is not None:
+            return
+        text = record.verdict(smallest)
+        if text and not (record.has_no_group and _others_have_used()):
+            text = "the reducers were not used: " + text
+            process.voice().tell("idle", text, "WARNING")
+
+    atexit.register(report)
+
+
+def _others_have_used() -> bool:
+    """Whether a process that was started from here says so in the replica's report, or may have (torchrun)."""
+    if "torch.distributed.run" in sys.modules:
+        return True
+    try:
+        with open(os.environ.get(REPORT_FILE, ""), encoding="utf-8") as file:
+            return bool(json.load(file)["notes"])
+    except (OSError, ValueError, KeyError):
+        return False

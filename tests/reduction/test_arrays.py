@@ -1,0 +1,27 @@
+"""All-reduce of NumPy arrays, without PyTorch."""
+
+import sys
+
+from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
+from tests.reduction.reducers import PACKAGES, Reducers
+
+
+def test_arrays_are_summed_in_place() -> None:
+    """SPEC §7: all element types, means, groups by name; what cannot be summed is refused before anything is sent."""
+    with Reducers(2) as reducers:
+        told = with_reducers(reducers.addresses)
+        ended = run_ranks(sys.executable, "arrays.py", 3, environment(PACKAGES, **told))
+    assert [each.status for each in ended] == [0, 0, 0]
+    for each in ended:
+        assert each.output.splitlines()[-1] == "ok"
+        assert "uint8 is not summed" in each.output and "ascontiguousarray" in each.output
+        assert "str is not summed" in each.output
+    assert len(ended[0].said) == 1
+    assert not ended[1].said and not ended[2].said
+
+
+def test_no_reducers_is_an_error() -> None:
+    """SPEC §7: arrays have no native way."""
+    ended = run_one(sys.executable, ["arrays.py"], environment(PACKAGES, RANK="0", WORLD_SIZE="2"))
+    assert ended.status == 1
+    assert "TRAINSHED_REDUCERS is not set" in ended.errors

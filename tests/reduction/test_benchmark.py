@@ -1,0 +1,79 @@
+"""The benchmark of the Reduction Server, run for real in its smallest size: two workers, one reducer, a fast link."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.reduction import environments, network
+from bench.reduction.cases import MIB, Case, Task
+from bench.reduction.figures import theory
+from bench.reduction.network import CannotRun, Network
+from bench.reduction.running import Bench
+from bench.reduction.sides import ARRAYS
+
+CASE = Case("tiny", 2, 1, 1000, (Task("4 MiB fp32", 4 * MIB, count=2),), 5, reducer_rate=2000)
+
+
+@pytest.fixture
+def able() -> None:
+    """Skips where no network of namespaces can be made."""
+    try:
+        with Network(1, 0, 100, 0):
+            pass
+    except CannotRun as why:
+        pytest.skip(f"the benchmark's network is NOT tested: {why}")
+
+
+@pytest.fixture
+def dead() -> Iterator[int]:
+    """The id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    yield process.pid
+
+
+def namespaces() -> str:
+    return subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.usefixtures("able")
+def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> None:
+    """SPEC §7: right results, a worker sends the tensor once, no faster than the links allow; nothing is left behind."""
+    environments.package(tmp_path, Path(sys.executable))
+    results = Bench(Path(sys.executable), tmp_path).run(CASE, [ARRAYS], 1)
+    (task,) = CASE.tasks
+    (sample,) = results.samples(ARRAYS.name, task)
+    assert len(sample.seconds) == 2
+    assert sample.ordered
+    assert len(set(sample.digests)) == 2
+    assert 1 <= sample.sent / task.nbytes <= 1.02
+    assert sample.sent < sample.sent_on_wire < 1.1 * sample.sent
+    bounds = theory(CASE, task.nbytes)
+    assert bounds is not None
+    # The queues' burst lets a little through at once.
+    assert min(sample.seconds) > 0.8 * bounds.reducers
+    assert sample.reducer_seconds > 0
+    assert f"{network.PREFIX}{os.getpid()}-" not in namespaces()
+
+
+@pytest.mark.usefixtures("able")
+def test_what_a_killed_run_has_left_is_cleared_by_the_next(dead: int) -> None:
+    """Namespaces of a dead run, and what still runs in them, and nobody else's."""
+    mine, theirs = f"{network.PREFIX}{dead}-w0", f"other{dead}-w0"
+    for name in (mine, theirs):
+        subprocess.run(["ip", "netns", "add", name], check=True)
+    left = subprocess.Popen(["ip", "netns", "exec", mine, "sleep", "60"])
+    try:
+        network.clear_leftovers()
+        assert left.wait(10) != 0
+        assert mine not in namespaces()
+        assert theirs in namespaces()
+    finally:
+        left.kill()
+        left.wait()
+        subprocess.run(["ip", "netns", "delete", theirs], check=True)

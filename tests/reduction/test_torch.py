@@ -1,0 +1,157 @@
+"""PyTorch programs that know nothing of reducers: their sums are exact, and all else is as it was."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
+from tests.reduction.reducers import Reducers, free_port
+from trainshed.reduction import distribution
+from trainshed_reduction import settings
+
+FALLBACK = "native all-reduce is used: "
+NO_GPU = 77
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("site")
+    distribution.unpack(path)
+    return path
+
+
+def test_every_collective_is_right_and_sums_are_exact(
+    torch_python: Path, site: Path, tmp_path: Path
+) -> None:
+    """SPEC §7: fp32, fp64, halves and integers in rank order, asynchronous, in subgroups, by name, after all is lost."""
+    lost = tmp_path / "lost"
+    report = tmp_path / "report"
+    with Reducers(2) as reducers:
+
+        def lose() -> None:
+            for each in reducers.all:
+                each.kill()
+            draft = tmp_path / "draft"
+            draft.write_text("".join("{}:{}\n".format(*each) for each in reducers.addresses))
+            draft.rename(lost)
+
+        told = with_reducers(
+            reducers.addresses,
+            TEST_STORE=f"file://{tmp_path}/store-",
+            **{settings.LOST_FILE: str(lost), settings.REPORT_FILE: str(report)},
+        )
+        ended = run_ranks(
+            torch_python, "collectives.py", 3, environment(site, **told), {"now": lose}
+        )
+    assert [each.status for each in ended] == [0, 0, 0]
+    wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
+    wanted += ["threads", "forks", "again", "by_name", "all_lost"]
+    for each in ended:
+        assert [line.split()[1] for line in each.output.splitlines() if line != "now"] == wanted
+    # The service writes into the log what is reported; nothing stands there twice.
+    assert not any("2 reducers" in line for each in ended for line in each.said)
+    notes = {note["id"]: note["text"] for note in json.loads(report.read_text())["notes"]}
+    assert "2 reducers" in notes["mode"]
+    assert "idle" not in notes
+
+
+def test_training_by_ddp_is_as_without_reducers(
+    torch_python: Path, site: Path, tmp_path: Path
+) -> None:
+    """SPEC §7: DDP in all its ways gives the losses that gloo gives, and the same parameters on all ranks."""
+    with Reducers(2) as reducers:
+        told = with_reducers(
+            reducers.addresses,
+            TEST_STORE=f"file://{tmp_path}/store",
+            # DDP's buckets here are small.
+            **{settings.SMALLEST: "65536"},
+        )
+        ended = run_ranks(torch_python, "ddp.py", 3, environment(site, **told))
+    assert [each.status for each in ended] == [0, 0, 0]
+    lines = ended[0].output.splitlines()
+    half = len(lines) // 2
+    assert (lines[0], lines[half]) == ("ReducingGroup", "ProcessGroup")
+    assert lines[1:half] == lines[half + 1 :]
+    assert half == 8
+
+
+def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
+    """SPEC §7: with several ranks on each node, one sum of each part leaves it; all ranks have the same bits."""
+    with Reducers(2) as reducers:
+        told = with_reducers(
+            reducers.addresses,
+            TRAINSHED_REDUCTION_NODE_FIRST="1",
+            **{settings.SMALLEST: "65536"},
+        )
+        ended = run_ranks(torch_python, "nodes.py", 4, environment(site, **told))
+    assert [(each.status, each.output) for each in ended] == [(0, "ok ReducingGroup\n")] * 4
+    assert "each of 2 nodes" in ended[0].said[0]
+
+
+def test_what_cannot_be_used_is_said_once_and_done_without(torch_python: Path, site: Path) -> None:
+    """SPEC §7: reducers that are not there, another token, a rank whose image lacks the plug-in: native on all ranks."""
+    nowhere = (("127.0.0.1", free_port()),)
+    with Reducers(1) as reducers, ThreadPoolExecutor() as pool:
+        limit = {settings.START_LIMIT: "4"}
+        cases = [
+            with_reducers(nowhere, TEST_AUTOLOAD="01", **limit),
+            {
+                **with_reducers(reducers.addresses, TEST_AUTOLOAD="01", **limit),
+                settings.TOKEN: "another",
+            },
+            with_reducers(reducers.addresses, TEST_AUTOLOAD="0", **limit),
+        ]
+        runs = [
+            pool.submit(run_ranks, torch_python, "fallback.py", 2, environment(site, **told))
+            for told in cases
+        ]
+        unreachable, refused, alone = (run.result() for run in runs)
+    for ended in (unreachable, refused, alone):
+        assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
+        assert [FALLBACK in line for line in ended[0].said] == [True]
+    assert "{}:{}".format(*nowhere[0]) in unreachable[0].said[0]
+    assert "token" in refused[0].said[0]
+    assert "rank 1" in alone[0].said[0] and not alone[1].said
+
+
+def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Path) -> None:
+    """SPEC §7: whatever the environment, the installation or PyTorch are like; and idle reducers are told of."""
+    broken = tmp_path / "broken"
+    shutil.copytree(site, broken)
+    (broken / "trainshed_reduction" / "client" / "communicator.py").unlink()
+    real = with_reducers((("127.0.0.1", 1),))
+    garbage = {settings.REDUCERS: "\x01:x,,", settings.CHUNK: "-", settings.TOKEN: "t"}
+    with ThreadPoolExecutor() as pool:
+        cases = [
+            (["imports.py", "changed"], environment(site)),
+            (["imports.py"], environment(site, **garbage)),
+            (["imports.py"], environment(broken, **real)),
+            (["imports.py"], environment(site, **real)),
+        ]
+        runs = [pool.submit(run_one, torch_python, *case) for case in cases]
+        changed, senseless, half, idle = (run.result() for run in runs)
+    assert [each.status for each in (changed, senseless, half, idle)] == [0] * 4
+    for ended, cause in (
+        (changed, "process groups"),
+        (senseless, settings.CHUNK),
+        (half, "trainshed_reduction.client.communicator"),
+    ):
+        assert len(ended.said) == 1
+        assert cause in ended.said[0] and "native all-reduce is used" in ended.said[0]
+    assert len(idle.said) == 1
+    assert "made no process group" in idle.said[0]
+
+
+def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
+    """SPEC §7: tensors of a GPU go through pinned memory, exactly, in the order of their streams."""
+    with Reducers(2) as reducers:
+        ended = run_ranks(
+            torch_python, "gpu.py", 2, environment(site, **with_reducers(reducers.addresses))
+        )
+    if any(each.status == NO_GPU for each in ended):
+        pytest.skip("PyTorch sees no GPU here")
+    wanted = "".join(f"ok {name}\n" for name in ("exact", "order", "futures", "overlap", "ddp"))
+    assert [(each.status, each.output) for each in ended] == [(0, wanted)] * 2
