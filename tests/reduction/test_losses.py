@@ -21,7 +21,7 @@ from tests.reduction.ranks import (
     issue,
     settings,
 )
-from tests.reduction.reducers import TOKEN, Reducers, environment
+from tests.reduction.reducers import TOKEN, Reducers, environment, free_port
 from tests.reduction.workers import Worker
 from trainshed_reduction import layout
 from trainshed_reduction.client.communicator import Communicator
@@ -145,6 +145,19 @@ def test_without_a_board_a_lost_reducer_is_an_error_that_names_it() -> None:
         place = "{}:{}".format(*reducers.all[1].address)
         for text in Ranks(settings(reducers.addresses, lost_after=0.5), 2).run(act):
             assert place in text
+
+
+def test_a_group_is_not_waited_for_whose_reducer_is_given_up_meanwhile(tmp_path: Path) -> None:
+    """SPEC §7: the service's word ends the wait, long before its limit."""
+    address = ("127.0.0.1", free_port())
+    lost_file = tmp_path / "lost"
+    lost_file.write_text("{}:{}\n".format(*address))
+    told = settings((address,), lost_file=str(lost_file), start_limit=ranks.PATIENCE)
+    communicator = Communicator(told, group="test", rank=0, world=2)
+    began = time.monotonic()
+    with pytest.raises(ReductionFailed, match="the service has given up reducer"):
+        communicator.start()
+    assert time.monotonic() - began < ranks.PATIENCE / 2
 
 
 def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -> None:
