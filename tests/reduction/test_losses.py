@@ -91,6 +91,22 @@ def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them() 
         group.run(act)
 
 
+def test_a_worker_that_is_gone_is_not_waited_for() -> None:
+    """SPEC §7: no reducer hears of it any more, which ends the group long before the limit for an answer, and names it."""
+    with Reducers(1) as reducers:
+
+        def act(_: int, communicator: Communicator) -> None:
+            starter.join()
+            with pytest.raises(ReductionFailed, match=r"a rank is gone.*for rank 1"):
+                _sum_of(communicator, 0, 2, 0)
+
+        group = Ranks(settings(reducers.addresses, absent_limit=2.0, lost_after=0.1), 2)
+        group.world = 1
+        starter = threading.Thread(target=lambda: _come_and_go(reducers.addresses[0][1]))
+        starter.start()
+        group.run(act)
+
+
 def _come_and_go(port: int) -> int:
     """Rank 1 comes, so that rank 0 can begin, and is lost. The generation that rank 0 chose."""
     deadline = time.monotonic() + ranks.PATIENCE

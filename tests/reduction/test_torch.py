@@ -83,7 +83,6 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
     with Reducers(2) as reducers:
         told = with_reducers(
             reducers.addresses,
-            TRAINSHED_REDUCTION_NODE_FIRST="1",
             **{settings.SMALLEST: "65536"},
         )
         ended = run_ranks(torch_python, "nodes.py", 4, environment(site, **told))

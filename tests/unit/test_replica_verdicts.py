@@ -63,6 +63,15 @@ def test_a_verdict_names_the_framework_and_the_reducers(kind: str, said: str) ->
         assert "Take worker pool 2 out" in text and "DistributedDataParallel" in text
 
 
+def test_at_the_end_what_was_seen_once_is_named() -> None:
+    """SPEC §7: a program that ended between two looks at it."""
+    assert "runs TensorFlow" in verdicts.text_at_end(verdicts.TENSORFLOW, 4)
+    text = verdicts.text_at_end(verdicts.NOTHING, 4)
+    assert "without using the job's 4 reducers" in text and "Take worker pool 2 out" in text
+    assert "the job's reducer:" in verdicts.text_at_end(verdicts.NOTHING, 1)
+    assert len(text) <= reduction_reports.LONGEST_TEXT
+
+
 def test_libraries_of_a_process_that_is_gone() -> None:
     assert processes.libraries(2**22 + 1) == set()
 

@@ -44,6 +44,8 @@ VERDICT = "verdict"
 """The name of the note that says that reducers stay idle."""
 SILENCE = "silence"
 """Of the one that says that nothing is known yet."""
+UNUSED = "unused"
+"""Of the one that says, at the end of a program, that it was never heard of."""
 
 _FIRST = (1.0, 1.0, 3.0)
 _EVERY = 5.0
@@ -55,6 +57,8 @@ _LONGEST_PAUSE = 600.0
 _MOST_PROCESSES = 100
 _SILENT_LOOKS = 3
 """After so many looks at which no framework was found that is said, in case that people wonder."""
+_SHORT = 0.25
+"""A program that ended in this part of the time before the first look may have failed before it came to its reducers."""
 
 
 class Reduction:
@@ -76,6 +80,7 @@ class Reduction:
         "_metrics",
         "_notes",
         "_over",
+        "_owed_after",
         "_pause",
         "_reducers",
         "_rest_until",
@@ -125,6 +130,7 @@ class Reduction:
         self._heard = self._is_there = self._waiting = False
         self._looks = 0
         self._suspect = verdicts.NOTHING
+        self._owed_after = float("inf")
         # What an earlier incarnation left is of that one.
         self._lookout.discard()
 
@@ -137,6 +143,7 @@ class Reduction:
             self._sheet.close()
         self._lookout.begin()
         if self._pause > 0:
+            self._owed_after = time.monotonic() + self._pause * _SHORT
             self._events.after(self._pause, self._look_at_program)
 
     def tell_again(self) -> None:
@@ -148,6 +155,9 @@ class Reduction:
         """The program is over: take down the last of it."""
         self._lookout.close()
         self._look(last=True)
+        if time.monotonic() >= self._owed_after and not self._is_there and self._known <= {SILENCE}:
+            text = verdicts.text_at_end(self._suspect, self._reducers)
+            self._note(reduction_reports.Note(UNUSED, reduction_reports.WARNING, text))
         if self._metrics:
             self._write({"last": True})
         self._sheet.close()

@@ -37,6 +37,12 @@ _NOT_HEARD = (
     "was loaded and could not be used, a line of this log says why. With an older PyTorch use its communication hook, "
     "trainshed_reduction.pytorch.allreduce_hook."
 )
+_ENDED = (
+    "This program ended without using the job's %s: no process of it reported the Reduction Server's plug-in. It works for "
+    "PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in Pythons that have NumPy and the "
+    "PYTHONPATH that the service sets; `trainshed reducers support` says more. Take worker pool 2 out of the job if it "
+    "does without."
+)
 _STARTS = (
     ("libtorch.so", PYTORCH),
     ("libtorch_cpu.so", PYTORCH),
@@ -87,3 +93,11 @@ def text(kind: str, reducers: int) -> str:
             % idle
         )
     return "This program %s: %s. %s" % (_CANNOT[kind], idle, _WHAT_TO_DO)
+
+
+def text_at_end(kind: str, reducers: int) -> str:
+    """What a person should know of a program that has ended and of which nothing was heard. `kind`: what was seen of it
+    last."""
+    if kind != NOTHING:
+        return text(kind, reducers)
+    return _ENDED % ("%d reducers" % reducers if reducers != 1 else "reducer")

@@ -172,6 +172,11 @@ class LocalCatalog:
         )
 
     def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
+        if "/vertex-ai-restricted/training/" in uri:
+            return RuntimeRefusal(
+                f"{uri} is not known here. The Reduction Server's image is us-docker.pkg.dev/vertex-ai-restricted/training/"
+                f"reductionserver:latest (or europe-, asia-). {_HOW_TO_MAP}"
+            )
         if "-docker.pkg.dev/vertex-ai/training/" in uri:
             # Most likely misspelled: better now than when it cannot be pulled.
             return RuntimeRefusal(

@@ -183,3 +183,26 @@ def test_nobody_looks_where_there_are_no_reducers(place: Place) -> None:
     line = run(place, REPORT + _LOADS + load, reducers=0, verdict_after=0.05)
     assert notes(line) == []
     assert not (place.logs / reduction.FILE).exists()
+
+
+def test_reducers_that_were_never_used_are_told_of_at_the_end(place: Place) -> None:
+    """SPEC §7: never silently idle reducers, however short the job: told and kept before the end is."""
+    line = run(place, "import time; time.sleep(1)", verdict_after=3)
+    ((number, name, severity, text),) = notes(line)
+    assert (number, name, severity) == (1, reduction.UNUSED, "WARNING")
+    assert "ended without using the job's 4 reducers" in text
+    assert [each["text"] for each in journal.Entries(str(place.slot)).notes(1)] == [text]
+    assert said(place)[-1]["message"].endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("time.sleep(0.3); report(operations=0)", 1),
+        ("time.sleep(0.3)", 0),
+        ("raise SystemExit(1)", 600),
+    ],
+    ids=["the plug-in is there", "nobody looks", "it fails at once"],
+)
+def test_an_end_that_says_nothing_of_reducers(place: Place, text: str, after: float) -> None:
+    assert notes(run(place, f"{REPORT}{text}", verdict_after=after)) == []

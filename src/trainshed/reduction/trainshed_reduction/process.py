@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import sys
 from typing import List, Protocol
@@ -17,9 +18,13 @@ class Closable(Protocol):
 
 
 def say(text: str) -> None:
-    """A line on standard error: programs' own logging may be set up later, or never."""
+    """A line on standard error: programs' own logging may be set up later, or never. It is no error, and where the service
+    reads it, it says so."""
+    line = "trainshed reduction: {}".format(text)
+    if os.environ.get(REPORT_FILE):
+        line = json.dumps({"severity": "INFO", "message": line})
     try:
-        sys.stderr.write("trainshed reduction: {}\n".format(text))
+        sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return  # Closed, or none: nobody reads it.

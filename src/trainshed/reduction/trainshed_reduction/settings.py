@@ -20,6 +20,7 @@ CHUNK = "TRAINSHED_REDUCTION_CHUNK_BYTES"
 CREDIT = "TRAINSHED_REDUCTION_CREDIT_BYTES"
 START_LIMIT = "TRAINSHED_REDUCTION_START_SECONDS"
 WAIT_LIMIT = "TRAINSHED_REDUCTION_WAIT_SECONDS"
+ABSENT_LIMIT = "TRAINSHED_REDUCTION_ABSENT_SECONDS"
 LOST_AFTER = "TRAINSHED_REDUCTION_LOST_SECONDS"
 LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
 """A file in which the service names reducers (HOST:PORT, one a line) that it has given up."""
@@ -46,7 +47,8 @@ class Unusable(ValueError):
 class Settings(NamedTuple):
     """A worker's. `reducers`: (host, port). Bandwidths in Gbit/s, 0 = not known. `smallest`, `chunk`, `credit`: bytes;
     `credit` 0 = chosen by the number of reducers. `start_limit`: seconds to wait for reducers and ranks when a group
-    is made; `wait_limit`: for any answer later; `lost_after`: without a reducer before it is given up."""
+    is made; `wait_limit`: for any answer later; `lost_after`: without a reducer before it is given up; `absent_limit`: without a
+    rank that all reducers miss."""
 
     reducers: Tuple[Tuple[str, int], ...]
     token: bytes
@@ -60,6 +62,7 @@ class Settings(NamedTuple):
     start_limit: float = 60.0
     wait_limit: float = 300.0
     lost_after: float = 30.0
+    absent_limit: float = 15.0
     lost_file: str = ""
     report_file: str = ""
     ca_file: str = ""
@@ -115,6 +118,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
         start_limit=number(START_LIMIT, defaults.start_limit),
         wait_limit=number(WAIT_LIMIT, defaults.wait_limit, 0.001),
         lost_after=number(LOST_AFTER, defaults.lost_after),
+        absent_limit=number(ABSENT_LIMIT, defaults.absent_limit),
         lost_file=environ.get(LOST_FILE, ""),
         report_file=environ.get(REPORT_FILE, ""),
         ca_file=environ.get(CA_FILE, ""),

@@ -82,6 +82,8 @@ class Lane:
         """Why there is no connection."""
         self.is_greeted = False
         """The reducer has let this worker in; there is a connection, or will be when all ranks are there."""
+        self.greeted = 0.0
+        """When it did so."""
         self.seen = time.monotonic()
         """When the reducer last gave a sign of life."""
         self._attempt: Optional[Attempt] = None
@@ -131,7 +133,7 @@ class Lane:
         if isinstance(news, Greeted):
             self.accept, self.own = news.accept, news.own
             self.target = self.target._replace(guess=news.address)
-            self.is_greeted = True
+            self.is_greeted, self.greeted = True, now
             self.status = self.cause = ""
         elif isinstance(news, Waiting):
             self.status = news.text

@@ -97,9 +97,12 @@ class Losses:
         text = "{} is lost for good ({}): the group goes on without it".format(
             lane, lane.cause or "other ranks cannot reach it"
         )
-        self._log(text)
-        if self._reports is not None:
-            self._reports.note("lost {}:{}".format(*lane.target.guess), text, "WARNING")
+        self._say("lost {}:{}".format(*lane.target.guess), text)
+
+    def _say(self, note: str, text: str) -> None:
+        """In the report; in the log where nobody reads that."""
+        if self._reports is None or not self._reports.note(note, text, "WARNING"):
+            self._log(text)
 
     def _go_native(self, shares: List[Share], issue: "Callable[[Handed], object]") -> List[Work]:
         if self._native is None:
@@ -119,9 +122,7 @@ class Losses:
                 number
             )
         )
-        self._log(text)
-        if self._reports is not None:
-            self._reports.note("native", text, "WARNING")
+        self._say("native", text)
         pieces = self._ledger.pieces(shares)
         if pieces:
             self._native.finish(pieces)

@@ -14,10 +14,11 @@ _FIRST_COMPLAINT = 10.0
 
 
 class Patience:
-    """`limit`: seconds without a result of a lane, while one is due."""
+    """`limit`: seconds without a result of a lane, while one is due; `absence`: without a rank, of which no reducer hears."""
 
-    def __init__(self, limit: float, log: "Callable[[str], None]") -> None:
+    def __init__(self, limit: float, absence: float, log: "Callable[[str], None]") -> None:
         self._limit = limit
+        self._absence = absence
         self._log = log
         self._waits: Dict[int, Tuple[Entry, float]] = {}
         self._complain_after = _FIRST_COMPLAINT
@@ -43,6 +44,21 @@ class Patience:
                 silent.append(lane)
         self._judge(longest)
         return silent
+
+    def look_for_absent(self, ledger: Ledger, lanes: "Sequence[Lane]", now: float) -> None:
+        """A worker that is gone is missed by all reducers alike, unlike one that is slow, or that cannot reach one of
+        them; it does not come back into its group. Raises ReductionFailed when that has lasted too long."""
+        used = [lane for lane in lanes if not lane.dropped]
+        if not ledger.open or any(lane.running or not lane.is_greeted for lane in used):
+            return
+        since = max((lane.greeted for lane in used), default=now)
+        if now - since > self._absence:
+            raise ReductionFailed(
+                "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or its host is lost; "
+                "the other ranks have to begin anew with it".format(
+                    now - since, used[0].complaint()
+                )
+            )
 
     def _judge(self, longest: "Optional[Tuple[float, Lane, Entry]]") -> None:
         self.waited = longest[0] if longest else 0.0

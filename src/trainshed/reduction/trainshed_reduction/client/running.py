@@ -20,6 +20,8 @@ from trainshed_reduction.client.transfer import PythonTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Hello, Kind
 
+_QUIET = 60.0
+"""Seconds between two lines about broken connections."""
 _LOOK = 0.5
 """Seconds between two looks at what does not announce itself."""
 _LEAVE = 5.0
@@ -52,13 +54,17 @@ class Running:
         self._lanes = lanes
         self._beside = beside
         self._log = log
-        self._patience = Patience(settings.wait_limit, log)
+        several = len({lane.host for lane in lanes}) > 1
+        # One reducer alone may be what that rank cannot reach: then it is given up first.
+        absence = settings.absent_limit + (0 if several else settings.lost_after)
+        self._patience = Patience(settings.wait_limit, absence, log)
         accepts = [lane.accept for lane in lanes if lane.accept is not None]
         flow = flow_of(settings, len(lanes), min(accept.max_chunk for accept in accepts))
         self.ledger = Ledger(weights, hello.rank, hello.world, flow.chunk)
         self._transfer, self._hurries = _make_transfer(len(lanes), flow.credit, dial)
         self._hurried = False
         self._look_at = 0.0
+        self._tell_at = 0.0
         self.counts: Dict[str, Union[int, float]] = dict.fromkeys(
             ("operations", "sent_bytes", "sent_again_bytes", "received_bytes", "lost_connections"),
             0,
@@ -207,8 +213,11 @@ class Running:
         self._transfer.detach(lane.index)
         lane.lose(cause)
         self.counts["lost_connections"] += 1
-        if self.ledger.waits(lane.index) is not None:
-            self._log("{} was lost ({}); it is connected anew".format(lane, cause))
+        now = time.monotonic()
+        # A reducer that ends takes many lanes with it, and that is not the last time.
+        if self.ledger.waits(lane.index) is not None and now >= self._tell_at:
+            self._tell_at = now + _QUIET
+            self._log("the connection to {} broke ({}); it is made again".format(lane, cause))
 
     def _resume(self, lane: Lane) -> None:
         connection, start = lane.take_over()
@@ -235,6 +244,7 @@ class Running:
             self._lose(lane, "nothing was heard from it for {:.0f} s".format(now - lane.seen))
         if all(lane.running or lane.dropped for lane in self._lanes):
             return
+        self._patience.look_for_absent(self.ledger, self._lanes, now)
         lost = losses.found(now)
         if lost or losses.is_called_for():
             self._desk.hold()

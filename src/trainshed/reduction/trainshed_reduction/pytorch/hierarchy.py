@@ -14,21 +14,27 @@ import torch
 import torch.distributed as dist
 
 NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
-"""1: tensors of the CPU go this way too (those of GPUs do whenever a node has several ranks)."""
+"""0: every rank sends all of its tensors itself, though it shares its link with the node's others."""
 _LIMIT = datetime.timedelta(minutes=30)
 
 
+class Uneven(ValueError):
+    """Nodes with several ranks and nodes with fewer: neither all ranks nor all nodes are alike."""
+
+
 def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]:
-    """Ranks by node, where every node has the same number of them and more than one; else None.
+    """Ranks by node where nodes have several; None where each has one. Raises Uneven.
 
     `places`: of each rank, the node's name and how many processes its launcher started there."""
-    if any(place["processes"] in ("", "1") for place in places):
+    if all(place["processes"] in ("", "1") for place in places):
         return None
     nodes: Dict[object, List[int]] = {}
     for rank, place in enumerate(places):
         nodes.setdefault(place["name"], []).append(rank)
     sizes = {len(ranks) for ranks in nodes.values()}
-    return list(nodes.values()) if len(sizes) == 1 and sizes != {1} else None
+    if len(sizes) > 1:
+        raise Uneven("nodes have different numbers of ranks: {}".format(sorted(sizes)))
+    return list(nodes.values()) if sizes != {1} else None
 
 
 class Node:

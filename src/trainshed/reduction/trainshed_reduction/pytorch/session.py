@@ -21,7 +21,7 @@ from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.pytorch import board as boards
 from trainshed_reduction.pytorch.board import StoreBoard
 from trainshed_reduction.pytorch.fallback import Fallback
-from trainshed_reduction.pytorch.hierarchy import NODE_FIRST, Node, nodes_of
+from trainshed_reduction.pytorch.hierarchy import NODE_FIRST, Node, Uneven, nodes_of
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
 from trainshed_reduction.pytorch.work import ReductionWork
@@ -130,7 +130,10 @@ class Session:
                 return "rank 0 and rank {} have different settings: {}".format(
                     rank, ", ".join(names)
                 ).encode()
-        nodes = nodes_of([theirs["node"] for theirs in said]) if self._local else None
+        try:
+            nodes = nodes_of([theirs["node"] for theirs in said]) if self._local else None
+        except Uneven as uneven:
+            return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
         return b"+" + json.dumps(nodes).encode()
@@ -235,7 +238,6 @@ def _node() -> Dict[str, object]:
 
 
 def node_first(device: str, backend: "Optional[type]") -> "Optional[type]":
-    """The backend that sums within nodes before the reducers do, where that pays: GPUs have links of their own."""
-    if device == "cuda" and backend is not None and backend.__name__ == "ProcessGroupNCCL":
-        return backend
-    return backend if device == "cpu" and os.environ.get(NODE_FIRST) == "1" else None
+    """The backend that sums within nodes before the reducers do: a node has one link, however many ranks."""
+    known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
+    return backend if known and os.environ.get(NODE_FIRST) != "0" else None
