@@ -14,14 +14,14 @@ _KIB = 1 << 10
 @pytest.mark.parametrize(
     ("lanes", "chunk", "credit"),
     [
-        (1, 128 * _KIB, 1024 * _KIB),
-        (4, 128 * _KIB, 1536 * _KIB),
-        (8, 64 * _KIB, 1536 * _KIB),
+        (1, 80 * _KIB, 1024 * _KIB),
+        (4, 80 * _KIB, 1024 * _KIB),
+        (8, 40 * _KIB, 1024 * _KIB),
         (400, 16 * _KIB, 3 * 400 * 16 * _KIB),
     ],
 )
 def test_three_rows_of_chunks_are_under_way(lanes: int, chunk: int, credit: int) -> None:
-    """SPEC §7 (flow control): a row is half a MiB, whatever the number of lanes, unless chunks would be tiny."""
+    """SPEC §7 (flow control): a row is 320 KiB, whatever the number of lanes, unless chunks would be tiny."""
     assert flow(_SETTINGS, lanes, 4 << 20) == (chunk, credit)
 
 
