@@ -236,6 +236,7 @@ def test_the_guide_has_every_variable_and_its_default() -> None:
         settings.START_LIMIT: defaults.start_limit,
         settings.WAIT_LIMIT: defaults.wait_limit,
         settings.LOST_AFTER: defaults.lost_after,
+        settings.ABSENT_LIMIT: defaults.absent_limit,
     }.items():
         shown = (
             f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"

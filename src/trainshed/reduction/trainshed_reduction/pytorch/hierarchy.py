@@ -13,8 +13,6 @@ from typing import Dict, List, Optional, Sequence
 import torch
 import torch.distributed as dist
 
-NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
-"""0: every rank sends all of its tensors itself, though it shares its link with the node's others."""
 _LIMIT = datetime.timedelta(minutes=30)
 
 

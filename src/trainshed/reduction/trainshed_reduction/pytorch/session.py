@@ -21,11 +21,11 @@ from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.pytorch import board as boards
 from trainshed_reduction.pytorch.board import StoreBoard
 from trainshed_reduction.pytorch.fallback import Fallback
-from trainshed_reduction.pytorch.hierarchy import NODE_FIRST, Node, Uneven, nodes_of
+from trainshed_reduction.pytorch.hierarchy import Node, Uneven, nodes_of
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
 from trainshed_reduction.pytorch.work import ReductionWork
-from trainshed_reduction.settings import Settings
+from trainshed_reduction.settings import NODE_FIRST, Settings
 from trainshed_reduction.wire import DType, Reduction
 
 
