@@ -9,25 +9,23 @@ class ReductionFailed(RuntimeError):
     """An all-reduce that cannot be finished: the message says which rank or reducer is to blame, and what to do."""
 
 
-class Operation:
+class Operation(Protocol):
     """An all-reduce under way; made by `Communicator.issue`, finished by its thread."""
 
     number: int
     """Within its group, from 0 on."""
 
-    def done(self) -> bool:
-        raise NotImplementedError
+    def done(self) -> bool: ...
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Whether it is done; raises ReductionFailed if it failed."""
-        raise NotImplementedError
+        ...
 
     def on_done(self, callback: "Callable[[Operation], None]") -> None:
         """Call it once when done or failed, in the communicator's thread; at once if it is already."""
-        raise NotImplementedError
+        ...
 
-    def failure(self) -> Optional[ReductionFailed]:
-        raise NotImplementedError
+    def failure(self) -> Optional[ReductionFailed]: ...
 
 
 class Board(Protocol):

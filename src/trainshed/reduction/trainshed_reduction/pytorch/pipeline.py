@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import Callable, Generator, List, NamedTuple, Optional, Protocol
+from typing import Generator, NamedTuple, Optional, Protocol
 
 import torch
 
 from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.client.operations import Pending
 from trainshed_reduction.client.port import Operation, ReductionFailed
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node
@@ -81,12 +82,13 @@ class HostMemory:
         return None
 
 
-class Job:
-    """A `work.Pending` and, of a GPU, the `Arrival` of its result."""
+class Job(Pending):
+    """And, of a GPU, the `Arrival` of its result."""
 
     def __init__(
-        self, tensor: torch.Tensor, reduction: Reduction, copies: Copies, ready: object
+        self, number: int, tensor: torch.Tensor, reduction: Reduction, copies: Copies, ready: object
     ) -> None:
+        super().__init__(number)
         self.tensor = tensor
         self.reduction = reduction
         self.copies = copies
@@ -94,43 +96,15 @@ class Job:
         self.flat = tensor
         self.part = tensor
         self.arrival: Optional[Arrival] = None
-        self._failure: Optional[ReductionFailed] = None
-        self._ended = threading.Event()
-        self._callbacks: List[Callable[[object], None]] = []
-        self._lock = threading.Lock()
-
-    def done(self) -> bool:
-        return self._ended.is_set()
-
-    def wait(self, timeout: Optional[float] = None) -> bool:
-        if not self._ended.wait(timeout):
-            return False
-        if self._failure is not None:
-            raise self._failure
-        return True
-
-    def on_done(self, callback: "Callable[[object], None]") -> None:
-        with self._lock:
-            if not self._ended.is_set():
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def failure(self) -> Optional[ReductionFailed]:
-        return self._failure
+        self.error: Optional[ReductionFailed] = None
+        """What has gone wrong so far; it is told when the job ends."""
 
     def fail(self, error: BaseException) -> None:
         """The first failure stays."""
-        if self._failure is None:
+        if self.error is None:
             own = error if isinstance(error, ReductionFailed) else ReductionFailed(str(error))
             own.__cause__ = None if own is error else error
-            self._failure = own
-
-    def end(self) -> None:
-        with self._lock:
-            self._ended.set()
-        for callback in self._callbacks:
-            callback(self)
+            self.error = own
 
     # As its own Arrival: which is known when the job has ended.
 
@@ -175,7 +149,7 @@ class Pipeline:
             if self._switch is not None and self._submitted >= self._switch:
                 return None
             self._submitted += 1
-            job = Job(tensor, reduction, copies, copies.submitted(tensor))
+            job = Job(self._submitted, tensor, reduction, copies, copies.submitted(tensor))
             self._jobs.put(job)
         return ReductionWork(job, [tensor], job)
 
@@ -260,12 +234,12 @@ class Pipeline:
             except Exception as error:
                 job.fail(error)
             if piece is None:
-                job.end()
+                job.finish(job.error)
             else:
                 job.copies.release(piece)
 
     def _finish(self, job: Job) -> None:
-        if job.failure() is not None:
+        if job.error is not None:
             return
         if self._node is not None:
             self._node.gather(job.flat, job.part)
