@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit
-from tests.e2e.stories import Verdict, story, until
+from tests.e2e.stories import Story, Verdict, story, until
 from trainshed.core import reduction
 
 IMAGE = "europe-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
@@ -85,16 +85,7 @@ def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
     killed = reducing(job_id, REDUCER)
     token = _told(killed, reduction.TOKEN)
-    os.kill(killed, signal.SIGKILL)
-    for view in service.watch(job_id, 60):
-        (again,) = (each for each in view["replicas"] if each["id"] == REDUCER)
-        if (again["incarnation"], again["state"]) == (2, "RUNNING"):
-            break
-    end.touch()
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED", service.lines(job_id)
-    for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
-        assert service.lines(job_id, worker)[-1] == "right"
+    told = _after_the_death(service, job_id, killed, end)
     assert [each for each in told.verdicts if each.rule != "replica_completed"] == [
         Verdict("reducer_lost", "replica_restarts", REDUCER, "1/20")
     ]
@@ -117,6 +108,16 @@ def test_sums_over_tls_that_the_service_made(service: Service, commons: Path) ->
     killed = reducing(job_id, REDUCER)
     key = _told(killed, reduction.KEY).splitlines()
     assert key[0] == "-----BEGIN PRIVATE KEY-----"
+    told = _after_the_death(service, job_id, killed, end)
+    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
+    assert len(listening) == 2
+    assert all(line.endswith(" with TLS") for line in listening)
+    shown = json.dumps([told.view, told.public, told.entries, service.lines(job_id)])
+    assert not [line for line in key[1:-1] if line in shown]
+
+
+def _after_the_death(service: Service, job_id: str, killed: int, end: Path) -> Story:
+    """Of a reducer: it is back, the workers end, all sums were right. What the job tells then."""
     os.kill(killed, signal.SIGKILL)
     for view in service.watch(job_id, 60):
         (again,) = (each for each in view["replicas"] if each["id"] == REDUCER)
@@ -127,11 +128,7 @@ def test_sums_over_tls_that_the_service_made(service: Service, commons: Path) ->
     assert told.state == "SUCCEEDED", service.lines(job_id)
     for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
         assert service.lines(job_id, worker)[-1] == "right"
-    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
-    assert len(listening) == 2
-    assert all(line.endswith(" with TLS") for line in listening)
-    shown = json.dumps([told.view, told.public, told.entries, service.lines(job_id)])
-    assert not [line for line in key[1:-1] if line in shown]
+    return told
 
 
 def _told(pid: int, name: str) -> str:

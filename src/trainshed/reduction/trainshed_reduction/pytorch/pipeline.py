@@ -148,8 +148,8 @@ class Pipeline:
                 raise ReductionFailed("the process group has been destroyed")
             if self._switch is not None and self._submitted >= self._switch:
                 return None
-            self._submitted += 1
             job = Job(self._submitted, tensor, reduction, copies, copies.submitted(tensor))
+            self._submitted += 1
             self._jobs.put(job)
         return ReductionWork(job, [tensor], job)
 

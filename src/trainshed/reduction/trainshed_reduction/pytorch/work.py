@@ -11,28 +11,14 @@ from typing import Callable, List, Optional, Protocol
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.port import ReductionFailed
-
-
-class Pending(Protocol):
-    """What `client.port.Operation` and `pipeline.Job` have in common: an all-reduce under way."""
-
-    def done(self) -> bool: ...
-
-    def wait(self, timeout: Optional[float] = None) -> bool:
-        """Whether it is done; raises ReductionFailed."""
-        ...
-
-    def on_done(self, callback: "Callable[[object], None]") -> None: ...
-
-    def failure(self) -> Optional[ReductionFailed]: ...
+from trainshed_reduction.client.port import Operation
 
 
 class ReductionWork(dist.Work):
     """`synchronize` makes the caller's stream wait for the result, which on a GPU may still be on its way."""
 
     def __init__(
-        self, pending: Pending, tensors: List[torch.Tensor], arrival: "Optional[Arrival]" = None
+        self, pending: Operation, tensors: List[torch.Tensor], arrival: "Optional[Arrival]" = None
     ) -> None:
         super().__init__()
         self._pending = pending
