@@ -17,7 +17,7 @@ import json
 import os
 import time
 
-from trainshed.replica import lookout, loop, masking, program, protocol, reports
+from trainshed.replica import lookout, loop, masking, pacing, program, protocol, reports
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
@@ -80,7 +80,7 @@ class Metrics:
         "_left_out",
         "_lookout",
         "_notices",
-        "_rest_until",
+        "_pacing",
         "_say",
         "_seen",
         "_size",
@@ -89,7 +89,6 @@ class Metrics:
         "_tell",
         "_telling",
         "_values",
-        "_waiting",
     )
 
     def __init__(
@@ -107,17 +106,17 @@ class Metrics:
         self._events = events
         self._say = say
         self._tell = tell
+        self._pacing = pacing.Pacing(events, self._look)
         self._lookout = lookout.Lookout(
-            protocol.FILES, program.HYPERTUNE, reports.FILE, events, self._changed, mask=mask
+            protocol.FILES, program.HYPERTUNE, reports.FILE, events, self._pacing.changed, mask=mask
         )
         self._seen = _Recent(_REMEMBERED_LINES)
         self._values = _Recent(_REMEMBERED_VALUES)
         self._notices: "set[str]" = set()
         self._left_out = 0
-        self._rest_until = 0.0
         self._size = 0
         self._full = False
-        self._waiting = self._telling = self._syncing = self._taken = self._begun = False
+        self._telling = self._syncing = self._taken = self._begun = False
         self._file = self._reopen(os.path.join(logs, FILE))
         if incarnation > 1:
             # Its shim may have been killed before it took down the last of it.
@@ -169,22 +168,6 @@ class Metrics:
                 self._taken = True
         return handle
 
-    def _changed(self) -> None:
-        if not self._waiting:
-            pause = self._rest_until - time.monotonic()
-            if pause > 0:
-                self._look_after(pause)
-            else:
-                self._look()
-
-    def _look_after(self, pause: float) -> None:
-        self._waiting = True
-        self._events.after(pause, self._wake)
-
-    def _wake(self) -> None:
-        self._waiting = False
-        self._look()
-
     def _look(self, *, left_by: int = 0, last: bool = False) -> None:
         """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is over."""
         if self._full:
@@ -198,7 +181,7 @@ class Metrics:
         except lookout.Changing:
             if not last:
                 taken = time.process_time() - begin
-                self._look_after(taken * _SHARE if taken > _LONG_LOOK else _RETRY)
+                self._pacing.look_after(taken * _SHARE if taken > _LONG_LOOK else _RETRY)
             return
         lines = data.split(b"\n")
         self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
@@ -217,7 +200,7 @@ class Metrics:
                 self._take(report, left_by)
         taken = time.process_time() - begin
         if taken > _LONG_LOOK:
-            self._rest_until = time.monotonic() + taken * _SHARE
+            self._pacing.rest(taken * _SHARE)
 
     def _take(self, report: reports.Report, left_by: int) -> None:
         for tag, given in report.wrong.items():

@@ -22,6 +22,7 @@ from trainshed.replica import (
     lookout,
     loop,
     masking,
+    pacing,
     processes,
     program,
     protocol,
@@ -81,14 +82,13 @@ class Reduction:
         "_notes",
         "_over",
         "_owed_after",
+        "_pacing",
         "_pause",
         "_reducers",
-        "_rest_until",
         "_say",
         "_sheet",
         "_suspect",
         "_tell",
-        "_waiting",
     )
 
     def __init__(
@@ -114,20 +114,20 @@ class Reduction:
         self._keep = keep
         self._tell = tell
         self._sheet = thinning.Sheet(os.path.join(plan.logs, FILE))
+        self._pacing = pacing.Pacing(events, self._look)
         self._lookout = lookout.Lookout(
             protocol.FILES,
             program.HYPERTUNE,
             reduction_reports.FILE,
             events,
-            self._changed,
+            self._pacing.changed,
             mask=mask,
         )
         self._notes: "list[protocol.Message]" = []
         self._known: "set[str]" = set()
         self._metrics: "dict[str, reduction_reports.Metric]" = {}
         self._first = list(_FIRST)
-        self._rest_until = 0.0
-        self._heard = self._is_there = self._waiting = False
+        self._heard = self._is_there = False
         self._looks = 0
         self._suspect = verdicts.NOTHING
         self._owed_after = float("inf")
@@ -164,22 +164,6 @@ class Reduction:
 
     # --- the program's file ---
 
-    def _changed(self) -> None:
-        if not self._waiting:
-            pause = self._rest_until - time.monotonic()
-            if pause > 0:
-                self._look_after(pause)
-            else:
-                self._look()
-
-    def _look_after(self, pause: float) -> None:
-        self._waiting = True
-        self._events.after(pause, self._wake)
-
-    def _wake(self) -> None:
-        self._waiting = False
-        self._look()
-
     def _look(self, *, last: bool = False) -> None:
         """Take down what is new. `last`: the program is over."""
         begin = time.process_time()
@@ -189,13 +173,13 @@ class Reduction:
                 self._take(reduction_reports.Report(data))
         except lookout.Changing:
             if not last:
-                self._look_after(_PAUSE)
+                self._pacing.look_after(_PAUSE)
             return
         except lookout.Unreadable as unreadable:
             self._cannot_be_read(str(unreadable))
         except reduction_reports.NoReport:
             self._cannot_be_read("it is no JSON object")
-        self._rest_until = time.monotonic() + max(_PAUSE, (time.process_time() - begin) * _SHARE)
+        self._pacing.rest(max(_PAUSE, (time.process_time() - begin) * _SHARE))
 
     def _take(self, report: reduction_reports.Report) -> None:
         self._is_there = True
