@@ -32,7 +32,7 @@ HOROVOD = f"{SITE}/horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
         ((f"{SITE}/xgboost/lib/libxgboost.so", NCCL), verdicts.XGBOOST),
         ((NCCL,), verdicts.NCCL),
         (("/usr/lib/libmpi.so.40",), verdicts.MPI),
-        (("/work/mpi_lib_of_mine.so", "/work/libtorchlike.so"), verdicts.NOTHING),
+        (("/app/mpi_lib_of_mine.so", "/app/libtorchlike.so"), verdicts.NOTHING),
     ],
 )
 def test_what_a_program_runs(libraries: tuple[str, ...], kind: str) -> None:
