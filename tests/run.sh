@@ -18,6 +18,11 @@ if ! command -v podman >/dev/null 2>&1; then
         echo "NOTE: podman is not installed here; the tests of container images are SKIPPED." >&2
     fi
 fi
+# Environments with PyTorch and TensorFlow, and what the tests write.
+free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
+if [ $# -eq 0 ] && [ "$free" -lt 12 ]; then
+    echo "NOTE: $free GB are free here, and the tests take about 12 GB; make room if they fail for lack of it." >&2
+fi
 # The algorithms are made for one thread (docs/adr/0018); several in each of three processes only wait for each other.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if [ $# -eq 0 ]; then
