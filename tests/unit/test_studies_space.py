@@ -35,6 +35,18 @@ def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], 
                 assert returned == value
 
 
+def test_values_that_are_near_for_their_range_are_two_conditions() -> None:
+    """SPEC §6: a child of 0 is none of 0.00001, although the list goes to 100,000."""
+    values = (-1.0, 0.0, 1e-05, 100000.0)
+    tree = (
+        Parameter("size", ParameterType.DISCRETE, values=values),
+        Parameter("only", ParameterType.DOUBLE, 0, 1, parent=0, when=(-1.0, 0.0)),
+    )
+    space = Space(tree)
+    given = [((("size", value),) + (("only", 0.5),) * (value <= 0)) for value in values]
+    assert [space.decode(row) for row in space.snap(space.genotypes(space.encode(given)))] == given
+
+
 @settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**32))
 def test_snapping_twice_changes_nothing(tree: tuple[Parameter, ...], seed: int) -> None:

@@ -14,7 +14,10 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.routines import Array
 
 SAME = 1e-10
-"""Discrete values and codes this near are one (facts §7.2)."""
+"""Discrete values this near are one (facts §7.2)."""
+
+SAME_CODE = 1e-14
+"""So are codes this near: what rounding makes of one, and no more. Of values from 0 to a million, 0 and 1e-5 are 1e-11 apart."""
 
 UNKNOWN = -1.0
 """The code of a category that the spec does not list: unlike every other."""
@@ -176,4 +179,4 @@ def is_same(one: Value, other: Value) -> bool:
 
 
 def is_among(code: float, allowed: Sequence[float]) -> bool:
-    return any(abs(code - each) < SAME for each in allowed)
+    return any(abs(code - each) < SAME_CODE for each in allowed)

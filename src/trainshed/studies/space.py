@@ -13,7 +13,7 @@ import numpy as np
 
 from trainshed.core.study.spec import Parameter
 from trainshed.core.study.trials import Parameters
-from trainshed.studies.nodes import SAME, UNKNOWN, Node, is_among
+from trainshed.studies.nodes import SAME_CODE, UNKNOWN, Node, is_among
 from trainshed.studies.routines import Array, Mask, Positions
 
 
@@ -77,7 +77,7 @@ class Space:
             codes[:, index] = node.snapped(genotypes[:, index])
             if node.parameter.parent >= 0:
                 parents = codes[:, node.parameter.parent, None]
-                active = (np.abs(parents - np.array(node.allowed)) < SAME).any(axis=1)
+                active = (np.abs(parents - np.array(node.allowed)) < SAME_CODE).any(axis=1)
                 codes[~active, index] = np.nan
         return codes
 
