@@ -5,7 +5,7 @@ Owns how a refusal is told on a terminal. Knows no method of the APIs.
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
@@ -41,11 +41,20 @@ class Refused(click.ClickException):
 class Client:
     """Requests to one address with one token. Every call blocks, and opens a connection of its own."""
 
-    def __init__(self, address: str, token: str, advice: str) -> None:
-        """`address`: `http://host:port`; `advice`: what to do when nobody answers there."""
+    def __init__(
+        self, address: str, token: str, advice: str, look: Callable[[], str] | None = None
+    ) -> None:
+        """`address`: `http://host:port`; `advice`: what to do when nobody answers there; `look`: where the service is now,
+        None if that cannot be known. `look` raises Unreachable."""
         self.address = address.rstrip("/")
         self._token = token
         self._advice = advice
+        self._look = look
+
+    def look_again(self) -> None:
+        """Take the address that the service has now, if that can be known. Raises Unreachable while there is none."""
+        if self._look is not None:
+            self.address = self._look().rstrip("/")
 
     def get(self, path: str, **query: str | int | None) -> Any:
         """The JSON that GET answers; a query parameter that is None is left out.

@@ -46,7 +46,9 @@ class Endpoint:
 
     def client(self) -> Client:
         """For the APIs."""
-        return Client(self.rest, self.token, self.advice)
+        data = self.data
+        look = (lambda: local(data, self.token).rest) if data is not None else None
+        return Client(self.rest, self.token, self.advice, look)
 
     def storage_client(self) -> Client:
         """For the objects of buckets."""

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainshed.cli.client import Client
+from trainshed.cli.client import Answer, Client
+from trainshed.cli.outlasting import Changed, Patience, Seen
 from trainshed.cli.references import job_path
 from trainshed.cli.views import JobView, LogLine, TimelineView
 
@@ -27,16 +28,21 @@ class _Ended:
     """One of the readers has come to its end."""
 
 
-def follow(client: Client, uid: str, *, lines: bool = True) -> Iterator[Update]:
+def follow(
+    client: Client, uid: str, *, lines: bool = True, patience: Patience | None = None
+) -> Iterator[Update]:
     """Updates from the job's beginning until it is over and all was told.
 
-    An entry of the story comes before the view of the job that it led to. Raises Refused, Unreachable.
+    An entry of the story comes before the view of the job that it led to. `patience`: how the end of the service is borne,
+    None = not at all. Raises Refused, Unreachable.
     """
     updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
     passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()
-    readers: list[Callable[[], Iterator[Update]]] = [lambda: _views(client, uid, passed_over)]
+    readers: list[Callable[[], Iterator[Update]]] = [
+        lambda: _views(client, uid, passed_over, patience)
+    ]
     if lines:
-        readers.append(lambda: _lines(client, uid))
+        readers.append(lambda: _lines(client, uid, patience))
     for read in readers:
         # Daemons: whoever stops listening need not wait for the job to be over.
         threading.Thread(target=_read, args=(read, updates), daemon=True).start()
@@ -64,17 +70,24 @@ def _read(
         updates.put(_Ended())
 
 
-def _views(client: Client, uid: str, passed_over: frozenset[str]) -> Iterator[Update]:
+def _views(
+    client: Client, uid: str, passed_over: frozenset[str], patience: Patience | None
+) -> Iterator[Update]:
     own = below = _Story(client, uid)
-    with client.stream(job_path(uid, "/watch")) as views:
-        for view in views:
-            found = JobView.parse(view)
-            if found.child and found.child.tuning:
-                # A pipeline says nothing of its trials itself.
-                below = below if below is not own else _Story(client, found.child.uid)
-                yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
-            yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
+    views = Changed()
+
+    def read(view: dict[str, Any]) -> Iterator[Update]:
+        nonlocal below
+        found = JobView.parse(view)
+        if found.child and found.child.tuning:
+            # A pipeline says nothing of its trials itself.
+            below = below if below is not own else _Story(client, found.child.uid)
+            yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
+        yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
+        if patience is None or views.fresh(view):
             yield found
+
+    return _told(lambda: client.stream(job_path(uid, "/watch")), read, patience)
 
 
 class _Story:
@@ -94,6 +107,27 @@ class _Story:
         return [TimelineView.parse(entry) for entry in entries]
 
 
-def _lines(client: Client, uid: str) -> Iterator[Update]:
-    with client.stream(job_path(uid, "/logs"), follow="true") as lines:
-        yield from map(LogLine.parse, lines)
+def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:
+    seen = Seen()
+
+    def opened() -> Answer:
+        return client.stream(job_path(uid, "/logs"), follow="true", **seen.query(None))
+
+    def read(line: dict[str, Any]) -> Iterator[Update]:
+        if seen.fresh(line):
+            yield LogLine.parse(line)
+
+    return _told(opened, read, patience)
+
+
+def _told(
+    opened: Callable[[], Answer],
+    read: Callable[[dict[str, Any]], Iterator[Update]],
+    patience: Patience | None,
+) -> Iterator[Update]:
+    if patience is not None:
+        yield from patience.outlast(opened, read)
+        return
+    with opened() as answer:
+        for found in answer:
+            yield from read(found)

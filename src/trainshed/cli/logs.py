@@ -1,19 +1,28 @@
-"""`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over."""
+"""`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over, whatever becomes of the service
+meanwhile."""
 
 import json
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import click
 
-from trainshed.cli.client import Answer, Client, Unreachable
+from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.colours import replica_colour, severity_colour, trial_number_colour
 from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.outlasting import Patience, Seen
 from trainshed.cli.references import find_job, job_path
 from trainshed.cli.views import JobView, LogLine
 
 
 @click.command()
 @click.argument("job")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on until the job is over, whatever becomes of the service.",
+)
 @click.option(
     "--trial", type=click.IntRange(min=1), metavar="N", help="Only this one's, of a tuning job."
 )
@@ -44,17 +53,35 @@ def command(
     client = endpoint.client()
     found = find_job(client, job, endpoint.project)
     view = JobView.parse(found)
-    wanted = "true" if follow else None
-    with client.stream(
-        job_path(view.uid, "/logs"), follow=wanted, trial=trial, replica=replica, tail=tail
-    ) as lines:
-        try:
+    path = job_path(view.uid, "/logs")
+    which = {"trial": trial, "replica": replica}
+    try:
+        if follow:
+            patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
+            _print(followed(client, path, patience, tail=tail, **which), view, form)
+            return
+        with client.stream(path, tail=tail, **which) as lines:
             _print(lines, view, form)
-        except KeyboardInterrupt:
-            # To look no longer is a good end; the job goes on.
-            raise SystemExit(130) from None
-    if follow:
-        require_over(client, view.uid)
+    except KeyboardInterrupt:
+        # To look no longer is a good end; the job goes on.
+        raise SystemExit(130) from None
+
+
+def followed(
+    client: Client,
+    path: str,
+    patience: Patience,
+    *,
+    tail: int | None = None,
+    **which: str | int | None,
+) -> Iterator[dict[str, Any]]:
+    """The objects of a job's lines until it is over, each once, though the service is away meanwhile. Raises Refused,
+    Unreachable."""
+    seen = Seen()
+    return patience.outlast(
+        lambda: client.stream(path, follow="true", **which, **seen.query(tail)),
+        lambda found: iter([found] if seen.fresh(found) else []),
+    )
 
 
 def labelled(line: LogLine, job: JobView) -> str:
@@ -94,6 +121,6 @@ def require_over(client: Client, uid: str) -> JobView:
     return job
 
 
-def _print(lines: Answer, job: JobView, form: str) -> None:
+def _print(lines: Iterable[dict[str, Any]], job: JobView, form: str) -> None:
     for found in lines:
         click.echo(json.dumps(found) if form == "json" else labelled(LogLine.parse(found), job))

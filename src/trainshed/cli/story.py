@@ -85,8 +85,7 @@ def story(
             local_clock(entry.at, zone),
             "+" + duration(entry.at - entries[0].at),
             entry.kind,
-            # Further lines of a message (the end of a log, say) are told by `describe`.
-            (entry.message.splitlines() or [""])[0].strip(),
+            _first_line(entry),
         )
         for entry in entries
     ]
@@ -99,6 +98,15 @@ def story(
             lines.append(_heading(headings.pop(entry.attempt)))
         lines.append(_line(entry, row))
     return lines
+
+
+def _first_line(entry: TimelineView) -> str:
+    """Further lines of a message (the end of a log, say) are told by `describe`; but what follows from a verdict stands
+    behind its evidence, however long that is."""
+    first, *more = entry.message.splitlines() or [""]
+    if not more or entry.kind != "verdict":
+        return first.strip()
+    return f"{first.strip()} …):{more[-1].rpartition('):')[2]}"
 
 
 def lives_table(lives: Sequence[LifeView]) -> list[str]:

@@ -25,7 +25,7 @@ def table(
     `room`: characters that a line may have; the first flexible column gives way. None: no bound. A row's
     last cell has no padding after it.
     """
-    lines = [[column.title for column in columns], *map(list, rows)]
+    lines = [[column.title for column in columns], *(list(map(_in_one_line, row)) for row in rows)]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
     if room is not None:
         _yield_room(columns, widths, room)
@@ -74,6 +74,13 @@ def cut(text: str, room: int) -> str:
             break
         kept += character
     return kept + "…"
+
+
+def _in_one_line(text: str) -> str:
+    """Without what would break a table, or make a terminal do something: names are what somebody else has written."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _yield_room(columns: Sequence[Column], widths: list[int], room: int) -> None:

@@ -11,6 +11,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.following import follow
 from trainshed.cli.logs import require_over
 from trainshed.cli.moments import duration
+from trainshed.cli.outlasting import Changed, Patience
 from trainshed.cli.progress import show
 from trainshed.cli.references import find_job, job_path
 from trainshed.cli.tuning_panel import best_text, best_trial
@@ -39,7 +40,7 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     client = endpoint.client()
     found = JobView.parse(find_job(client, job, endpoint.project))
     try:
-        over = _printed(client, found.uid) if form == "json" else watched(client, found, session)
+        over = _printed(client, found) if form == "json" else watched(client, found, session)
     except KeyboardInterrupt:
         click.echo(f"The job goes on. Its lines: trainshed jobs logs -f {job}", err=True)
         raise SystemExit(130) from None
@@ -54,7 +55,11 @@ def watched(client: Client, job: JobView, session: Session) -> JobView:
     """Show a job's progress until it is over, and return its last view. Raises Refused, Unreachable."""
     # What hundreds of trials write nobody can read, and a table of trials has no room for it.
     lines = job.program.tuning is None
-    show(follow(client, job.uid, lines=lines), session.now, lines=False)
+    show(
+        follow(client, job.uid, lines=lines, patience=_patience(client, job)),
+        session.now,
+        lines=False,
+    )
     return require_over(client, job.uid)
 
 
@@ -71,8 +76,15 @@ def ending(over: JobView, now: int) -> list[str]:
     return [*lines, over.error] if over.error else lines
 
 
-def _printed(client: Client, uid: str) -> JobView:
-    with client.stream(job_path(uid, "/watch")) as views:
-        for view in views:
-            click.echo(json.dumps(view))
-    return require_over(client, uid)
+def _printed(client: Client, job: JobView) -> JobView:
+    views = Changed()
+    for view in _patience(client, job).outlast(
+        lambda: client.stream(job_path(job.uid, "/watch")),
+        lambda found: iter([found] if views.fresh(found) else []),
+    ):
+        click.echo(json.dumps(view))
+    return require_over(client, job.uid)
+
+
+def _patience(client: Client, job: JobView) -> Patience:
+    return Patience(client, job.uid, f"trainshed jobs watch {job.id}")

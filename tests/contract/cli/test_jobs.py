@@ -127,16 +127,6 @@ def test_following_ends_with_the_job(trainshed: Invoke, service: FakeService) ->
     assert service.asked[1].query == {"follow": "true"}
 
 
-def test_a_service_that_shuts_down_while_one_follows(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    service.on("GET", f"{JOBS}/7", job())
-    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
-    result = trainshed("jobs", "logs", "-f", "7")
-    assert result.exit_code == 1
-    assert "trainshed jobs logs -f 7" in result.stderr
-
-
 def test_a_stream_that_breaks_off_is_an_error(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")], broken=True))

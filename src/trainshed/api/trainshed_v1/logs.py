@@ -17,6 +17,7 @@ from trainshed.api.services import Services
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.finding import find_work
+from trainshed.api.trainshed_v1.log_places import seen_places
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
@@ -36,10 +37,11 @@ Replicas = frozenset[ReplicaId] | None
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME]`.
+    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`.
 
     Lines `{at, replica, task, attempt, severity, message, n}`, and `trial` of those of trials. With `follow` the stream goes
-    on until the job is over and everything was sent. `trial`: of this one only, which has begun.
+    on until the job is over and everything was sent. `trial`: of this one only, which has begun. `after`: for one who comes
+    back, what he has seen last of each writer (`log_places`).
     """
     work, _ = await find_work(call.services.reader, call.target)
     wanted = await _wanted(call, work)
@@ -222,13 +224,17 @@ async def _next(services: Services, sources: Sequence[_Source], replicas: Replic
 
 
 def _line(job: Job, found: LogLine) -> bytes:
-    trial = job.parent.trial if job.parent else 0
-    return line(views.log_line(job.name.api, found, trial))
+    return line(views.log_line(job.name.api, found, _trial(job)))
+
+
+def _trial(job: Job) -> int:
+    return job.parent.trial if job.parent else 0
 
 
 async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas) -> None:
-    """Set where the stream begins: at the beginning, at a moment, or before the last N lines."""
+    """Set where the stream begins: at the beginning, at a moment, or before the last N lines; after what was seen."""
     tail, since = call.number("tail"), call.parameter("since")
+    seen = seen_places(call.texts("after"))
     logs = call.services.logs
     if tail:
         count = min(tail, _LONGEST_TAIL)
@@ -251,6 +257,8 @@ async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas)
             raise InvalidRequest((Violation("since", str(error)),)) from None
         for source in sources:
             source.position = await _before(call, source.job, replicas, at=at)
+    for source in sources:
+        source.position = {**source.position, **seen.get(_trial(source.job), {})}
 
 
 async def _before(

@@ -1,0 +1,133 @@
+"""Following a job beyond the end of its service: streams are opened anew when it is back, and nothing is told twice.
+
+Owns what was told of a job's lines, and how long a follower waits for a service.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from trainshed.cli.client import Answer, Client, Unreachable
+from trainshed.cli.references import job_path
+from trainshed.cli.views import JobView
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds that a follower waits for a service to be back."""
+_PAUSE = 0.25
+"""Seconds between two looks whether it is."""
+_STEADY = 1.0
+"""Seconds after which a stream has been one: a service that is about to end may still open some."""
+_MOST_PLACES = 500
+"""Writers of which a new stream is told what was seen; lines of others come again, and are passed over here."""
+
+
+class Patience:
+    """How a follower, with all its streams, bears that the service is away: says so once, and gives up in the end.
+
+    `again`: the command that goes on where this one gave up.
+    """
+
+    def __init__(self, client: Client, uid: str, again: str) -> None:
+        self._client = client
+        self._uid = uid
+        self._again = again
+        self._lock = threading.Lock()
+        self._since: float | None = None
+
+    def outlast(
+        self, opened: Callable[[], Answer], read: Callable[[dict[str, Any]], Iterator[T]]
+    ) -> Iterator[T]:
+        """What `read` makes of each object of a stream, until the job is over. `opened` may be called again, and its
+        stream then begins anew; `read` passes over what it was given before. Raises Refused, Unreachable."""
+        while True:
+            began, told = None, False
+            try:
+                with opened() as answer:
+                    began = time.monotonic()
+                    for found in answer:
+                        for update in read(found):
+                            told = True
+                            yield update
+                if self._is_over():
+                    return
+                cause = "The service ended the stream: it is shutting down."
+            except Unreachable as failure:
+                cause = failure.message
+            if told or (began is not None and time.monotonic() - began > _STEADY):
+                self._reset()
+            self._wait(cause)
+
+    def _is_over(self) -> bool:
+        return JobView.parse(self._client.get(job_path(self._uid))).state.is_final
+
+    def _reset(self) -> None:
+        with self._lock:
+            self._since = None
+
+    def _wait(self, cause: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if self._since is None:
+                self._since = now
+                click.echo(
+                    f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for the service ...",
+                    err=True,
+                )
+            left = self._since + PATIENCE - now
+        try:
+            self._client.look_again()
+        except Unreachable as failure:
+            cause = failure.message
+        if left <= 0:
+            raise Unreachable(
+                f"{cause}\nIt was waited for, for {PATIENCE:g} s. The job goes on; when the service is back: {self._again}"
+            )
+        time.sleep(min(_PAUSE, left))
+
+
+class Changed:
+    """Tells views of a job from those that were told already: a new stream begins with what the last one ended with."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] | None = None
+
+    def fresh(self, found: dict[str, Any]) -> bool:
+        """Whether a view says anything new; it is told then."""
+        fresh, self._last = found != self._last, found
+        return fresh
+
+
+class Seen:
+    """The lines of a job that a follower has seen: of every writer up to where."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, str], tuple[int, int]] = {}
+        self._first = ""
+
+    def fresh(self, found: Mapping[str, Any]) -> bool:
+        """Whether a line is new; it is seen then. `found`: an object of the stream of lines."""
+        writer = (found.get("trial", 0), found["replica"])
+        place = (found["attempt"], found["n"])
+        if place <= self._last.get(writer, (-1, -1)):
+            return False
+        # Those that wrote last stand last.
+        self._last.pop(writer, None)
+        self._last[writer] = place
+        self._first = self._first or found["at"]
+        return True
+
+    def query(self, tail: int | None) -> dict[str, Any]:
+        """Where a stream is to begin, that was to begin with the last `tail` lines."""
+        if not self._last:
+            return {"tail": tail}
+        places = [
+            f"{trial}/{replica}/{attempt}/{n}"
+            for (trial, replica), (attempt, n) in [*self._last.items()][-_MOST_PLACES:]
+        ]
+        # Who has said nothing since the tail began must not begin before it.
+        return {"after": ",".join(places), "since": self._first if tail else None}

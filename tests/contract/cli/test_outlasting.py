@@ -1,0 +1,138 @@
+"""Followers outlast the service: they say so once, and go on where they were (SPEC §5)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke, write_service_file
+from tests.contract.cli.fake_service import (
+    Asked,
+    FakeService,
+    Reply,
+    Stream,
+    entry,
+    job,
+    line,
+    serve,
+)
+from trainshed.cli import outlasting
+
+JOBS = "/trainshed/v1/jobs"
+LINES = [line("workerpool0-0", f"line {n}", n) for n in range(4)]
+OTHER = line("workerpool1-0", "another", 1)
+GONE = "does not answer any more"
+
+
+@pytest.fixture
+def moved() -> Iterator[FakeService]:
+    """A service at another address."""
+    fake = FakeService()
+    server = serve(fake)
+    yield fake
+    server.shutdown()
+    server.server_close()
+
+
+def test_lines_go_on_where_the_service_left_them(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
+    service.on(
+        "GET",
+        f"{JOBS}/7/logs",
+        Stream([*LINES[:2], OTHER], broken=True),
+        # What was seen comes again from services that know no places.
+        Stream([LINES[1], *LINES[2:]]),
+    )
+    result = trainshed("jobs", "logs", "-f", "7", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    told = [json.loads(text)["message"] for text in result.stdout.splitlines()]
+    assert told == ["line 0", "line 1", "another", "line 2", "line 3"]
+    assert result.stderr.count(GONE) == 1
+    queries = [asked.query for asked in service.asked if asked.path.endswith("/logs")]
+    assert queries == [
+        {"follow": "true"},
+        {"follow": "true", "after": "0/workerpool0-0/1/1,0/workerpool1-0/1/1"},
+    ]
+
+
+def test_a_tail_stays_a_tail(trainshed: Invoke, service: FakeService) -> None:
+    """Who has said nothing since does not begin at the beginning."""
+    service.on("GET", f"{JOBS}/7", job(), job(), job(state="SUCCEEDED"))
+    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[2:3]), Stream(LINES[3:]))
+    result = trainshed("jobs", "logs", "-f", "7", "--tail", "1", "--replica", "workerpool0-0")
+    assert result.exit_code == 0, result.stderr
+    first, second = (asked.query for asked in service.asked if asked.path.endswith("/logs"))
+    assert first == {"follow": "true", "replica": "workerpool0-0", "tail": "1"}
+    assert second == {
+        "follow": "true",
+        "replica": "workerpool0-0",
+        "after": "0/workerpool0-0/1/2",
+        "since": LINES[2]["at"],
+    }
+
+
+def test_a_follower_gives_up_in_the_end(
+    trainshed: Invoke, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlasting, "PATIENCE", 0.3)
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1]))
+    result = trainshed("jobs", "logs", "-f", "7")
+    assert result.exit_code == 1
+    assert result.stdout == "workerpool0-0  line 0\n"
+    assert result.stderr.count(GONE) == 1
+    assert "when the service is back: trainshed jobs logs -f 7" in result.stderr
+
+
+def test_a_service_that_comes_back_at_another_address_is_found(
+    trainshed: Invoke,
+    service: FakeService,
+    moved: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
+    moved.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
+    moved.on("GET", f"{JOBS}/7/logs", Stream(LINES[1:]))
+    answer = service.answer
+
+    def moving(asked: Asked) -> tuple[int, Reply]:
+        if asked.path.endswith("/logs"):
+            write_service_file(tmp_path, moved.address)
+        return answer(asked)
+
+    monkeypatch.setattr(service, "answer", moving)
+    result = trainshed("jobs", "logs", "-f", "7")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "".join(f"workerpool0-0  line {n}\n" for n in range(4))
+
+
+def test_a_watch_goes_on_and_tells_nothing_twice(trainshed: Invoke, service: FakeService) -> None:
+    running, over = job(), job(state="SUCCEEDED")
+    service.on("GET", f"{JOBS}/7", running, over)
+    service.on("GET", f"{JOBS}/7/watch", Stream([running], broken=True), Stream([running, over]))
+    result = trainshed("jobs", "watch", "7", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [
+        "RUNNING",
+        "SUCCEEDED",
+    ]
+    assert result.stderr.count(GONE) == 1
+
+
+def test_a_watch_says_once_that_the_service_is_gone(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    """Though both of its streams end."""
+    running, over = job(), job(state="SUCCEEDED")
+    service.on("GET", f"{JOBS}/7", running, over)
+    service.on("GET", f"{JOBS}/7/watch", Stream([running], broken=True), Stream([running, over]))
+    service.on("GET", f"{JOBS}/7/logs", Stream([], broken=True), Stream([]))
+    entries = [entry("created", "It was created.")]
+    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "entries": entries})
+    result = trainshed("jobs", "watch", "7")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count(GONE) == 1
+    assert result.stdout.count("It was created.") == 1
