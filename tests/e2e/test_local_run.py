@@ -290,6 +290,17 @@ def test_whoever_reads_no_further_ends_the_program(ground: Ground) -> None:
     assert process.stderr.read() == ""
 
 
+def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(ground: Ground) -> None:
+    """SPEC §3: the exit status is the program's."""
+    ground.write("task.sh", "echo y; kill -9 $$")
+    process = ground.start("--executor-image-uri=python", "--script=task.sh")
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.stdout is not None
+    assert process.stdout.read() == "y\n"
+    assert process.wait(timeout=30) == 137
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a kernel that tells of ends")
 def test_a_run_that_is_killed_takes_its_program_along(ground: Ground) -> None:
     """SPEC §2.1: nothing of it is left, neither processes nor files."""

@@ -190,6 +190,23 @@ def test_downloads_are_cleared_by_uv_itself(cache: Path, tmp_path: Path) -> None
     assert (tmp_path / "asked").read_text() == "cache clean old-thing\n"
 
 
+def test_a_download_takes_no_room_as_long_as_an_environment_has_it_too(cache: Path) -> None:
+    """What is said to go is what is free afterwards."""
+    archive = cache / "uv" / "archive-v0" / "abc"
+    (archive / "thing-1.0.dist-info").mkdir(parents=True)
+    (archive / "big.so").write_bytes(b"x" * 500_000)
+    path = _put(cache, "environments", "shares", days=40)
+    site = path / "lib" / "python3.11" / "site-packages"
+    site.chmod(0o755)
+    (site / "big.so").hardlink_to(archive / "big.so")
+    _age(archive, 40)
+    environment, download = _pieces(cache)
+    assert (environment.kind, download.kind) == ("environment", "download")
+    assert environment.bytes >= 500_000 > 100_000 > download.bytes
+    (site / "big.so").unlink()
+    assert _pieces(cache)[-1].bytes >= 500_000
+
+
 def test_a_download_cache_that_an_operator_named_is_his_own(cache: Path, tmp_path: Path) -> None:
     archive = cache / "uv" / "archive-v0" / "abc"
     (archive / "old_thing-1.0.dist-info").mkdir(parents=True)

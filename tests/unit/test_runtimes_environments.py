@@ -17,6 +17,8 @@ _UV = """#!/bin/sh
 case "$*" in
     --version) echo "uv 9.9.9" ;;
     *--torch-backend*BROKEN*) echo "error: no such build" >&2; exit 2 ;;
+    *FULL*) echo "cause: failed to write: No space left on device (os error 28)" >&2; exit 2 ;;
+    *NOWHERE*) echo "error: Failed to fetch: index" >&2; exit 2 ;;
     *) echo "uv $*" ;;
 esac
 """
@@ -41,7 +43,7 @@ def _built(
 
 
 def _installs(said: list[str]) -> list[str]:
-    return [line.partition("--link-mode copy ")[2] for line in said if "pip install" in line]
+    return [line.partition("--link-mode hardlink ")[2] for line in said if "pip install" in line]
 
 
 _ALL = ((3, 6), (3, 99))
@@ -78,6 +80,15 @@ def test_what_cannot_be_had_first_is_had_without(tmp_path: Path) -> None:
     _, said = _built(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
     assert _installs(said)[-1] == "common BROKEN"
     assert any("--torch-backend cpu" in line and "no such build" in line for line in said)
+
+
+def test_a_full_disk_is_told_apart_from_an_index_that_does_not_answer(tmp_path: Path) -> None:
+    """SPEC §8: the error says what to do next."""
+    with pytest.raises(BuildFailed, match=r"runtimes gc.*TRAINSHED_CACHE") as failed:
+        _built(tmp_path / "a", Release("1.0", _ALL, ("FULL",)))
+    assert "package index" not in str(failed.value)
+    with pytest.raises(BuildFailed, match="package index can be reached"):
+        _built(tmp_path / "b", Release("1.0", _ALL, ("NOWHERE",)))
 
 
 def test_an_environment_that_does_not_work_is_not_kept(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.install_failed import InstallFailed
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.port import BuildFailed
 
 
@@ -41,6 +42,17 @@ def test_an_operators_uv_cache_is_used(tmp_path: Path) -> None:
     assert "UV_CACHE_DIR=/shared" in lines
 
 
+@pytest.mark.parametrize(("theirs", "mode"), [({}, "hardlink"), ({"UV_CACHE_DIR": "/o"}, "copy")])
+def test_environments_share_files_with_our_own_cache_alone(
+    tmp_path: Path, theirs: dict[str, str], mode: str
+) -> None:
+    """They take their room once; an operator's cache is never made read-only."""
+    lines: list[str] = []
+    installer = _installer(tmp_path, 'echo "$@"', **theirs)
+    installer.install(Path("/p"), tmp_path / "site", ["numpy"], lines.append, linked=True)
+    assert f"--link-mode {mode} numpy" in lines[0]
+
+
 def test_jobs_never_share_files_with_the_cache(tmp_path: Path) -> None:
     lines: list[str] = []
     installer = _installer(tmp_path, 'echo "$@"')
@@ -63,6 +75,14 @@ def test_a_failure_has_the_last_lines(tmp_path: Path) -> None:
 def test_a_network_failure_is_not_the_users_fault(tmp_path: Path) -> None:
     installer = _installer(tmp_path, "echo 'error: Failed to fetch: index'; exit 2")
     with pytest.raises(InstallFailed) as failed:
+        installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
+    assert failed.value.is_machine_trouble
+
+
+def test_an_installer_that_is_killed_is_not_the_users_fault(tmp_path: Path) -> None:
+    """SPEC §2.1: what somebody kills, or the kernel for want of memory, is tried again."""
+    installer = _installer(tmp_path, "echo Resolved; kill -9 $$")
+    with pytest.raises(InstallFailed, match="killed from outside") as failed:
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
     assert failed.value.is_machine_trouble
 

@@ -55,6 +55,8 @@ class Clearing:
 
     def pieces(self) -> Iterator[Piece]:
         """Everything that is old enough, layers before what they lie on, which is the order to remove them in."""
+        # Their sizes as long as the environments are there that share their files.
+        downloads = list(self.downloads())
         layers = list(Shelf(self._cache / LAYERS).content())
         going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
         yield from going
@@ -69,6 +71,10 @@ class Clearing:
                 if self._is_old(kept):
                     yield self._piece(name, kept)
         yield from self._packages()
+        yield from downloads
+
+    def downloads(self) -> Iterator[Piece]:
+        """Of these only what the installer has downloaded."""
         for name, size, since in self._downloads.content():
             if since < self._idle_before:
                 yield Piece("download", name, size, since, partial(self._downloads.remove, name))

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.install_failed import InstallFailed
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.sizes import size_of
 
 
@@ -17,7 +18,8 @@ class Downloads:
         self._installer = installer
 
     def content(self) -> Iterator[tuple[str, int, int]]:
-        """(name, bytes, when the newest of it was fetched, ns) of every package, by name. uv notes no use."""
+        """(name, bytes, when the newest of it was fetched, ns) of every package, by name. uv notes no use. The bytes are
+        those that removing it frees: what environments have as well counts as theirs."""
         if self._installer.cache != self._root:
             return
         for name, places in sorted(self._places().items()):
@@ -28,7 +30,7 @@ class Downloads:
                 except OSError:
                     continue
             if times:
-                yield name, size_of(*places), max(times)
+                yield name, size_of(*places, alone=True), max(times)
 
     def remove(self, name: str) -> bool:
         """Have uv forget all versions of a package. Blocks while uv runs elsewhere on this cache. False if it cannot."""

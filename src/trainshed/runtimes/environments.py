@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.install_failed import InstallFailed
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts
@@ -91,8 +92,7 @@ class Environments:
             self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
         except InstallFailed as failure:
             raise BuildFailed(
-                f"The runtime {key} could not be built. The installer's last lines:\n{failure}\n"
-                "Check that the package index can be reached from this machine (pip's or uv's settings)."
+                f"The runtime {key} could not be built. The installer's last lines:\n{failure}\n{failure.remedy}"
             ) from failure
         except OSError as failure:
             raise BuildFailed(
@@ -109,7 +109,11 @@ class Environments:
             what = ("--requirement", str(release.lock))
 
         def install(*flags: str) -> None:
-            self._installer.install(prefix.executable, prefix.site, (*flags, *what), progress)
+            target = prefix.site
+            # No script of a user ever runs where this can be written to: what could change it could change uv's cache.
+            self._installer.install(
+                prefix.executable, target, (*flags, *what), progress, linked=True
+            )
 
         if not release.first or self._installer.has_indexes:
             install()

@@ -29,8 +29,10 @@ class Flights(Generic[T]):
         others wait for."""
         flight = self._board(key, build, hear)
         flight.callers += 1
+        built = asyncio.wrap_future(flight.future)
+        built.add_done_callback(looked_at)
         try:
-            return await asyncio.shield(asyncio.wrap_future(flight.future))
+            return await asyncio.shield(built)
         except asyncio.CancelledError:
             if self._abandons and flight.callers == 1:
                 self._land(key, flight)
@@ -59,6 +61,12 @@ class Flights(Generic[T]):
         with self._lock:
             if self._flights.get(key) is flight:
                 del self._flights[key]
+
+
+def looked_at(done: asyncio.Future[T]) -> None:
+    """Take notice of a failure, so that the event loop does not complain that nobody did."""
+    if not done.cancelled():
+        done.exception()
 
 
 class _Flight(Generic[T]):

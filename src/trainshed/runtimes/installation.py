@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.runtimes.confinement import Confinement
-from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.install_failed import InstallFailed
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.packages import Package, builds_plainly
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.prefix import Prefix

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trainshed.runtimes.confinement import Confinement
 from trainshed.runtimes.indexes import index_environment, names_indexes
+from trainshed.runtimes.install_failed import KILLED, InstallFailed
 from trainshed.runtimes.narration import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.stopping import OVERSEEN, Stop, kill
@@ -25,29 +26,9 @@ _CHUNK = 1 << 16
 _NOT_COMPILED = r"[/\\]tests[/\\]"
 
 
-class InstallFailed(Exception):
-    """uv ended with an error; `lines` are its last ones."""
-
-    def __init__(self, lines: tuple[str, ...]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
-
-    @property
-    def is_machine_trouble(self) -> bool:
-        """Whether the machine or its network is to blame rather than what was asked for."""
-        text = str(self)
-        signs = (
-            "error sending request",
-            "Failed to fetch",
-            "dns error",
-            "No space left",
-            "timed out",
-        )
-        return any(sign in text for sign in signs)
-
-
 class Installer:
-    """uv, as the runtimes use it: copies instead of links, so that no job can reach into uv's own cache."""
+    """uv, as the runtimes use it: where scripts of users write, files are copies, so that no job can reach into uv's own
+    cache."""
 
     def __init__(
         self,
@@ -61,6 +42,7 @@ class Installer:
         self._binary = binary
         self._environ = _clean(environ)
         self._environ.setdefault("UV_CACHE_DIR", str(cache))
+        self._owns_cache = self.cache == cache
         self._environ.update(index_environment(environ))
         # uv must take the interpreter it is given, never fetch one or follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
@@ -124,14 +106,18 @@ class Installer:
         *,
         stop: Stop | None = None,
         apart: Confinement | None = None,
+        linked: bool = False,
     ) -> None:
         """Install requirements, files or flags `what` into the directory `target` for the interpreter `python`.
 
-        Blocks, until `stop` is asked at the longest. `apart`: what it may see and change, None = all. Raises
-        InstallFailed, or BuildFailed if uv itself is missing.
+        Blocks, until `stop` is asked at the longest. `apart`: what it may see and change, None = all. `linked`: the files
+        may be those of uv's cache, so that they take their room once; only for a directory that nobody will write to
+        but us. Raises InstallFailed, or BuildFailed if uv itself is missing.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
-        command += ["--link-mode", "copy", *what]
+        # A cache that an operator named serves others as well, and links would make its files read-only.
+        mode = "hardlink" if linked and self._owns_cache else "copy"
+        command += ["--link-mode", mode, *what]
         self._execute(command, target.parent, progress, stop=stop, apart=apart)
         (target / ".lock").unlink(missing_ok=True)
 
@@ -227,6 +213,8 @@ class Installer:
             )
         if stop.asked:
             raise BuildFailed("The build was stopped, because no job waits for it any more.")
+        if process.returncode == 128 + signal.SIGKILL:
+            last.append(f"{KILLED}, perhaps by the kernel for want of memory.")
         if process.returncode == -signal.SIGKILL:
             last.append(
                 f"Stopped from outside, or after the limit of {self._limit_seconds} seconds."

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.runtimes.confinement import Confinement
+from trainshed.runtimes.install_failed import InstallFailed
 from trainshed.runtimes.installation import Installation
-from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
@@ -110,7 +111,8 @@ class Layers:
             said = f"The installer's last lines:\n{_named(str(failure), packages)}"
             if failure.is_machine_trouble:
                 raise BuildFailed(
-                    f"The packages {uris} could not be installed because of this machine or its network. {said}"
+                    f"The packages {uris} could not be installed because of this machine or its network. {said}\n"
+                    f"{failure.remedy}"
                 ) from failure
             raise PackageFailed(
                 f"The packages {uris} could not be installed. {said}\n"

@@ -12,7 +12,7 @@ from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.clearing import REDUCTION
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of
-from trainshed.runtimes.flights import Flights
+from trainshed.runtimes.flights import Flights, looked_at
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.contained import Contained
 from trainshed.runtimes.images.service import Images
@@ -135,7 +135,7 @@ class LocalRuntimes:
         if not package_uris:
             return self._prepared(await building, None, interpreter)
         # The packages are fetched while the base is built; if they fail, nobody waits for the base any more.
-        building.add_done_callback(_looked_at)
+        building.add_done_callback(looked_at)
         fetching = asyncio.to_thread(self._packages.fetch, package_uris, progress)
         try:
             base, packages = await asyncio.gather(building, fetching)
@@ -209,9 +209,3 @@ class LocalRuntimes:
 
 def _unheard(line: str) -> None:
     """Nobody waits for it."""
-
-
-def _looked_at(done: asyncio.Future[Prefix]) -> None:
-    """Take notice of a failure, so that the event loop does not complain that nobody did."""
-    if not done.cancelled():
-        done.exception()

@@ -75,10 +75,30 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             continue
         free = shutil.disk_usage(place).free
         told = f"{path}, {free / 2**30:.0f} GiB free."
+        advice = ""
+        if path is settings.cache:
+            told, advice = _taken(path, told)
         if free < _FEW_BYTES:
-            yield Finding(about, "less", told, "Make room: runtimes take 0.2 to 3 GiB each.")
+            few = "on a full disk no job is stored, none ends, and programs fail"
+            if path is settings.cache:
+                few = "runtimes take 0.2 to 3 GiB each"
+            yield Finding(about, "less", told, f"Make room: {few}. {advice}".strip())
         else:
-            yield Finding(about, "good", told)
+            yield Finding(about, "good", told, advice)
+
+
+def _taken(cache: Path, free: str) -> tuple[str, str]:
+    """What the cache takes, and how to get it back."""
+    from trainshed.runtimes.sizes import size_of
+
+    taken, downloads = size_of(cache) / 2**30, size_of(cache / "uv", alone=True) / 2**30
+    told = f"{free[:-1]}, {taken:.1f} GiB taken, {downloads:.1f} of them by downloads."
+    if taken < 1:
+        return told, ""
+    return told, (
+        "`trainshed runtimes list` says what takes how much, `trainshed runtimes gc` removes what was not used for a "
+        "month, with --downloads only what builds have downloaded."
+    )
 
 
 def _nearest(path: Path) -> Path:

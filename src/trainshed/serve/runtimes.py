@@ -72,9 +72,10 @@ def list_(
 @click.option("--python", default="", metavar="X.Y", help="On this Python [the one jobs get].")
 @_takes_cache
 def build(family: str, version: str, python: str, cache: Path | None, config: Path | None) -> None:
-    """Build FAMILY, its newest version or VERSION, unless it is built; says what it does."""
+    """Build FAMILY, its newest version or VERSION, unless it is built; says what it does. FAMILY=VERSION is the same."""
     inventory = _inventory(_settings(config, cache))
-    _build(inventory, family, version, python)
+    family, _, with_it = family.partition("=")
+    _build(inventory, family, version or with_it, python)
 
 
 @command.command(short_help="Build what jobs are likely to need.")
@@ -94,18 +95,25 @@ def warm(families: tuple[str, ...], cache: Path | None, config: Path | None) -> 
 @click.option(
     "--older-than",
     "age",
-    default="30d",
-    show_default=True,
     metavar="AGE",
-    help="Not used for so long: 30d, 12h, 0.",
+    help="Not used for so long: 30d, 12h, 0.  [default: 30d, with --downloads 0]",
+)
+@click.option(
+    "--downloads",
+    is_flag=True,
+    help="Only what builds have downloaded: nothing that is built becomes slower, new builds do.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @_takes_cache
-def gc(age: str, *, dry_run: bool, cache: Path | None, config: Path | None) -> None:
+def gc(
+    age: str | None, *, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None
+) -> None:
     """Remove environments, layers, packages, downloads and unpacked images that were not used for a while.
 
     What a running program lives in stays, also while no service runs. All else is made again when a job asks for it.
+    `trainshed runtimes list` says how much room each kind takes.
     """
+    age = age or ("0" if downloads else "30d")
     from trainshed.runtimes.clearing import Clearing
     from trainshed.runtimes.installer import Installer
 
@@ -118,7 +126,7 @@ def gc(age: str, *, dry_run: bool, cache: Path | None, config: Path | None) -> N
     root = _settings(config, cache).cache
     clearing = Clearing(root, Installer(root / "uv"), now=clock.now(), older_than=older_than)
     gone = count = 0
-    for piece in clearing.pieces():
+    for piece in clearing.downloads() if downloads else clearing.pieces():
         removed = not piece.why and (dry_run or _remove(piece))
         if removed:
             gone += piece.bytes
@@ -218,9 +226,11 @@ def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
     ):
         if found:
             yield f"{len(found)} {title}: {_size(size_of(*(each.path for each in found)))}"
-    for title, name in (("packages of jobs", "packages"), ("downloads", "uv")):
-        yield f"{title}: {_size(size_of(cache / name))}"
-    yield f"cache: {cache}"
+    yield f"packages of jobs: {_size(size_of(cache / 'packages'))}"
+    # What an environment has as well goes with the environment.
+    alone = size_of(cache / "uv", alone=True)
+    yield f"downloads that no environment shares: {_size(alone)} (trainshed runtimes gc --downloads)"
+    yield f"cache: {cache}, {_size(size_of(cache))}"
 
 
 def _size(size: int) -> str:

@@ -44,6 +44,25 @@ def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke
     assert sum("not built" in line or "needs Python" in line for line in lines) == len(offers)
 
 
+def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
+    """SPEC §4. What is built stays, old as it is; a month goes by for downloads only if that is asked for."""
+    at = time.time_ns() - 2 * DAY
+    built = Shelf(cache / "environments").put("kept", lambda draft: draft.mkdir())
+    os.utime(built / ".built", ns=(at - 60 * DAY, at - 60 * DAY))
+    archive = cache / "uv" / "archive-v0" / "abc"
+    (archive / "thing-1.0.dist-info").mkdir(parents=True)
+    os.utime(archive, ns=(at, at))
+    answer = invoke("gc", "--downloads", "--dry-run")
+    assert "would go  download thing" in answer.output
+    assert "environment" not in answer.output
+    assert (
+        "0 would be removed"
+        in invoke("gc", "--downloads", "--older-than", "30d", "--dry-run").output
+    )
+    assert "trainshed runtimes gc --downloads" in invoke("list").output
+    remove_tree(cache)
+
+
 def test_a_family_or_a_version_that_is_not_there_is_named_with_those_that_are(
     invoke: Invoke,
 ) -> None:
@@ -53,6 +72,7 @@ def test_a_family_or_a_version_that_is_not_there_is_named_with_those_that_are(
     answer = invoke("build", "scikit-learn", "9.9")
     assert answer.exit_code == 1
     assert "scikit-learn 9.9 is not served; there are: 1.9, " in answer.output
+    assert invoke("build", "scikit-learn=9.9").output == answer.output
     answer = invoke("build", "python", "--python", "2.7")
     assert answer.exit_code == 1
     assert "plain Python cannot be built on Python 2.7 here: it needs Python 3." in answer.output

@@ -55,6 +55,15 @@ def test_the_environment_is_read_only(workshop: Workshop) -> None:
     assert str(workshop.cache) not in workshop.base.read_only
 
 
+def test_what_was_downloaded_takes_its_room_once(workshop: Workshop) -> None:
+    """uv's own cache has the environment's files by other names, and none that anybody may write to."""
+    site = next(_environment(workshop).glob("lib/python*/site-packages"))
+    libraries = list(site.glob("numpy/**/*.so"))
+    assert libraries
+    kept = {path.stat().st_ino for path in (workshop.cache / "uv").glob("archive-v*/**/*.so")}
+    assert {path.stat().st_ino for path in libraries} <= kept
+
+
 def test_a_program_sees_the_base_and_nothing_of_the_host(replica: Replica) -> None:
     replica.python("import numpy, scipy, sklearn, google.cloud.storage, hypertune, setuptools")
     places = replica.python("import sys; print(*sys.path, sep='\\n')").splitlines()

@@ -1,6 +1,7 @@
 """From a wish to an exit status: brings up what a run needs, in the order that is quickest, and says how it ended."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -123,5 +124,6 @@ def _told(ended: "Ended", wish: Wish) -> int:
 
 
 def tell(line: str) -> None:
-    """A line for the person at the terminal."""
-    click.echo(line, err=True)
+    """A line for the person at the terminal, if somebody still reads: a build that tells it goes on without."""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(line, err=True)

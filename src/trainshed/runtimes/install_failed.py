@@ -1,0 +1,40 @@
+"""An installation that came to nothing: whose fault it was, and what to do."""
+
+from typing import Final
+
+KILLED: Final = "The installer was killed from outside"
+_FULL: Final = "No space left"
+
+
+class InstallFailed(Exception):
+    """uv ended with an error; `lines` are its last ones."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+    @property
+    def is_machine_trouble(self) -> bool:
+        """Whether the machine or its network is to blame rather than what was asked for."""
+        text = str(self)
+        signs = (
+            "error sending request",
+            "Failed to fetch",
+            "dns error",
+            _FULL,
+            KILLED,
+            "timed out",
+        )
+        return any(sign in text for sign in signs)
+
+    @property
+    def remedy(self) -> str:
+        """What to do if the machine or its network is to blame."""
+        if _FULL in str(self):
+            return (
+                "A disk is full: make room (`trainshed runtimes gc` clears the cache), or choose"
+                " another cache directory with $TRAINSHED_CACHE."
+            )
+        if KILLED in str(self):
+            return "The kernel's log says whether memory ran out; submit the job again when there is more."
+        return "Check that the package index can be reached from this machine (pip's or uv's settings)."
