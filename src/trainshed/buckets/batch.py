@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from email.parser import BytesParser
-from email.policy import HTTP
 
 from starlette.responses import Response
 
@@ -63,6 +61,10 @@ async def answer_batch(call: Call, answer: Answerer) -> Response:
 
 def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
     """Take a batch apart; raises ``InvalidRequest``."""
+    # Only here: few clients send batches, and every idle bucket process would hold it.
+    from email.parser import BytesParser
+    from email.policy import HTTP
+
     header = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n".encode("latin-1")
     message = BytesParser(policy=HTTP).parsebytes(header + body)
     if not message.is_multipart():

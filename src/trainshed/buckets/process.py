@@ -7,7 +7,6 @@ a consistent tree.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import fcntl
 import json
@@ -144,6 +143,8 @@ def _take_store(root: Path) -> int:
 
 def main() -> None:
     """Command line: ``--setup JSON [--ready-fd N] [--parent PID]``."""
+    import argparse  # Only here: a process that was forked is told its setup otherwise.
+
     parser = argparse.ArgumentParser(prog="trainshed-buckets", description=__doc__)
     parser.add_argument("--setup", type=BucketSetup.decode, required=True)
     parser.add_argument("--ready-fd", type=int)

@@ -16,7 +16,7 @@ from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
-from trainshed.serve import certificates, clock, interception, memory
+from trainshed.serve import certificates, clock, interception
 from trainshed.serve.announcing import is_loopback
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
@@ -37,11 +37,9 @@ class StartFailed(Exception):
 
 
 @contextlib.contextmanager
-def assembled(settings: Settings, zygote: ZygoteHandle) -> Generator[Parts]:
+def assembled(settings: Settings, zygote: ZygoteHandle, buckets: ForkedBuckets) -> Generator[Parts]:
     """Everything a `Service` is made of; closed again at the end. Raises StartFailed."""
     with contextlib.ExitStack() as cleanup:
-        memory.settle()
-        buckets = ForkedBuckets()
         try:
             parts = _open_in_order(settings, zygote, buckets, cleanup)
         except BaseException:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from trainshed.buckets.setup import BucketSetup
 from trainshed.replica import system
+from trainshed.serve import memory
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class ForkedBuckets:
     """A bucket process that was forked early, while there was one thread, and waits to be let go."""
 
     def __init__(self) -> None:
+        memory.settle()
         orders, our_orders = os.pipe()
         our_reports, reports = os.pipe()
         parent = os.getpid()

@@ -1,6 +1,7 @@
 """`trainshed up`: from options to a running service."""
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Callable
@@ -85,20 +86,25 @@ def command(
             f"The data directory {settings.data} cannot be made: {failure.strerror}. "
             "Choose another one with --data or $TRAINSHED_DATA."
         ) from None
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import zygotes
 
     handle = zygotes.start()
+    # Then the bucket process: it carries whatever is loaded by now, so that this is what it needs and no more.
+    importlib.import_module("trainshed.buckets.process")
+    from trainshed.serve.children import ForkedBuckets
+
+    buckets = ForkedBuckets()
 
     from trainshed.cli.spelling import data_option, typed
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve.announcing import is_loopback, write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled
     from trainshed.serve.service import say
-
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
 
     def announce(document: dict[str, Any]) -> None:
         option = data_option(settings.data)
@@ -123,7 +129,7 @@ def command(
 
     try:
         with (
-            assembled(settings, handle) as parts,
+            assembled(settings, handle, buckets) as parts,
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
             loop.run(_serve(parts, announce, stop_jobs=stop_jobs_on_exit))
