@@ -147,7 +147,7 @@ def _then(rule: Rule) -> str:
     steps: list[str] = []
     if rule.restarts:
         within = f" within {rule.window // _SECOND} s" if rule.window else " in each attempt"
-        steps.append(f"the replica is restarted, {rule.restarts} times{within}")
+        steps.append(f"the replica is restarted, {rule.restarts} times{within}{_spaced(rule)}")
     if rule.retries:
         pauses = ", ".join(str(pause // _SECOND) for pause in rule.back_off)
         after = f" after {pauses} s" if pauses else ""
@@ -160,6 +160,13 @@ def _then(rule: Rule) -> str:
         Action.CANCEL: "the job is cancelled",
     }
     return "; then ".join([*steps, last[rule.action]])
+
+
+def _spaced(rule: Rule) -> str:
+    if not any(rule.spacing):
+        return ""
+    seconds = ", ".join(f"{pause / _SECOND:g}" for pause in rule.spacing)
+    return f", no sooner than {seconds} s after its last start"
 
 
 def _numbers(numbers: Iterable[int]) -> str:

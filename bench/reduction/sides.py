@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.reduction.network import Host
-from trainshed.reduction.trainshed_reduction import settings
-from trainshed.reduction.trainshed_reduction.native.library import NATIVE
+from trainshed.reduction.trainshed_reduction import variables
+from trainshed.reduction.trainshed_reduction.variables import NATIVE
 
 PORT = 2222
 RENDEZVOUS = 2223
@@ -56,24 +56,24 @@ class Surroundings:
         }
         if side.reduces:
             places = ",".join(f"{host.address}:{PORT}" for host in self.reducers)
-            own |= self._shared(side) | {settings.REDUCERS: places}
+            own |= self._shared(side) | {variables.REDUCERS: places}
             if self.rate:
-                own[settings.WORKER_GBPS] = f"{self.rate / 1000:g}"
-                own[settings.REDUCER_GBPS] = f"{self.reducer_rate / 1000:g}"
+                own[variables.WORKER_GBPS] = f"{self.rate / 1000:g}"
+                own[variables.REDUCER_GBPS] = f"{self.reducer_rate / 1000:g}"
         return own
 
     def of_reducer(self, side: Side, index: int) -> dict[str, str]:
         host = self.reducers[index]
         return self._shared(side) | {
-            settings.LISTEN: f"{host.address}:{PORT}",
+            variables.LISTEN: f"{host.address}:{PORT}",
             # A machine of its own for each would have more; here they share the processors of one.
-            settings.PROCESSES: "1",
+            variables.PROCESSES: "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
 
     def _shared(self, side: Side) -> dict[str, str]:
         native = {} if side.compiled else {NATIVE: "off"}
-        return {"PYTHONPATH": str(self.package), settings.TOKEN: self.token, **native}
+        return {"PYTHONPATH": str(self.package), variables.TOKEN: self.token, **native}
 
 
 def new_token() -> str:

@@ -1,6 +1,7 @@
 """A worker of the benchmark: does what it is told over a socket pair, one line of JSON at a time, and answers each.
 
-    {"do": "join", "by": "torch"}                                          join the others; "watch": see `retention`
+    {"do": "join", "by": "torch"}                                          join the others
+    {"do": "keep", "on": false}                                            what faults need, or not: see `retention`
     {"do": "take", "kind": "all-reduce", "nbytes": N, "dtype": "float32"}  the work to do next; or "training", with "bucket"
     {"do": "prepare", "number": I}
     {"do": "go", "at": SECONDS}                                            begin at that moment, answer when done
@@ -18,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from bench.reduction.retention import Watch
+from bench.reduction.retention import Retention
 from bench.reduction.works import (
     AllReduce,
     Answer,
@@ -39,19 +40,21 @@ class Worker:
         self._ranks: Communication | None = None
         self._work: Work | None = None
         self._used = 0.0
-        self._nbytes = 0
-        self._watch: Watch | None = None
+        self._retention: Retention | None = None
 
-    def join(self, by: str, *, watch: bool = False) -> Answer:
+    def join(self, by: str) -> Answer:
         self._ranks = Torch() if by == "torch" else Arrays()
-        self._watch = Watch() if watch else None
         return self._ranks.facts()
+
+    def keep(self, *, on: bool) -> Answer:
+        self._retention = self._retention or Retention()
+        self._retention.keep(on)
+        return {}
 
     def take(self, kind: str, nbytes: int, dtype: str = "", bucket: float | None = None) -> Answer:
         ranks = self._joined
         # The one before goes first: there is memory for one.
         self._work = None
-        self._nbytes = nbytes
         if kind == "training":
             self._work = Training(ranks.rank, nbytes, bucket)
         else:
@@ -68,16 +71,13 @@ class Worker:
         work = self._taken
         wait_until(at)
         self._used = time.process_time()
-        if self._watch is not None:
-            self._watch.begin()
         work.run()
         return {"seconds": time.monotonic() - at}
 
     def check(self) -> Answer:
         # By now the others are done as well, and so is what goes on behind an operation that has returned.
         used = time.process_time() - self._used
-        watched = {} if self._watch is None else self._watch.end(self._nbytes)
-        return self._taken.check() | {"processor": used} | watched
+        return self._taken.check() | {"processor": used}
 
     @property
     def _joined(self) -> Communication:
@@ -95,6 +95,7 @@ def main() -> int:
     worker = Worker()
     doings: dict[str, Callable[..., Answer]] = {
         "join": worker.join,
+        "keep": worker.keep,
         "take": worker.take,
         "prepare": worker.prepare,
         "go": worker.go,

@@ -53,11 +53,13 @@ while step < {last}:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Two nodes, a short grace, and stock-outs that are soon over."""
+    """Two nodes, a short grace, and stock-outs and failures of the service that are soon over."""
     data = tmp_path_factory.mktemp("drills")
     config = data / "settings.toml"
     config.write_text(
-        "grace = 1\nnodes = 2\n\n[[failure_rules]]\nname = 'stock_out'\nback_off = [0.5]\n"
+        "grace = 1\nnodes = 2\n"
+        "[[failure_rules]]\nname = 'stock_out'\nback_off = [0.5]\n"
+        "[[failure_rules]]\nname = 'internal_error'\nback_off = [0.5]\n"
     )
     with running(data / "data", "--config", str(config)) as started:
         yield started

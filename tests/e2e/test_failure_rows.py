@@ -73,10 +73,14 @@ def row(name: str) -> Callable[[Test], Test]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A short grace, little memory per replica, one node."""
+    """A short grace, little memory per replica, one node, failures of the service and reducers that are soon tried again."""
     data = tmp_path_factory.mktemp("rows")
     config = data / "settings.toml"
-    config.write_text(f"grace = {GRACE}\nmemory_per_replica = {MEMORY_MIB}\n")
+    config.write_text(
+        f"grace = {GRACE}\nmemory_per_replica = {MEMORY_MIB}\n"
+        "[[failure_rules]]\nname = 'internal_error'\nback_off = [0.1, 0.2]\n"
+        "[[failure_rules]]\nname = 'reducer_lost'\nspacing = [0, 0.1]\n"
+    )
     with running(data / "data", "--config", str(config)) as started:
         yield started
     assert not leftovers(data / "data")
@@ -150,7 +154,7 @@ def test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told(
     )
     body = pools(hears, hears, "")
     reducer = body["jobSpec"]["workerPoolSpecs"][2]["containerSpec"]
-    reducer |= {"imageUri": REDUCTION_SERVER, "env": [{"name": LISTEN, "value": "nowhere"}]}
+    reducer |= {"imageUri": REDUCTION_SERVER, "env": [{"name": LISTEN, "value": "$(NOWHERE)"}]}
     del reducer["command"]
     told = story(service, submit(service, body))
     again = Verdict("reducer_lost", "replica_restarts", REDUCER)

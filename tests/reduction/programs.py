@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.reduction.reducers import TOKEN, Address, free_port
-from trainshed_reduction import settings
+from trainshed_reduction import variables
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "e2e" / "programs" / "reduction"
 SECONDS = 150.0
@@ -44,9 +44,9 @@ def environment(site: Path, **more: str) -> dict[str, str]:
 
 def with_reducers(addresses: tuple[Address, ...], **more: str) -> dict[str, str]:
     return {
-        settings.REDUCERS: ",".join("{}:{}".format(*each) for each in addresses),
-        settings.TOKEN: TOKEN.decode(),
-        settings.START_LIMIT: "60",
+        variables.REDUCERS: ",".join("{}:{}".format(*each) for each in addresses),
+        variables.TOKEN: TOKEN.decode(),
+        variables.START_LIMIT: "60",
         **more,
     }
 
@@ -69,7 +69,7 @@ def run_ranks(
         _Rank(
             [str(python), str(PROGRAMS / program)],
             # A report is a replica's, and each of these stands for one.
-            {**common, "RANK": str(rank), **({settings.REPORT_FILE: ""} if rank else {})},
+            {**common, "RANK": str(rank), **({variables.REPORT_FILE: ""} if rank else {})},
             when or {},
         )
         for rank in range(ranks)

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.reduction.certificates import Authority
-from trainshed_reduction import settings
-from trainshed_reduction.native.library import NATIVE
+from trainshed_reduction import settings, variables
+from trainshed_reduction.variables import NATIVE
 
 PACKAGES = Path(settings.__file__).resolve().parents[1]
 """What has to be on the path of a program that uses the distribution."""
@@ -46,13 +46,13 @@ class Reducer:
     def start(self) -> None:
         """Returns at once; workers knock until it is there."""
         told = {
-            settings.LISTEN: "{}:{}".format(*self.address),
-            settings.TOKEN: TOKEN.decode(),
-            settings.PROCESSES: str(self._processes),
+            variables.LISTEN: "{}:{}".format(*self.address),
+            variables.TOKEN: TOKEN.decode(),
+            variables.PROCESSES: str(self._processes),
         }
         if self._tls is not None:
-            told[settings.CERT_FILE] = str(self._tls.certificate)
-            told[settings.KEY_FILE] = str(self._tls.key)
+            told[variables.CERT_FILE] = str(self._tls.certificate)
+            told[variables.KEY_FILE] = str(self._tls.key)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainshed_reduction.reducer"],
             env=environment(**told),

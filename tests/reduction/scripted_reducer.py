@@ -73,7 +73,10 @@ def header(
     kind: Kind, operation: int, index: int, size: int, *, acknowledged: int = 0, of: int = 1000
 ) -> Header:
     step = size // 4
-    return Header(kind, DType.FLOAT32, 0, 0, index, operation, of * step, step, size, acknowledged)
+    total = of * step
+    return Header(
+        kind, DType.FLOAT32, 0, 0, index, operation, total, step, size, acknowledged, operation
+    )
 
 
 def result(operation: int, index: int, payload: bytes, acknowledged: int = 0) -> bytes:

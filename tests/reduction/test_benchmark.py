@@ -1,20 +1,27 @@
 """The benchmark of the Reduction Server, run for real in its smallest size: two workers, one reducer, a fast link."""
 
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.reduction import environments, network
+from bench.reduction import environments, faults, network, tables
 from bench.reduction.cases import MIB, Case, Task
 from bench.reduction.figures import theory
 from bench.reduction.network import CannotRun, Network
+from bench.reduction.retention import Retention
 from bench.reduction.running import Bench
 from bench.reduction.sides import ARRAYS
 
-CASE = Case("tiny", 2, 1, 1000, (Task("4 MiB fp32", 4 * MIB, count=2),), 5, reducer_rate=2000)
+from trainshed_reduction.client.ledger import Ledger
+from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.wire import DType, Reduction
+
+CASE = Case("tiny", 2, 1, 1000, (Task("4 MiB fp32", 4 * MIB, count=8),), 5, reducer_rate=2000)
 
 
 @pytest.fixture
@@ -48,9 +55,9 @@ def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> N
     results = Bench(Path(sys.executable), tmp_path).run(CASE, [ARRAYS], 1)
     (task,) = CASE.tasks
     (sample,) = results.samples(ARRAYS.name, task)
-    assert len(sample.seconds) == 2
+    assert len(sample.seconds) == task.count
     assert sample.ordered
-    assert len(set(sample.digests)) == 2
+    assert len(set(sample.digests)) == task.count
     assert 1 <= sample.sent / task.nbytes <= 1.02
     assert sample.sent < sample.sent_on_wire < 1.1 * sample.sent
     bounds = theory(CASE, task.nbytes)
@@ -59,6 +66,35 @@ def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> N
     assert min(sample.seconds) > 0.8 * bounds.reducers
     assert sample.reducer_seconds > 0
     assert f"{network.PREFIX}{os.getpid()}-" not in namespaces()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
+    """SPEC §7: of a finished operation, whose result no other rank has yet."""
+    retention = Retention()
+    retention.keep(on)
+    try:
+        ledger = Ledger([1.0, 1.0], rank=0, world=2, largest=64 << 10)
+        result = memoryview(bytearray(256 << 10))
+        pushes = ledger.issue(result, DType.FLOAT32, Reduction.SUM, Pending(1))
+        done = [ledger.arrived(push.lane, ledger.received(push.lane)) for push in pushes]
+        assert done[-1] is not None
+        ledger.release(done[-1])
+        assert ledger.retained == (len(result) if on else 0)
+    finally:
+        retention.keep(True)
+
+
+@pytest.mark.usefixtures("able")
+def test_what_being_ready_for_faults_costs_is_a_row_of_the_table(tmp_path: Path) -> None:
+    """SPEC §7: both clients' operations, right in every bit, in one run."""
+    environments.package(tmp_path, Path(sys.executable))
+    case = replace(CASE, tasks=(replace(CASE.tasks[0], count=1),))
+    (found,) = faults.steady(Bench(Path(sys.executable), tmp_path), ARRAYS, 2, [case])
+    assert len(found.figures["costs"]) == 2
+    assert len(found.figures["ready"]) == len(found.figures["bare"]) == 2
+    assert found.held is (statistics.median(found.figures["costs"]) < faults.COST)
+    assert found.what in tables.faults([found])
 
 
 @pytest.mark.usefixtures("able")

@@ -13,6 +13,7 @@ from tests.reduction.native_library import PORTABLE, build
 from trainshed_reduction.arithmetic import Kernels, NumpyKernels
 from trainshed_reduction.native import building, library
 from trainshed_reduction.native.sums import NativeKernels
+from trainshed_reduction.variables import NATIVE
 from trainshed_reduction.wire import DType, Reduction
 
 NUMPY = NumpyKernels()
@@ -138,13 +139,13 @@ LOAD = "print(library.load() is not None, library.kernels() is not None, library
 
 def test_where_it_is_looked_for(tmp_path: Path) -> None:
     """SPEC §7: without the library everything works, and one can ask why it is not there."""
-    here = {library.NATIVE: str(tmp_path)}
+    here = {NATIVE: str(tmp_path)}
     if not (library.DIRECTORY / library.name()).exists():
         assert "was not built" in told(here, LOAD)
     built = build(tmp_path)
     assert built.path == tmp_path / library.name()
     assert told(here, LOAD) == "True True"
-    assert told({library.NATIVE: "off"}, LOAD) == "False False TRAINSHED_REDUCTION_NATIVE=off"
+    assert told({NATIVE: "off"}, LOAD) == "False False TRAINSHED_REDUCTION_NATIVE=off"
     built.path.unlink()  # It is loaded here: its bytes are not to be changed.
     built.path.write_bytes(b"no library")
     assert "cannot be loaded" in told(here, LOAD)
@@ -154,9 +155,11 @@ def test_another_version_is_not_taken(tmp_path: Path) -> None:
     """SPEC §7: a library of other sources has another name, and one of another interface is refused."""
     build(tmp_path)
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
-    assert "was not built" in told({library.NATIVE: str(tmp_path)}, changed)
+    assert "was not built" in told({NATIVE: str(tmp_path)}, changed)
     newer = "library.ABI += 1\n" + LOAD
-    assert "has interface 1, not 2" in told({library.NATIVE: str(tmp_path)}, newer)
+    assert f"has interface {library.ABI}, not {library.ABI + 1}" in told(
+        {NATIVE: str(tmp_path)}, newer
+    )
 
 
 def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

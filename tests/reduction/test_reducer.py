@@ -16,7 +16,7 @@ from tests.reduction.certificates import authority
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
 from trainshed.access.job_tokens import JobTokens
 from trainshed.serve.job_certificates import JobCertificate, job_certificate
-from trainshed_reduction import proof, settings
+from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 from trainshed_reduction.wire import DType, Kind, Reduction
 
@@ -78,7 +78,7 @@ def test_averages_and_types(tmp_path: Path) -> None:
 def test_tls(tmp_path: Path) -> None:
     """SPEC §7: optional TLS with the job's certificate; many chunks at once, more than a socket holds."""
     ours, others = authority(tmp_path / "ours"), authority(tmp_path / "others")
-    environ = {settings.CERT_FILE: str(ours.certificate), settings.KEY_FILE: str(ours.key)}
+    environ = {variables.CERT_FILE: str(ours.certificate), variables.KEY_FILE: str(ours.key)}
     with reducer(tmp_path, environ=environ) as running:
         context = proof.worker_tls(str(ours.root))
         workers = [Worker(running.port, rank, 2, tls=context) for rank in range(2)]
@@ -112,7 +112,7 @@ def test_tls_with_what_the_service_made(tmp_path: Path) -> None:
         return proof.worker_tls(ca=made(uid).authority)
 
     shown, before = made(7), believing(7)
-    environ = {settings.CERT: shown.certificate, settings.KEY: shown.key}
+    environ = {variables.CERT: shown.certificate, variables.KEY: shown.key}
     with reducer(tmp_path, environ=environ) as running:
         ours = Worker(running.port, 0, 1, tls=before)
         ours.start()
@@ -169,7 +169,10 @@ def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -
         workers[0].send(bytes(1 << 20), operation=1)
         workers[1].send(bytes(1 << 19))
         workers[0].send(bytes(1 << 20), operation=2)
-        text = "operation 0: rank 0 has 262144 elements of FLOAT32, rank 1 has 131072 elements of FLOAT32"
+        text = (
+            "operation 1: rank 0 has the SUM of 262144 elements of FLOAT32, rank 1 has the SUM of 131072 elements of "
+            "FLOAT32"
+        )
         assert [worker.end() for worker in workers] == [text, text]
         with pytest.raises(proof.Refused, match=text):
             Worker(running.port, 0, 2)
@@ -211,7 +214,7 @@ def test_its_processes_do_not_outlive_the_first(tmp_path: Path) -> None:
         while any(_runs(child) for child in children):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        environ = {settings.LISTEN: f"127.0.0.1:{running.port}"}
+        environ = {variables.LISTEN: f"127.0.0.1:{running.port}"}
         with reducer(tmp_path, environ=environ) as next_one:
             assert next_one.port == running.port
 
@@ -252,12 +255,12 @@ def _switches(process: int) -> str:
 @pytest.mark.parametrize(
     ("environ", "text"),
     [
-        ({settings.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
-        ({settings.LISTEN: "nowhere"}, "must be HOST:PORT, not 'nowhere'"),
-        ({settings.PROCESSES: "0"}, "must be between 1 and 256, not '0'"),
-        ({settings.KEY_FILE: "key.pem"}, "is set without TRAINSHED_REDUCTION_CERT_FILE"),
-        ({settings.CERT_FILE: "/nowhere/cert.pem"}, "No such file"),
-        ({settings.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
+        ({variables.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
+        ({variables.LISTEN: "nowhere"}, "must be HOST:PORT, not 'nowhere'"),
+        ({variables.PROCESSES: "0"}, "must be between 1 and 256, not '0'"),
+        ({variables.KEY_FILE: "key.pem"}, "is set without TRAINSHED_REDUCTION_CERT_FILE"),
+        ({variables.CERT_FILE: "/nowhere/cert.pem"}, "No such file"),
+        ({variables.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
     ],
 )
 def test_what_it_cannot_begin_with_it_says(
@@ -267,7 +270,7 @@ def test_what_it_cannot_begin_with_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """SPEC §7: on standard error, with exit status 2."""
-    told = {settings.TOKEN: TOKEN.decode(), settings.LISTEN: "127.0.0.1:0", **environ}
+    told = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert main([]) == 2

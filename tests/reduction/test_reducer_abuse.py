@@ -124,7 +124,7 @@ def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) 
             connection.sendall(header)
             said = _end(connection)
             assert said[-wire.MAX_TEXT :].strip(b"\0"), header
-            last = said[said.rindex(b"TSR1") :]
+            last = said[said.rindex(b"TSR2") :]
             assert wire.unpack(last[: wire.HEADER.size]).kind is Kind.ERROR
 
 
@@ -134,7 +134,7 @@ def _noise(source: random.Random) -> bytes:
     count = source.choice([0, 1, 3, 64])
     header = bytearray(
         wire.HEADER.pack(
-            b"TSR1",
+            b"TSR2",
             kind,
             source.choice([0, 1, 2, 4, 7, 255]),
             source.choice([0, 0, 1, 2]),
@@ -147,6 +147,7 @@ def _noise(source: random.Random) -> bytes:
             source.choice([count, count, 0, 2**32 - 1]),
             source.choice([4 * count, 4 * count, count, 0, 2**32 - 1]),
             source.choice([0, 0, 1, 2**64 - 1]),
+            source.choice([0, 1, 2**64 - 1]),
         )
     )
     if source.random() < 0.3:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.reduction import ranks
 from tests.reduction.certificates import authority
-from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
+from tests.reduction.ranks import Ranks, Remembered, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import Operation, ReductionFailed
@@ -88,7 +88,7 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
         assert issued.wait(ranks.PATIENCE)
         assert again[0] is not None
         assert again[0].wait(ranks.PATIENCE)
-        assert again[0].number == 1
+        assert again[0].number == 2
         return array.tobytes()
 
     results = Ranks(settings(addresses), 2, group="callbacks").run(act)
@@ -147,6 +147,50 @@ def test_sizes_that_differ_are_told_at_once_by_rank(addresses: tuple[Address, ..
         assert "5000" in text
 
 
+def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
+    addresses: tuple[Address, ...],
+) -> None:
+    """SPEC §7: below the break-even on one rank and above it on another is an error that names both, long before the limit."""
+
+    def act(rank: int, communicator: Communicator) -> str:
+        array = inputs(1, rank, 4096, DType.FLOAT32)
+        if rank == 1:
+            assert failed.wait(ranks.PATIENCE)
+        with pytest.raises(ReductionFailed) as caught:
+            operation = communicator.issue(array.data.cast("B"), DType.FLOAT32, Reduction.SUM, 17)
+            assert operation is not None
+            operation.wait(ranks.PATIENCE)
+        failed.set()
+        return str(caught.value)
+
+    failed = threading.Event()
+    here = Remembered({17: "the SUM of 3 elements of FLOAT32"})
+    group = Ranks(settings(addresses, wait_limit=300.0), 3, group="apart", apart=lambda _: here)
+    for text in group.run(act):
+        assert (
+            "operation 17: ranks 0, 2 have the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the SUM of 3 "
+            "elements of FLOAT32 in its native backend" in text
+        )
+
+
+def test_a_rank_that_is_late_is_waited_for(addresses: tuple[Address, ...]) -> None:
+    """SPEC §7: whatever it does meanwhile, before or after the operation that the others wait for."""
+
+    def act(rank: int, communicator: Communicator) -> bytes:
+        array = inputs(1, rank, 4096, DType.FLOAT32)
+        if rank == 1:
+            assert here.asked.wait(ranks.PATIENCE)
+        operation = communicator.issue(array.data.cast("B"), DType.FLOAT32, Reduction.SUM, 17)
+        assert operation is not None
+        assert operation.wait(ranks.PATIENCE)
+        return array.tobytes()
+
+    here = Remembered({16: "the one before", 18: "the one after"})
+    wanted = expected(1, 2, 4096, DType.FLOAT32, Reduction.SUM).tobytes()
+    group = Ranks(settings(addresses), 2, group="tardy", apart=lambda _: here)
+    assert group.run(act) == [wanted] * 2
+
+
 def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:
     """SPEC §7: starting has a limit, and says whom it waited for."""
     group = Ranks(settings(addresses, start_limit=2.5), 3, group="missing")
@@ -174,7 +218,7 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
 
     missed = threading.Event()
     text, _ = Ranks(settings(addresses, wait_limit=2.0), 2, group="late").run(act)
-    assert "operation 1, chunk 0 waits" in text
+    assert "operation 2, chunk 0 waits" in text
     assert "rank 1" in text
     assert "127.0.0.1:" in text
 
@@ -252,4 +296,4 @@ def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -
 
     left = threading.Event()
     told = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
-    assert "rank 1 cannot go on: it left the group before operation 0 was done" in told
+    assert "rank 1 cannot go on: it left the group before operation 1 was done" in told

@@ -10,10 +10,17 @@ import pytest
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import Reducers, free_port
 from trainshed.reduction import distribution
-from trainshed_reduction import settings
+from trainshed_reduction import variables
 
 FALLBACK = "native all-reduce is used: "
 NO_GPU = 77
+WITHOUT_WAITING = 20.0
+"""Seconds; a reducer looks once a second, and a wait would end after 300."""
+ANOTHER = {
+    "size": "rank 1 has the SUM of 1000 elements of FLOAT32 in its native backend",
+    "type": "rank 1 has the SUM of 700001 elements of UINT8 in its native backend",
+    "order": "rank 1 has the SUM of 1400002 elements of FLOAT32 as operation 9",
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +48,7 @@ def test_every_collective_is_right_and_sums_are_exact(
         told = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store-",
-            **{settings.LOST_FILE: str(lost), settings.REPORT_FILE: str(report)},
+            **{variables.LOST_FILE: str(lost), variables.REPORT_FILE: str(report)},
         )
         ended = run_ranks(
             torch_python, "collectives.py", 3, environment(site, **told), {"now": lose}
@@ -67,7 +74,7 @@ def test_training_by_ddp_is_as_without_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store",
             # DDP's buckets here are small.
-            **{settings.SMALLEST: "65536"},
+            **{variables.SMALLEST: "65536"},
         )
         ended = run_ranks(torch_python, "ddp.py", 3, environment(site, **told))
     assert [each.status for each in ended] == [0, 0, 0]
@@ -83,7 +90,7 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
     with Reducers(2) as reducers:
         told = with_reducers(
             reducers.addresses,
-            **{settings.SMALLEST: "65536"},
+            **{variables.SMALLEST: "65536"},
         )
         ended = run_ranks(torch_python, "nodes.py", 4, environment(site, **told))
     assert [(each.status, each.output) for each in ended] == [(0, "ok ReducingGroup\n")] * 4
@@ -94,12 +101,12 @@ def test_what_cannot_be_used_is_said_once_and_done_without(torch_python: Path, s
     """SPEC §7: reducers that are not there, another token, a rank whose image lacks the plug-in: native on all ranks."""
     nowhere = (("127.0.0.1", free_port()),)
     with Reducers(1) as reducers, ThreadPoolExecutor() as pool:
-        limit = {settings.START_LIMIT: "4"}
+        limit = {variables.START_LIMIT: "4"}
         cases = [
             with_reducers(nowhere, TEST_AUTOLOAD="01", **limit),
             {
                 **with_reducers(reducers.addresses, TEST_AUTOLOAD="01", **limit),
-                settings.TOKEN: "another",
+                variables.TOKEN: "another",
             },
             with_reducers(reducers.addresses, TEST_AUTOLOAD="0", **limit),
         ]
@@ -122,7 +129,7 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
     shutil.copytree(site, broken)
     (broken / "trainshed_reduction" / "client" / "communicator.py").unlink()
     real = with_reducers((("127.0.0.1", 1),))
-    garbage = {settings.REDUCERS: "\x01:x,,", settings.CHUNK: "-", settings.TOKEN: "t"}
+    garbage = {variables.REDUCERS: "\x01:x,,", variables.CHUNK: "-", variables.TOKEN: "t"}
     with ThreadPoolExecutor() as pool:
         cases = [
             (["imports.py", "changed"], environment(site)),
@@ -135,13 +142,30 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
     assert [each.status for each in (changed, senseless, half, idle)] == [0] * 4
     for ended, cause in (
         (changed, "process groups"),
-        (senseless, settings.CHUNK),
+        (senseless, variables.CHUNK),
         (half, "trainshed_reduction.client.communicator"),
     ):
         assert len(ended.said) == 1
         assert cause in ended.said[0] and "native all-reduce is used" in ended.said[0]
     assert len(idle.said) == 1
     assert "made no process group" in idle.said[0]
+
+
+@pytest.mark.parametrize("differing", ["size", "type", "order"])
+def test_ranks_that_go_different_ways_are_told_at_once(
+    torch_python: Path, site: Path, differing: str
+) -> None:
+    """SPEC §7: one's tensor is for the reducers, another's for gloo: an error that says so, and none for a rank that is late."""
+    with Reducers(2) as reducers:
+        told = with_reducers(reducers.addresses, TEST_CASE=differing)
+        ended = run_ranks(torch_python, "mismatch.py", 2, environment(site, **told))
+    kind, seconds, text = ended[0].output.split(maxsplit=2)
+    assert kind == "ReductionFailed"
+    assert float(seconds) < WITHOUT_WAITING
+    assert "rank 0 has the SUM of 700001 elements of FLOAT32" in text
+    assert ANOTHER[differing] in text
+    assert "operation 8" in text
+    assert any(ANOTHER[differing] in line for line in ended[1].said)
 
 
 def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:

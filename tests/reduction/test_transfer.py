@@ -333,7 +333,7 @@ def test_messages_have_their_limits(make: Make, reducers: Reducers, kind: Kind) 
 
 STRANGE = {
     "magic": (b"HTTP/1.1 200 OK\r\n" * 4, "no frames of a Reduction Server"),
-    "kind": (b"TSR1\x63" + bytes(43), "no frame of kind 99"),
+    "kind": (b"TSR2\x63" + bytes(wire.HEADER.size - 5), "no frame of kind 99"),
     "operation": (
         result(8, 0, bytes(400)),
         "chunk 0 of operation 8 came in place of chunk 0 of operation 7",

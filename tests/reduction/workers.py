@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trainshed_reduction import proof, settings, wire
+from trainshed_reduction import proof, variables, wire
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
 
 TOKEN = b"the token of this job"
@@ -84,6 +84,7 @@ class Worker:
         dtype: DType,
         *,
         operation: int = 0,
+        ordinal: int | None = None,
         chunk: int = 0,
         total: int = 0,
         step: int = 0,
@@ -91,7 +92,7 @@ class Worker:
         kind: Kind = Kind.DATA,
         acknowledged: int = 0,
     ) -> Header:
-        """Without `total`, of an operation of one chunk."""
+        """Without `total`, of an operation of one chunk; without `ordinal`, one of a program that has no others."""
         count = len(data) // dtype.itemsize
         return Header(
             kind,
@@ -104,6 +105,7 @@ class Worker:
             step or count,
             len(data),
             acknowledged,
+            operation + 1 if ordinal is None else ordinal,
         )
 
     def send(self, data: bytes, dtype: DType = DType.FLOAT32, **fields: Any) -> None:
@@ -173,10 +175,10 @@ def reducer(
     told = {
         **os.environ,
         "PYTHONPATH": str(PACKAGE),
-        settings.TOKEN: TOKEN.decode(),
-        settings.LISTEN: "127.0.0.1:0",
-        settings.PROCESSES: str(processes),
-        settings.REPORT_FILE: str(report_file),
+        variables.TOKEN: TOKEN.decode(),
+        variables.LISTEN: "127.0.0.1:0",
+        variables.PROCESSES: str(processes),
+        variables.REPORT_FILE: str(report_file),
         **(environ or {}),
     }
     process = subprocess.Popen(

@@ -115,6 +115,13 @@ class World:
     async def state(self, uid: JobUid, *states: JobState) -> Job:
         return await self.until(uid, lambda found: found.state in states)
 
+    async def pass_pause(self, uid: JobUid) -> int:
+        """The job waits before its next attempt: let that time pass; returns how long it was."""
+        now = self.time
+        self.time = (await self.until(uid, lambda found: found.not_before > now)).not_before
+        await self.controller.capacity_changed()
+        return self.time - now
+
     async def crash(self) -> None:
         """The controller is gone in the middle of whatever it did; a new one takes over."""
         old = self.controller
@@ -169,7 +176,9 @@ def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path)
     async def story() -> None:
         async with world(tmp_path, warm=False) as w:
             w.runtimes.failure = BuildFailed("no interpreter 3.7")
-            done = await w.state(await w.create(job(1)), JobState.FAILED)
+            uid = await w.create(job(1))
+            assert [await w.pass_pause(uid) for _ in range(2)] == [2 * SECOND, 10 * SECOND]
+            done = await w.state(uid, JobState.FAILED)
             assert done.error is not None
             assert done.error.message == "Internal error occurred for the current attempt"
             assert w.engine.launches == []
@@ -209,6 +218,8 @@ def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
         async with world(tmp_path) as w:
             w.engine.always["launch"] = LaunchRejected("there is no such node")
             uid = await w.create(job(1))
+            for _ in range(2):
+                await w.pass_pause(uid)
             failed = await w.state(uid, JobState.FAILED)
             assert failed.error is not None
             assert failed.error.code == 13

@@ -8,6 +8,7 @@ from trainshed.core.lifecycle.events import (
     CancelRequested,
     Event,
     JobAdmitted,
+    PauseOver,
     PrepareRuntime,
     ReplicaExited,
     ReplicaLost,
@@ -19,7 +20,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
@@ -160,6 +161,10 @@ class Life:
 
     def _done(self) -> Iterator[Event]:
         subject = self.job
+        for due in deadlines(subject):
+            if isinstance(due.event, PauseOver):
+                self.now = max(self.now, due.at)
+                yield due.event
         if subject.phase is AttemptState.WAITING and not subject.state.is_final:
             nodes = zip(subject.spec.replicas(), "abcdefgh", strict=False)
             self.now = max(self.now, subject.not_before)

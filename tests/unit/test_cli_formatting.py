@@ -12,6 +12,7 @@ from trainshed.cli.colours import entry_colour, replica_colour, state_colour
 from trainshed.cli.moments import duration, gibibytes, local_clock, local_moment, parse_moment
 from trainshed.cli.progress import Board, live, plain
 from trainshed.cli.references import meant
+from trainshed.cli.story import story
 from trainshed.cli.tables import Column, cut, joined, pairs, table, width
 from trainshed.cli.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
 from trainshed.core.failure.rules import Effect
@@ -93,6 +94,13 @@ def test_tables_align_and_give_way() -> None:
     assert joined(table(columns, rows, room=1)[1]).startswith("a long …  ")
 
 
+def test_a_name_neither_breaks_a_table_nor_reaches_the_terminal() -> None:
+    """SPEC §5: what others wrote is shown as text: a command of several lines, an escape sequence."""
+    rows = [("python -c 'one\ntwo'\t", "1"), ("\x1b[31mred\x07", "2")]
+    lines = [joined(cells) for cells in table((Column("RAN"), Column("N")), rows)]
+    assert lines[1:] == ["python -c 'one two'   1", " [31mred              2"]
+
+
 def test_cut_counts_cells() -> None:
     assert cut("ｗｉｄｅ", 6) == "ｗｉ…"
     assert cut("e\u0301tude", 5) == "e\u0301tude"
@@ -167,6 +175,14 @@ def test_plain_lines_wait_for_no_view() -> None:
     ml = replace(view().replicas[0], task="master-replica-0")
     board = Board(replace(view(), api=Api.ML, replicas=(ml,)))
     assert click.unstyle(next(plain(line, board, lines=True))) == "master-replica-0  hello"
+
+
+def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
+    """SPEC §5: each verdict with its budget; an installer's lines stand between."""
+    evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
+    message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
+    told = click.unstyle(story([TimelineView(NOON, "verdict", message)])[-1])
+    assert told.endswith("Its last lines: …): 1 of 2; the job is retried.")
 
 
 def test_the_live_table_ends_with_what_is_true() -> None:

@@ -29,10 +29,11 @@ from tests.unit.specs_requests import (
 from trainshed.controller.launching import Launching, launch_plans
 from trainshed.core.cluster import Endpoint, cluster_spec, hostname, rank, tf_config
 from trainshed.core.environment import Gang, arguments, environment, expand
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.model import JobSpec, Program
+from trainshed.core.specs.model import Disk, JobSpec, Program
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import PreparedRuntime
@@ -387,20 +388,30 @@ def test_the_metrics_file_is_where_the_service_looks_for_it() -> None:
     assert environ(trial, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/var/hypertune/output.metrics"
 
 
+def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
+    """Of all replicas of a job whose pools have one runtime."""
+    replicas = tuple(Replica(r, node="node", incarnation=1) for r in spec.replicas())
+    subject = dataclasses.replace(job(1), spec=spec, replicas=replicas, attempt=1)
+    slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
+    program = spec.pools[0].program
+    prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
+    return launch_plans(subject, slots, prepared, Launching(), {r.id: 1 for r in replicas})
+
+
+def test_each_replica_has_the_disk_of_its_pool() -> None:
+    """SPEC §1.5: 100 GB unless the job says otherwise; it is watched by this size."""
+    first, second = job(1, 2).spec.pools
+    pools = (first, dataclasses.replace(second, disk=Disk(size_gb=300)))
+    spec = dataclasses.replace(job(1, 2).spec, pools=pools)
+    assert [plan.disk_limit >> 30 for plan in plans(spec)] == [100, 300, 300]
+
+
 def test_only_the_primary_of_a_trial_is_watched_for_metrics() -> None:
     """SPEC §6, facts §7.4."""
 
     def watched(trial: str) -> list[bool]:
-        queued = job(1, 2)
-        spec = dataclasses.replace(queued.spec, trial=trial)
-        replicas = tuple(Replica(r, node="node", incarnation=1) for r in spec.replicas())
-        subject = dataclasses.replace(queued, spec=spec, replicas=replicas, attempt=1)
-        slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
-        program = spec.pools[0].program
-        prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
-        waiting = {r.id: 1 for r in replicas}
-        plans = launch_plans(subject, slots, prepared, Launching(), waiting)
-        return [plan.watch_metrics for plan in plans]
+        spec = dataclasses.replace(job(1, 2).spec, trial=trial)
+        return [plan.watch_metrics for plan in plans(spec)]
 
     assert watched("1") == [True, False, False]
     assert watched("") == [False, False, False]

@@ -90,6 +90,7 @@ def test_limits_hosts_and_binds() -> None:
     made = document()
     assert made.memory_limit == 8 << 30
     assert document(plan=replace(PLAN, memory_limit=0)).memory_limit == 0
+    assert document(plan=replace(PLAN, disk_limit=9 << 30)).disk_limit == 9 << 30
     assert made.hosts == "/data/slots/5/2/hosts"
     assert made.read_only == ("/cache",)
     assert made.cgroup_name == "trainshed-0badcafe-5-2-workerpool1-0"

@@ -82,6 +82,16 @@ def test_the_limit_of_a_reducers_restarts_can_be_changed() -> None:
     assert changed.match == row("reducer_lost", RULES).match
 
 
+def test_the_time_between_restarts_can_be_changed() -> None:
+    """SPEC §2.1: overridable by an operator; a row without restarts has none."""
+    given = '[[failure_rules]]\nname = "replica_lost"\nspacing = [0, 30]'
+    assert row("replica_lost", table(given)).spacing == (0, 30 * SECOND)
+    dropped = '[[failure_rules]]\nname = "reducer_lost"\nrestarts = 0\nwindow = 0'
+    assert row("reducer_lost", table(dropped)).spacing == ()
+    with pytest.raises(WrongRules, match="spacing: it is the time between restarts"):
+        table('[[failure_rules]]\nname = "user_code_failed"\nspacing = 1')
+
+
 def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_restarts() -> None:
     """SPEC §2.1: with restartJobOnWorkerRestart a row of one restart is one retry, though the primary's end, reported
     second, finds it used up."""
@@ -192,6 +202,13 @@ def test_a_code_of_a_worker_may_be_no_failure_and_one_of_the_primary_a_success()
     found = life(text, 1, 1).exits(WORKER, 3)
     assert found.job.state is JobState.RUNNING
     assert found.exits(PRIMARY, 3).job.state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("name", ["stock_out", "internal_error"])
+def test_no_retries_need_no_pauses(name: str) -> None:
+    """Who takes a built-in row's retries away takes its pauses away with them; SPEC §2.1, "overridable"."""
+    after = row(name, table(f'[[failure_rules]]\nname = "{name}"\nretries = 0'))
+    assert (after.retries, after.back_off) == (0, ())
 
 
 def test_a_row_may_be_dropped_if_another_has_the_last_word() -> None:

@@ -147,9 +147,10 @@ def test_the_budgets_are_those_of_the_specification() -> None:
     }
     rules = {rule.name: rule for rule in RULES}
     assert rules["reducer_lost"].window == 60 * SECOND
-    back_off = rules["stock_out"].back_off
-    assert all(back_off)
-    assert list(back_off) == sorted(back_off)
+    paused = [rule for rule in RULES if rule.back_off]
+    assert [rule.name for rule in paused] == ["stock_out", "internal_error"]
+    assert all(0 < rule.back_off[0] == min(rule.back_off) for rule in paused)
+    assert all(list(rule.back_off) == sorted(rule.back_off) for rule in paused)
     assert [rule.name for rule in RULES if rule.gives_room] == ["stock_out", "spot_preempted"]
 
 

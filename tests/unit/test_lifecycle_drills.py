@@ -62,7 +62,7 @@ def test_maintenance_moves_the_replica_alone() -> None:
     [
         (DrillKind.PREEMPT, "spot_preempted", True),
         (DrillKind.STOCKOUT, "stock_out", True),
-        (DrillKind.INTERNAL, "internal_error", False),
+        (DrillKind.INTERNAL, "internal_error", True),
     ],
 )
 def test_an_attempt_meets_what_the_rule_of_that_name_is_about(

@@ -13,6 +13,7 @@ from trainshed.core.lifecycle.events import (
     Event,
     JobAdmitted,
     NodeLeft,
+    PauseOver,
     Preempted,
     PreparationFailed,
     ReleaseSlots,
@@ -24,7 +25,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.giving_up import give_up
-from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import ReplicaId
@@ -188,14 +189,30 @@ def test_out_of_memory_may_be_retried_with_more_if_an_operator_says_so() -> None
 
 def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
     """SPEC §2.1: then FAILED, code 13, with the typed cause beside it in the job's timeline."""
-    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
+    life = Life(job(1))
     for attempt in (1, 2, 3):
+        life.see(JobAdmitted(((PRIMARY, "a"),)))
         assert life.job.attempt == attempt
         life.see(PreparationFailed(attempt, "uv: disk full", by_user=False))
     assert failed(life) == (13, "Internal error occurred for the current attempt")
     assert life.job.error is not None
     assert (life.job.error.cause, life.job.error.reason) == ("service", "uv: disk full")
     assert "uv: disk full" in life.last
+
+
+def test_a_failure_of_the_service_is_tried_again_after_a_pause() -> None:
+    """SPEC §2.1: what failed, a registry say, has time to come back; the timeline says when the next try is."""
+    life = Life(job(1))
+    pauses: list[int] = []
+    for attempt in (1, 2):
+        life.see(JobAdmitted(((PRIMARY, "a"),)))
+        life.see(PreparationFailed(attempt, "the registry does not answer", by_user=False))
+        pauses.append(life.job.not_before - life.now)
+    assert pauses == [2 * SECOND, 10 * SECOND]
+    verdict, waiting = life.told[-2:]
+    assert verdict.message.endswith("the job is retried after 10 seconds (2 of 2).")
+    assert waiting.message == "The job asks for room again in 10 seconds."
+    assert waiting.details == {"not_before": life.job.not_before}
 
 
 def test_a_replica_that_the_service_cannot_run_is_an_internal_error() -> None:
@@ -357,6 +374,54 @@ def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute()
     assert life.last.endswith("20 of 20 restarts used; the job goes on without it.")
     assert instructions(life.job) == (DropReducers(1, (REDUCER,)),)
     assert life.exits(PRIMARY).up().job.state is JobState.SUCCEEDED
+
+
+def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -> None:
+    """SPEC §2.1, reducers: a rate limit of its own. The first time at once, and always once it has lived; given up all the
+    same within the minute."""
+    life = Life(job(1, 1, 1, reducers=True)).up()
+    subject, began, now = life.job, life.now, life.now
+    pauses: list[float] = []
+    for incarnation in range(1, 22):
+        which = (1, REDUCER, incarnation)
+        subject = step(subject, ReplicaStarted(*which, now), now).job
+        found = step(subject, ReplicaExited(*which, exited(2, ended=now)), now)
+        subject = found.job
+        for due in deadlines(subject):
+            if isinstance(due.event, PauseOver):
+                assert instructions(subject) == ()
+                assert (
+                    f" is restarted after {(due.at - now) / SECOND:g} second"
+                    in found.timeline[-1].message
+                )
+                pauses.append((due.at - now) / SECOND)
+                now = due.at
+                subject = step(subject, due.event, now).job
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, *([2.0] * 14)]
+    assert subject.replicas[2].state is ReplicaState.EXITED
+    assert now - began < 60 * SECOND
+
+
+def test_a_reducer_that_has_lived_is_started_again_at_once() -> None:
+    """SPEC §2.1: what a pause is for is a reducer that cannot start, not one that is killed."""
+    life = Life(job(1, 1, 1, reducers=True)).up()
+    for _ in range(12):
+        life.now += 3 * SECOND
+        life.loses(REDUCER)
+        replica = life.replica(REDUCER)
+        assert instructions(life.job) == (StartReplicas(1, ((REDUCER, replica.incarnation),)),)
+        life.up()
+
+
+def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
+    """SPEC §2, "Cancel": the incarnation that was to come never starts."""
+    life = Life(job(1, 1, 1, reducers=True)).up()
+    life.exits(REDUCER, 2).loses(REDUCER, "it never came up")
+    assert life.replica(REDUCER).not_before
+    life.cancel()
+    (stop,) = instructions(life.job)
+    assert stop == StopReplicas(1, ((REDUCER, 3),))
+    assert life.up().job.state is JobState.CANCELLED
 
 
 def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:

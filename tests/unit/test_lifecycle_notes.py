@@ -3,7 +3,9 @@
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.events import ReplicaNoted
+from trainshed.core.lifecycle.events import PauseOver, ReplicaNoted
+from trainshed.core.lifecycle.machine import deadlines
+from trainshed.core.lifecycle.pausing import GATHER
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
 
@@ -31,7 +33,7 @@ def life() -> Life:
 
 
 def test_a_note_is_an_entry_with_who_said_it_and_how_bad_it_is(life: Life) -> None:
-    life.see(noted(1), noted(2, "rank 3 is slow", replica=WORKER, severity="WARNING"))
+    life.see(noted(1), noted(2, "rank 3 is slow", replica=WORKER, severity="WARNING")).up()
     good, bad = life.told[-2:]
     assert (good.kind, good.at, good.message) == (
         "reduction",
@@ -52,7 +54,7 @@ def test_a_note_is_an_entry_with_who_said_it_and_how_bad_it_is(life: Life) -> No
 
 def test_whoever_tells_twice_is_told_once(life: Life) -> None:
     """A service that comes back hears every note again, and goes on where it was."""
-    life.see(noted(1, "a"), noted(2, "b"), noted(1, "a"), noted(2, "b"), noted(3, "c"))
+    life.see(noted(1, "a"), noted(2, "b"), noted(1, "a"), noted(2, "b"), noted(3, "c")).up()
     assert told(life) == [f"workerpool2-0: {text}" for text in "abc"]
 
 
@@ -60,8 +62,27 @@ def test_a_restarted_replica_says_its_own(life: Life) -> None:
     life.see(noted(1, "a"))
     life.loses(REDUCER, "its shim was killed")
     assert life.replica(REDUCER).incarnation == 2
-    life.see(noted(1, "late"), noted(1, "b", incarnation=2), noted(1, "no", attempt=2))
+    life.see(noted(1, "late"), noted(1, "b", incarnation=2), noted(1, "no", attempt=2)).up()
     assert told(life) == ["workerpool2-0: a", "workerpool2-0: b"]
+
+
+def test_what_several_say_alike_at_one_time_is_one_entry() -> None:
+    """SPEC §7: reducers come together and say the same; who else speaks has an entry of its own, and nothing is lost when
+    the job ends in between."""
+    life = Life(job(1, 1, 3, reducers=True)).up()
+    reducers = [ReplicaId(2, index) for index in range(3)]
+    life.see(*(noted(1, "serving", replica=each) for each in reducers))
+    first = life.now - 2 * SECOND
+    life.see(noted(1, "pure", replica=PRIMARY), noted(2, "late", severity="WARNING"))
+    assert told(life) == []
+    (due,) = [each for each in deadlines(life.job) if isinstance(each.event, PauseOver)]
+    assert due.at == first + GATHER
+    life.see(due.event)
+    assert told(life) == ["3 reducers: serving", "workerpool0-0: pure", "workerpool2-0: late"]
+    entry = next(each for each in life.told if each.kind == "reduction")
+    assert entry.details["replicas"] == {str(each): 1 for each in reducers}
+    life.see(noted(3, "last"), noted(1, "last", replica=WORKER)).exits(PRIMARY)
+    assert told(life)[3:] == ["workerpool2-0 and 1 other: last"]
 
 
 def test_a_job_that_is_over_is_told_nothing_more(life: Life) -> None:

@@ -26,8 +26,7 @@ from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
 from trainshed.core.specs.model import Accelerators, Machine
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.reduction.trainshed_reduction import layout, settings
-from trainshed.reduction.trainshed_reduction.native import library
+from trainshed.reduction.trainshed_reduction import layout, settings, variables
 from trainshed.runtimes.families import FAMILIES
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
@@ -225,20 +224,37 @@ def test_the_guide_has_every_variable_and_its_default() -> None:
     """SPEC §7: what a job can set, and what it starts from."""
     text = PAGE.read_text()
     named = set(re.findall(r"TRAINSHED_REDUC[A-Z_]*[A-Z]", text))
-    constants = {name: value for name, value in vars(settings).items() if name.isupper()}
-    assert named == {*constants.values(), library.NATIVE}
+    assert named == variables.NAMES
     defaults = settings.Settings((), b"")
     for name, value in {
-        settings.MODE: defaults.mode,
-        settings.SMALLEST: defaults.smallest,
-        settings.CHUNK: defaults.chunk,
-        settings.CREDIT: defaults.credit,
-        settings.START_LIMIT: defaults.start_limit,
-        settings.WAIT_LIMIT: defaults.wait_limit,
-        settings.LOST_AFTER: defaults.lost_after,
-        settings.ABSENT_LIMIT: defaults.absent_limit,
+        variables.MODE: defaults.mode,
+        variables.SMALLEST: defaults.smallest,
+        variables.CHUNK: defaults.chunk,
+        variables.CREDIT: defaults.credit,
+        variables.START_LIMIT: defaults.start_limit,
+        variables.WAIT_LIMIT: defaults.wait_limit,
+        variables.LOST_AFTER: defaults.lost_after,
+        variables.ABSENT_LIMIT: defaults.absent_limit,
     }.items():
         shown = (
             f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"
         )
         assert re.search(rf"\| `{name}` \| {re.escape(shown)} \|", text), name
+
+
+def test_a_misspelt_variable_is_a_warning() -> None:
+    """SPEC §1.6, §7: nothing of the Reduction Server's; what it may have meant."""
+    primary, more = workers(4)
+    primary["pythonPackageSpec"]["env"] = [
+        {"name": "TRAINSHED_REDUCTION_MIN_BYTE", "value": "1"},
+        {"name": "TRAINSHED_REDUCTION_MIN_BYTES", "value": "1"},
+        {"name": "TRAINSHED_ELSEWHERE", "value": "1"},
+        {"name": "TRAINSHED_REDUCTION_MODE", "value": "pure"},
+    ]
+    assert warnings(primary, more, reducers(4)) == (
+        "Worker pools 0, 1 set TRAINSHED_REDUCTION_MIN_BYTE, which means nothing to the Reduction Server; "
+        "TRAINSHED_REDUCTION_MIN_BYTES may be meant.",
+        "Worker pools 0, 1 set TRAINSHED_REDUCTION_MODE, which means nothing to the Reduction Server; "
+        "the guide on the Reduction Server names all that do.",
+    )
+    assert warnings(primary, more) == ()

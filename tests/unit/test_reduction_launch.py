@@ -39,7 +39,7 @@ from trainshed.engines.local.documents import Ground, Host, launch_document
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.job_certificates import JobCertificate, job_certificate
-from trainshed_reduction import settings, wire
+from trainshed_reduction import settings, variables, wire
 
 PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (
     ReplicaId(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 0))
@@ -71,11 +71,7 @@ THREE = parsed(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
 
 
-def test_the_names_are_those_that_the_package_reads() -> None:
-    for name in ("REDUCERS", "TOKEN", "TOKEN_FILE", "ATTEMPT", "WORKER_GBPS", "REDUCER_GBPS"):
-        assert getattr(reduction, name) == getattr(settings, name)
-    for name in ("LOST_FILE", "LISTEN", "PROCESSES", "CA", "CERT", "KEY"):
-        assert getattr(reduction, name) == getattr(settings, name)
+def test_a_reducer_has_no_more_processes_than_it_can_tell_workers_of() -> None:
     assert reduction.MOST_PROCESSES == wire.MAX_PORTS
 
 
@@ -83,7 +79,7 @@ def test_the_names_are_those_that_the_package_reads() -> None:
 def test_workers_know_the_reducers_in_order(replica: ReplicaId) -> None:
     """SPEC §7: what they are told is what the package takes for its settings."""
     given = environ(THREE, replica, attempt=3)
-    found = settings.from_environ(given | {settings.TOKEN: "known"})
+    found = settings.from_environ(given | {variables.TOKEN: "known"})
     assert found is not None
     assert found.reducers == (("workerpool2-0", 2222), ("workerpool2-1", 2222))
     assert (found.attempt, found.worker_gbps, found.reducer_gbps) == (3, 10, 32)

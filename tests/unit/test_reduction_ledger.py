@@ -32,7 +32,7 @@ class Rank:
     def issue(self, size: int) -> None:
         memory = bytearray([1 + self.rank]) * size
         self.memory.append(memory)
-        pending = Pending(len(self.memory) - 1)
+        pending = Pending(len(self.memory))
         pushes = self.ledger.issue(memoryview(memory), DType.INT32, Reduction.SUM, pending)
         for lane, frame in pushes:
             self.sent[lane].append(frame)

@@ -58,8 +58,16 @@ def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
     assert seen.overview.moment is None
     (note,) = seen.report()["notes"]
     assert (note["id"], note["severity"]) == ("idle", "WARNING")
-    assert seen.lines == [note["text"]]
+    assert seen.lines == []  # The service puts it into the log.
     assert "TensorFlow, Horovod and programs that call NCCL themselves" in note["text"]
+
+
+def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
+    """SPEC §7: where nobody reads a report."""
+    lines: list[str] = []
+    Overview(2, Reports(""), lines.append, 0.0).keep_time(IDLE_SECONDS)
+    (line,) = lines
+    assert "No worker has connected" in line
 
 
 def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
@@ -72,7 +80,7 @@ def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
     seen.overview.serving(4)
     seen.overview.serving(2)
     (note,) = seen.report()["notes"]
-    assert (note["id"], note["text"]) == ("serving", "4 workers use this reducer")
+    assert (note["id"], note["text"]) == ("serving", "serving 4 workers")
 
 
 def test_what_all_processes_say_is_said_once(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Desk:
         kind: Kind = Kind.DATA,
         reduction: Reduction = Reduction.SUM,
         operation: int = 0,
+        ordinal: int | None = None,
         chunk: int = 0,
         total: int = 0,
         step: int = 0,
@@ -77,6 +78,7 @@ class Desk:
             step or count,
             len(data),
             acknowledged,
+            operation + 1 if ordinal is None else ordinal,
         )
         block = self.buffers.take(len(data))
         block.data[:] = data
@@ -444,25 +446,26 @@ def test_groups_of_different_sizes_do_not_mix() -> None:
     ("mine", "text"),
     [
         (
-            {"data": numbers(1), "operation": 17},
-            "operation 17: rank 2 has 1 elements of FLOAT32, ranks 0, 1 have 2 elements of FLOAT32",
+            {"data": numbers(1)},
+            "operation 17: rank 2 has the SUM of 1 elements of FLOAT32, ranks 0, 1 have the SUM of 2 elements of FLOAT32",
         ),
         (
-            {"data": numbers(1), "dtype": DType.BFLOAT16, "operation": 17},
-            "operation 17: rank 2 has 2 elements of BFLOAT16, ranks 0, 1 have 2 elements of FLOAT32",
+            {"data": numbers(1), "dtype": DType.BFLOAT16},
+            "operation 17: rank 2 has the SUM of 2 elements of BFLOAT16, ranks 0, 1 have the SUM of 2 elements of FLOAT32",
         ),
         (
-            {"data": numbers(1, 2), "reduction": Reduction.AVERAGE, "operation": 17},
-            "operation 17: rank 2 has AVERAGE, ranks 0, 1 have SUM",
+            {"data": numbers(1, 2), "reduction": Reduction.AVERAGE},
+            "operation 17: rank 2 has the AVERAGE of 2 elements of FLOAT32, ranks 0, 1 have the SUM of 2 elements of FLOAT32",
         ),
         (
-            {"data": numbers(1), "total": 2, "step": 1, "operation": 17},
-            "operation 17: rank 2 has chunk 0 of 1 elements each, ranks 0, 1 have chunk 0 of 2 elements each",
+            {"data": numbers(1), "total": 2, "step": 1},
+            "operation 17: rank 2 has the SUM of 2 elements of FLOAT32, chunk 0 of 1 elements each, ranks 0, 1 have the SUM "
+            "of 2 elements of FLOAT32, chunk 0 of 2 elements each",
         ),
         (
-            {"data": numbers(1, 2), "operation": 18},
-            "rank 2 is at operation 18, ranks 0, 1 at operation 17: every rank must issue the same all-reduces in the "
-            "same order",
+            {"data": numbers(1), "ordinal": 18},
+            "rank 2 has the SUM of 1 elements of FLOAT32 as operation 18, ranks 0, 1 have the SUM of 2 elements of FLOAT32 "
+            "as operation 17: every rank must issue the same all-reduces in the same order",
         ),
     ],
 )
@@ -471,8 +474,9 @@ def test_ranks_that_disagree_are_named_at_once(mine: dict[str, Any], text: str) 
     desk = Desk()
     members = desk.group(3)
     for member in members[:2]:
-        desk.send(member, numbers(1, 2), operation=17)
-    desk.send(members[2], **mine)
+        desk.send(member, numbers(1, 2), ordinal=17)
+    fields: dict[str, Any] = {"ordinal": 17, **mine}
+    desk.send(members[2], **fields)
     assert desk.dismissed == dict.fromkeys(members, text)
     with pytest.raises(Refusal, match=text):
         desk.join(0, 3)
@@ -483,7 +487,7 @@ def test_integers_have_no_average() -> None:
     """SPEC §7: rather an error than a number that nobody expects."""
     desk = Desk()
     members = desk.group(2)
-    desk.send(members[1], b"\0" * 8, DType.INT64, reduction=Reduction.AVERAGE, operation=4)
+    desk.send(members[1], b"\0" * 8, DType.INT64, reduction=Reduction.AVERAGE, ordinal=4)
     text = "operation 4: rank 1 asks for the AVERAGE of INT64; integers can only be summed"
     assert desk.dismissed == dict.fromkeys(members, text)
 
@@ -528,7 +532,7 @@ def test_who_leaves_in_good_order_stops_nobody() -> None:
     assert desk.dismissed == {members[1]: ""}
     assert desk.counters.resets == 0
     desk.send(members[0], numbers(1), operation=17)
-    text = "rank 1 has left the group after 17 operations"
+    text = "rank 1 has left the group after operation 17"
     assert desk.dismissed[members[0]] == desk.dismissed[members[2]] == text
 
 
@@ -559,7 +563,7 @@ def test_after_a_rank_has_left_a_break_needs_the_others_only(has_it: bool) -> No
     if has_it:
         assert sums(desk, first) == [[3]]
     else:
-        assert desk.dismissed[first] == "rank 2 has left the group after 1 operations"
+        assert desk.dismissed[first] == "rank 2 has left the group after operation 1"
 
 
 def test_when_all_have_left_the_name_is_free() -> None:
@@ -598,7 +602,7 @@ def test_the_window_counts_what_has_no_result() -> None:
 
 
 def test_who_waits_is_told_for_whom() -> None:
-    """SPEC §7: every wait names the missing rank; who is missing itself is told nothing."""
+    """SPEC §7: every wait names the missing rank, and who is missing hears what the others have."""
     desk = Desk()
     members = desk.group(4)
     for member in members[1:3]:
@@ -606,7 +610,47 @@ def test_who_waits_is_told_for_whom() -> None:
     desk.status(5.5)
     assert not desk.reminders
     desk.status(17.0)
-    assert desk.reminders == dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3")
+    assert desk.reminders == {
+        **dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3"),
+        **dict.fromkeys(
+            (members[0], members[3]), "ranks 1, 2 have the SUM of 1 elements of FLOAT32"
+        ),
+    }
+
+
+def test_ranks_may_have_come_by_different_numbers_of_native_operations() -> None:
+    """SPEC §7: as where callbacks issue some; what is summed is alike."""
+    desk = Desk()
+    members = desk.group(2)
+    desk.send(members[0], numbers(1, 2), ordinal=3)
+    desk.send(members[1], numbers(1, 2), ordinal=4)
+    assert sums(desk, members[0]) == sums(desk, members[1]) == [[2, 4]]
+
+
+def test_two_ranks_that_disagree_are_both_told_in_full() -> None:
+    """SPEC §7: of two nobody can tell which one is wrong."""
+    desk = Desk()
+    members = desk.group(2)
+    desk.send(members[1], numbers(1, 2), ordinal=4)
+    desk.send(members[0], numbers(1), reduction=Reduction.AVERAGE, ordinal=3)
+    text = (
+        "rank 0 has the AVERAGE of 1 elements of FLOAT32 as operation 3, rank 1 has the SUM of 2 elements of FLOAT32 as "
+        "operation 4: every rank must issue the same all-reduces in the same order"
+    )
+    assert desk.dismissed == dict.fromkeys(members, text)
+
+
+def test_the_first_sums_of_a_group_are_nobodys_operations() -> None:
+    """SPEC §7: a program's operations are counted from 1; what a group tries itself out with has no number."""
+    desk = Desk()
+    members = desk.group(3)
+    for member in members:
+        desk.send(member, numbers(1), ordinal=0)
+    desk.send(members[0], numbers(1), operation=1, ordinal=0, now=5.0)
+    desk.status(7.0)
+    assert list(desk.reminders) == [members[0]]
+    desk.bye(members[2])
+    assert desk.dismissed[members[0]] == "rank 2 has left the group"
 
 
 def test_nothing_waits_in_an_idle_group() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import fence, journal, protocol
+from trainshed.replica import fence, journal, protocol, records
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> N
         claim = fence.claim(incarnation)
         claim.describe(os.getpid(), [])
         claim.sync()
-        claim.finish(protocol.lost(f"end {incarnation}"))
+        claim.finish(records.lost(f"end {incarnation}"))
         claim.release()
         # Whoever was described is taken for a left-over; this test is none.
         journal_file = slot / protocol.JOURNAL
@@ -37,8 +37,8 @@ def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> N
     entries = journal.Entries(".")
     assert entries.latest == 2
     assert [entries.record(n) for n in (1, 2, 3)] == [
-        protocol.lost("end 1"),
-        protocol.lost("end 2"),
+        records.lost("end 1"),
+        records.lost("end 2"),
         None,
     ]
 
@@ -98,16 +98,16 @@ def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
     """DESIGN §3.3: a shim that wakes up late is refused."""
     assert fence.expel(str(slot), 2, "its node is gone")
-    assert journal.Entries(str(slot)).record(2) == protocol.lost("its node is gone")
+    assert journal.Entries(str(slot)).record(2) == records.lost("its node is gone")
     with pytest.raises(fence.Refused) as refused:
         fence.claim(2)
     assert refused.value.cause == protocol.REFUSED_KNOWN
     claim = fence.claim(3)
     assert fence.expel(str(slot), 2, "late")
-    claim.finish(protocol.lost("by itself"))
+    claim.finish(records.lost("by itself"))
     claim.release()
     assert fence.expel(str(slot), 3, "late")
-    assert journal.Entries(str(slot)).record(3) == protocol.lost("by itself")
+    assert journal.Entries(str(slot)).record(3) == records.lost("by itself")
 
 
 def test_a_document_of_an_earlier_service_is_read() -> None:
@@ -125,10 +125,10 @@ def test_notes_stay_with_their_incarnation(slot: Path) -> None:
         claim = fence.claim(incarnation)
         claim.note({"n": 1, "text": f"of {incarnation}"})
         claim.note({"n": 2, "text": "more"})
-        claim.finish(protocol.lost(f"end {incarnation}"))
+        claim.finish(records.lost(f"end {incarnation}"))
         claim.release()
     entries = journal.Entries(".")
     assert [note["text"] for note in entries.notes(1)] == ["of 1", "more"]
     assert [note["text"] for note in entries.notes(2)] == ["of 2", "more"]
     assert entries.notes(3) == []
-    assert (entries.record(2), entries.left) == (protocol.lost("end 2"), None)
+    assert (entries.record(2), entries.left) == (records.lost("end 2"), None)

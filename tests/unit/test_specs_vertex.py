@@ -334,6 +334,56 @@ def test_reducers_only_in_the_third_pool() -> None:
     assert "third worker pool" in found[f"{POOLS}[1].container_spec.image_uri"]
 
 
+def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
+    """SPEC §1.4, §7: all that is wrong at once, each at its field; what only a started program knows is left alone."""
+    worker = {
+        "TRAINSHED_REDUCTION": "fast",
+        "TRAINSHED_REDUCTION_CHUNK_BYTES": "12",
+        "TRAINSHED_REDUCTION_MIN_BYTES": "$(LEAST)",
+        "TRAINSHED_REDUCTION_WAIT_SECONDS": "0",
+        "TRAINSHED_REDUCTION_CREDIT_BYTES": "lots",
+        "TRAINSHED_REDUCTION_NODE_FIRST": "no",
+        "TRAINSHED_REDUCTION_LOST_SECONDS": "",
+        "TRAINSHED_REDUCERS": "here:1,there",
+    }
+    reducer = {
+        "TRAINSHED_REDUCER_PROCESSES": "0",
+        "TRAINSHED_REDUCER_LISTEN": "nowhere",
+        "TRAINSHED_REDUCTION_KEY_FILE": "/key.pem",
+        "TRAINSHED_REDUCTION_ATTEMPT": "$(secret:one)",
+    }
+    workers = (
+        package(env=variables(worker)),
+        container(env=variables({"TRAINSHED_REDUCTION": "on"})),
+    )
+    found = violations(
+        custom_job(*workers, container(imageUri=REDUCER, env=variables(reducer)), pool())
+    )
+    package_env = f"{FIRST}.python_package_spec.env"
+    reducer_env = f"{POOLS}[2].container_spec.env"
+    wrong = [field for field in found if ".env[" in field]
+    assert wrong == [
+        *(f"{package_env}[{index}].value" for index in (0, 1, 3, 4, 5, 7)),
+        f"{POOLS}[1].container_spec.env[0].value",
+        *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
+    ]
+    assert found[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, hybrid, off."
+    assert "no number of at least 4096" in found[wrong[1]]
+    assert found[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
+    assert f"{FIRST}.machine_spec.machine_type" not in found
+
+
+def test_a_job_without_reducers_may_say_what_it_likes() -> None:
+    """Nobody reads it."""
+    worker = package(env=variables({"TRAINSHED_REDUCTION": "fast"}))
+    found = parse(custom_job(worker, worker)).spec
+    assert found.pool(1).program.env == (("TRAINSHED_REDUCTION", "fast"),)
+
+
+def variables(given: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in given.items()]
+
+
 def test_flex_start_needs_one_configuration() -> None:
     """Facts §2.6."""
     request = flex()

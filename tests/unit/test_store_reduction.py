@@ -53,6 +53,23 @@ def test_the_newest_incarnation_counts_that_has_said_something(tmp_path: Path) -
     (found,) = read_reduction(tmp_path)
     assert (found.incarnation, found.over, len(found.samples)) == (2, False, 1)
     assert found.rates() == {"sent_bytes": 5}
+    assert (found.restarts, found.totals()) == (2, {"sent_bytes": 705})
+
+
+def test_what_a_replica_has_done_is_the_sum_over_its_incarnations(tmp_path: Path) -> None:
+    """SPEC §7, metrics per reducer: one that is killed begins to count anew; what is as of now is no part of the sum."""
+    first = sample(12, sent_bytes=700, resets=2, wait_seconds=[1, 2], connections=4)
+    second = sample(22, sent_bytes=20, resets=1, wait_seconds=[1, 0, 5], last=True)
+    third = [sample(32, sent_bytes=1), sample(33, sent_bytes=3, operations=9, wait_seconds=[0])]
+    write(tmp_path, start(10), first, start(20, 2), second, start(25, 3), start(30, 4), *third)
+    (found,) = read_reduction(tmp_path)
+    assert found.restarts == 3
+    assert found.totals() == {
+        "sent_bytes": 723,
+        "operations": 9,
+        "resets": 3,
+        "wait_seconds": (2, 2, 5),
+    }
 
 
 def test_clocks_that_stand_still_and_lines_that_are_torn(tmp_path: Path) -> None:

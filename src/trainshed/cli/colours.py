@@ -98,6 +98,7 @@ _ASKS_FOR_ATTENTION = frozenset(
         "limit_nears",
         "no_checkpoint",
         "reduction_warning",
+        "disk_warning",
         "cancel_requested",
         "drill_fired",
         "trial_infeasible",

@@ -1,13 +1,13 @@
 """What reducers and the workers that use them say of it, as tables and lines (SPEC §7). Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from trainshed.cli.colours import faint, replica_colour, severity_colour
-from trainshed.cli.moments import duration, parse_moment
+from trainshed.cli.moments import duration, local_moment, parse_moment
 from trainshed.cli.tables import Column, joined, table
 
 _NOTHING = "–"
@@ -18,7 +18,7 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 @dataclass(frozen=True, slots=True)
 class NoteView:
-    """What a replica told the timeline."""
+    """What a replica told the timeline, or how it is now."""
 
     severity: str
     text: str
@@ -26,9 +26,10 @@ class NoteView:
 
 @dataclass(frozen=True, slots=True)
 class ReductionView:
-    """One replica's part. `seen`: when it was last heard of, ns, 0 = never; `over`: no more will come. Bytes since its
-    start, and per second lately. `resets`: broken connections that made it begin again; `waits`: seconds for which each rank
-    alone was waited for, of a worker for which it waited itself."""
+    """One replica's part. `seen`: when it was last heard of, ns, 0 = never; `over`: no more will come. Bytes since the
+    attempt began, over all its incarnations, and per second lately. `resets`: broken connections that made it begin again;
+    `waits`: seconds for which each rank alone was waited for, of a worker for which it waited itself. `restarts`: how often
+    it was started again. `notes`: one of them, if any, says which way sums go now."""
 
     id: str
     task: str
@@ -41,27 +42,51 @@ class ReductionView:
     in_flight: float | None
     resets: float | None
     waits: float | Sequence[float]
+    restarts: int
     notes: tuple[NoteView, ...]
 
     @staticmethod
     def parse(replica: Mapping[str, Any]) -> "ReductionView":
         """Read one of the `replicas` of a job's usage that has a `reduction`."""
         found = replica["reduction"]
-        metrics, rates = found["metrics"], found["perSecond"]
+        totals, rates = found["totals"], found["perSecond"]
         return ReductionView(
             id=replica["id"],
             task=replica["task"],
             seen=parse_moment(found["sampleTime"]),
             over=found["over"],
-            received=metrics.get("received_bytes", 0),
-            sent=metrics.get("sent_bytes", 0),
+            received=totals.get("received_bytes", 0),
+            sent=totals.get("sent_bytes", 0),
             receives=rates.get("received_bytes", 0),
             sends=rates.get("sent_bytes", 0),
-            in_flight=metrics.get("chunks_in_flight"),
-            resets=metrics.get("resets", metrics.get("lost_connections")),
-            waits=metrics.get("wait_seconds", ()),
-            notes=tuple(NoteView(note["severity"], note["text"]) for note in found["notes"]),
+            in_flight=found["metrics"].get("chunks_in_flight"),
+            resets=totals.get("resets", totals.get("lost_connections")),
+            waits=totals.get("wait_seconds", ()),
+            restarts=found["restarts"],
+            notes=tuple(_notes(found)),
         )
+
+
+def _notes(found: Mapping[str, Any]) -> Iterator[NoteView]:
+    """Which way sums go now in the place of all that was said of that, then the others."""
+    if mode := found["mode"]:
+        yield NoteView(mode["severity"], _mode_now(mode))
+    for note in found["notes"]:
+        if note["name"] not in ("mode", "native"):
+            yield NoteView(note["severity"], note["text"])
+
+
+def _mode_now(mode: Mapping[str, Any]) -> str:
+    text = mode["text"]
+    if mode["isNative"] and mode["wasReduced"]:
+        return f"native since {_clock(mode['since'])}: {text}"
+    if mode["lostReducers"] and not mode["isNative"]:
+        return f"{text} (since {_clock(mode['lostSince'])} without {mode['lostReducers']} of them)"
+    return text
+
+
+def _clock(moment: str) -> str:
+    return local_moment(parse_moment(moment)).split()[1]
 
 
 def reduction_lines(found: Mapping[str, Any]) -> list[str]:
@@ -82,6 +107,7 @@ def reduction_table(views: Sequence[ReductionView]) -> list[str]:
         Column("SENT", right=True),
         Column("IN FLIGHT", right=True),
         Column("RESETS", right=True),
+        Column("RESTARTS", right=True),
         Column("WAITED"),
     ]
     rows = [
@@ -93,6 +119,7 @@ def reduction_table(views: Sequence[ReductionView]) -> list[str]:
             size(view.sent),
             _NOTHING if view.over or view.in_flight is None else f"{view.in_flight:.0f}",
             _NOTHING if view.resets is None else f"{view.resets:.0f}",
+            f"{view.restarts}",
             waited(view.waits) or _NOTHING,
         )
         for view in views

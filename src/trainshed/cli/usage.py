@@ -35,9 +35,10 @@ _SHOWN = 24
 def command(
     session: Session, endpoint: Endpoint, *, job: str, watch: bool, attempt: int | None, form: str
 ) -> None:
-    """Show what the replicas of a job use: processors, memory and GPUs, now and at most.
+    """Show what the replicas of a job use: processors, memory, disk and GPUs, now and at most.
 
-    CPU is in per cent of the vCPUs that were asked for; MEMORY leaves out files that are only cached.
+    CPU is in per cent of the vCPUs that were asked for; MEMORY leaves out files that are only cached; DISK is what a
+    replica's own files take.
     """
     if watch and (attempt or form == "json"):
         raise click.UsageError("--watch goes with neither --attempt nor --format json.")

@@ -43,7 +43,8 @@ class GpuView:
 @dataclass(frozen=True, slots=True)
 class UsedView:
     """One replica. `state` None: of an earlier attempt; `seen`: when it was last looked at, ns, 0 = not yet; `over`: it runs
-    no more. Processors at work `cpus` lately, `mean_cpus` on average; memory in bytes; `lately`: processors, oldest first."""
+    no more. Processors at work `cpus` lately, `mean_cpus` on average; memory and disk in bytes, `disk` 0 = not known;
+    `lately`: processors, oldest first."""
 
     id: str
     task: str
@@ -56,6 +57,7 @@ class UsedView:
     mean_cpus: float
     memory: int
     peak: int
+    disk: int
     gpus: tuple[GpuView, ...]
     lately: tuple[float, ...]
 
@@ -74,6 +76,8 @@ class UsedView:
             mean_cpus=found["meanCpus"],
             memory=found["memoryBytes"],
             peak=found["peakMemoryBytes"],
+            # An older service does not say.
+            disk=found.get("diskBytes", 0),
             gpus=tuple(map(GpuView.parse, found["gpus"])),
             lately=tuple(point["cpus"] for point in found["points"]),
         )
@@ -103,6 +107,7 @@ def top_table(replicas: list[UsedView]) -> list[str]:
         Column("MEMORY", right=True),
         Column("PEAK", right=True),
         Column("OF", right=True),
+        Column("DISK", right=True),
         *([Column("GPU"), Column("GPU MEMORY", right=True)] if gpus else []),
         Column("CPU LATELY"),
     ]
@@ -116,6 +121,7 @@ def top_table(replicas: list[UsedView]) -> list[str]:
             _NOTHING if replica.over else gibibytes(replica.memory),
             gibibytes(replica.peak),
             gibibytes(replica.limit),
+            gibibytes(replica.disk),
             *(_gpu_cells(replica) if gpus else ()),
             spark(replica.lately),
         )

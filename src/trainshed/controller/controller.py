@@ -227,7 +227,8 @@ class Controller:
         tracked = self._tracked.get(uid)
         if tracked is None or inbox.look_again:
             return False
-        waiting = sum(r.state is ReplicaState.WAITING for r in tracked.live.job.replicas)
+        replicas = tracked.live.job.replicas
+        waiting = sum(r.state is ReplicaState.WAITING and not r.not_before for r in replicas)
         starts = sum(isinstance(event, ReplicaStarted) for event in inbox.events)
         return starts == len(inbox.events) < waiting
 

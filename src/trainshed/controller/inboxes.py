@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
 from trainshed.engines.port import EngineUnavailable
@@ -19,6 +20,8 @@ _GATHER = 0.01
 """Seconds in which events are gathered of which more are sure to come, so that they cost few commits."""
 _PAUSE = 1.0
 """Seconds before what could not be stored is tried again."""
+_TOLD_EVERY = 60
+"""Tries in a row that fail alike, of which one is told: the log may lie on the disk that is full."""
 
 
 @dataclass(slots=True)
@@ -65,14 +68,14 @@ class Inboxes:
 
     async def _work_off(self, uid: JobUid) -> None:
         """Apply all that came in for one job, until nothing is left."""
-        stale = 0
+        stale = refused = 0
         while uid in self._inboxes and not self._closing:
             if self._more_to_come(uid, self._inboxes[uid]):
                 await asyncio.sleep(_GATHER)
             inbox = self._inboxes.pop(uid)
             try:
                 await self._apply(uid, inbox)
-                stale = 0
+                stale = refused = 0
             except StaleCommit:
                 # A request wrote in between: look at the job again and apply the same events to it.
                 stale += 1
@@ -80,8 +83,10 @@ class Inboxes:
                 if stale > _STALE_LIMIT:
                     log.error("job %d changes under this service; has another one taken over?", uid)
                     await asyncio.sleep(_PAUSE)
-            except EngineUnavailable as failure:
-                log.warning("job %d: %s; once more in a second", uid, failure)
+            except (EngineUnavailable, Unavailable) as failure:
+                if refused % _TOLD_EVERY == 0:
+                    log.warning("job %d: %s; it is tried once more each second", uid, failure)
+                refused += 1
                 self._put_back(uid, inbox)
                 await asyncio.sleep(_PAUSE)
             except Exception:

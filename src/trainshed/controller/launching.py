@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainshed.core import reduction
+from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.launch import STALL_LABEL, ImageRoot, LaunchPlan, ReductionWatch
@@ -13,7 +14,6 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.specs.model import JobSpec
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.replica import executor
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 
 _VERDICT_AFTER = 20 * 10**9
@@ -156,6 +156,7 @@ def _plan(
         hosts=hosts,
         python_template=runtime.template,
         memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
+        disk_limit=pool.disk.size_gb * GIB,
         cpu_weight=max(1, round(pool.machine.vcpus * 100)),
         banner=banner(job, replica),
         buckets=buckets,
@@ -190,4 +191,9 @@ def _argv(
             f"The image {program.runtime.image} names no program (neither ENTRYPOINT nor CMD), and the job gives none: "
             "set the command of its container."
         )
-    return executor.wrapped(program.package_uris, argv) if program.package_uris else argv
+    if not program.package_uris:
+        return argv
+    # Only here: what it needs inside the image is nothing that an idle service should hold.
+    from trainshed.replica import executor
+
+    return executor.wrapped(program.package_uris, argv)

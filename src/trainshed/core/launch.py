@@ -36,7 +36,8 @@ class LaunchPlan:
     (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage endpoint), which the engine adds.
     `hosts`: (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
     environment, used in place and read-only, or copied into the slot where nothing can be mounted ("" = none).
-    `memory_limit`: bytes, 0 = none. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
+    `memory_limit`: bytes, 0 = none. `disk_limit`: bytes of the disk that the job asked for, which is only watched
+    (SPEC §1.5), 0 = not known. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
     log begins with. `buckets`: (name, directory) of those that are shown as /gcs/NAME.
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
     directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
@@ -59,6 +60,7 @@ class LaunchPlan:
     hosts: tuple[tuple[str, str], ...]
     python_template: str = ""
     memory_limit: int = 0
+    disk_limit: int = 0
     cpu_weight: int = 0
     banner: tuple[str, ...] = ()
     buckets: tuple[tuple[str, str], ...] = ()

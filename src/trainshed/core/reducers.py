@@ -12,6 +12,7 @@ from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.reducer_support import warning_for
 from trainshed.core.specs.model import Machine, WorkerPool
+from trainshed.core.specs.reducers import unknown_variables
 
 POOL = 2
 MACHINE = "n1-highcpu-16"
@@ -72,9 +73,10 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     workers = [pool for pool in pools if pool.position < POOL]
     if sum(pool.replica_count for pool in workers) == 1:
         return (_SINGLE,)
+    unknown = unknown_variables(pool for pool in pools if pool.position <= POOL)
     unused = warning_for(frozenset(pool.program.runtime.family for pool in workers))
     slow = _too_slow(_fleets(workers), _fleets([reducers]))
-    return tuple(filter(None, (unused, slow)))
+    return tuple(filter(None, (unused, slow, *unknown)))
 
 
 def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:

@@ -1,6 +1,6 @@
 """What the replicas of a job with a Reduction Server are told of it (SPEC §7). Pure.
 
-`trainshed_reduction.settings` reads these variables; a test compares the names.
+What their variables are called and may say is `trainshed_reduction.variables`' to know, which their programs read too.
 """
 
 from trainshed.core import secrets
@@ -9,29 +9,28 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
 from trainshed.core.secrets import Made
 from trainshed.core.specs.model import JobSpec
+from trainshed.reduction.trainshed_reduction import variables as known
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
 """What reducers run."""
 
-REDUCERS = "TRAINSHED_REDUCERS"
-TOKEN = "TRAINSHED_REDUCTION_TOKEN"
-TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
-ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
-WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
-REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
-CA = "TRAINSHED_REDUCTION_CA"
-CERT = "TRAINSHED_REDUCTION_CERT"
-KEY = "TRAINSHED_REDUCTION_KEY"
+REDUCERS = known.REDUCERS
+TOKEN = known.TOKEN
+TOKEN_FILE = known.TOKEN_FILE
+ATTEMPT = known.ATTEMPT
+WORKER_GBPS = known.WORKER_GBPS
+REDUCER_GBPS = known.REDUCER_GBPS
+CA = known.CA
+CERT = known.CERT
+KEY = known.KEY
 TLS_LABEL = "trainshed-reduction-tls"
 """Label of a job: "on" = its workers and reducers speak TLS, with a certificate that the service makes for this job."""
-LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
-MODE = "TRAINSHED_REDUCTION"
-"""What a job may set: auto (the default), pure, hybrid, off."""
-LISTEN = "TRAINSHED_REDUCER_LISTEN"
-PROCESSES = "TRAINSHED_REDUCER_PROCESSES"
+LOST_FILE = known.LOST_FILE
+MODE = known.MODE
+LISTEN = known.LISTEN
+PROCESSES = known.PROCESSES
 """Set by engines, which know how many processors there are."""
-MOST_PROCESSES = 256
-"""That a reducer can tell workers of."""
+MOST_PROCESSES = known.MOST_PROCESSES
 
 IMAGE_PACKAGES = "/opt/trainshed/reduction"
 """Where programs in container images find the package `trainshed_reduction`."""

@@ -1,16 +1,19 @@
 """What a shim does beside the program that it keeps: its endpoint, the calls made in its place, the memory limit, what it
-measures and what it uses, its part in a reduction, the stall watchdog. Runs on Python 3.6.
+measures and what it uses, its disk, its part in a reduction, the stall watchdog. Runs on Python 3.6.
 """
 
 from trainshed.replica import (
     cgroups,
+    disk,
     loop,
     masking,
     memory,
     metrics,
+    notes,
     peers,
     protocol,
     reduction,
+    reduction_reports,
     relay,
     socket_calls,
     stall,
@@ -75,13 +78,22 @@ class Beside:
                 tell=lambda: tell({"e": "metrics"}),
                 mask=mask,
             )
+        self._notes = notes.Notes(keep, tell)
         self._reduction: "reduction.Reduction | None" = None
         if plan.reducers:
             self._reduction = reduction.Reduction(
-                plan, guardian, events, over=over, say=say, keep=keep, tell=tell, mask=mask
+                plan, guardian, events, over=over, say=say, told=self._notes, mask=mask
             )
+        self._disk: "disk.Disk | None" = None
         self._usage: "usage.Usage | None" = None
         if plan.usage_every > 0:
+            scratch = self._disk = disk.Disk(
+                protocol.FILES,
+                limit=plan.disk_limit,
+                every=plan.usage_every,
+                events=events,
+                note=self._note_of_disk,
+            )
             self._usage = usage.Usage(
                 plan.logs,
                 plan.incarnation,
@@ -91,6 +103,7 @@ class Beside:
                 directories=groups.directories(),
                 guardian=guardian,
                 events=events,
+                disk=lambda: scratch.used,
             )
 
     def program_started(
@@ -101,6 +114,8 @@ class Beside:
         self.memory.program_started()
         if self._usage is not None:
             self._usage.begin(at)
+        if self._disk is not None:
+            self._disk.begin()
         if self._metrics is not None:
             self._metrics.begin(at)
         if self._reduction is not None:
@@ -116,11 +131,17 @@ class Beside:
                 bark=stalled,
             )
 
+    def _note_of_disk(self, name: str, is_warning: bool, text: str) -> None:
+        severity = reduction_reports.WARNING if is_warning else reduction_reports.INFO
+        self._notes.add(name, severity, text)
+
     def take_calls(self, handle: int) -> None:
         """Make some calls in the program's place from here on (`socket_calls`)."""
         plan = self._plan
         redirected = (plan.address, plan.storage_port + 1) if plan.certificate else None
-        calls = socket_calls.Calls(handle, plan.address, plan.cluster_port, redirected)
+        calls = socket_calls.Calls(
+            handle, plan.address, plan.cluster_port, redirected, plan.kept_ports
+        )
 
         def asked() -> None:
             if not calls.answer():
@@ -133,11 +154,12 @@ class Beside:
         """Somebody has connected, and does not know whether there are metrics, nor any notes."""
         if self._metrics is not None:
             self._metrics.tell_again()
-        if self._reduction is not None:
-            self._reduction.tell_again()
+        self._notes.tell_again()
 
     def program_ends(self) -> None:
         """Its processes are about to be reaped: see for the last time what they use, and leave none of ours among them."""
+        if self._disk is not None:
+            self._disk.end()
         if self._usage is not None:
             self._usage.stop()
         if self._storage is not None:

@@ -19,6 +19,7 @@ from trainshed.replica import (
     socket_calls,
     stall,
     system,
+    users,
     view,
 )
 
@@ -39,13 +40,16 @@ class Ward:
         self.control, control = socket.socketpair()
         if level == protocol.LEVEL_SESSION:
             system.adopt_orphans()
+        namespace = _namespace(level)
         sandbox.detach(level)
         self.guardian = os.fork()
         if self.guardian == 0:
             try:
                 kept = {0, 1, 2, control.fileno(), output, errors}
+                if namespace is not None:
+                    kept.update(namespace.handles)
                 system.close_all(handle for handle in system.open_handles() if handle not in kept)
-                _guard(control, output, errors)
+                _guard(control, output, errors, namespace)
             except (
                 Exception
             ) as error:  # The shim records it; this process has no other way to speak.
@@ -54,6 +58,8 @@ class Ward:
                 os._exit(0)
         for theirs in (control.detach(), output, errors):
             os.close(theirs)
+        if namespace is not None:
+            namespace.close()
 
     def tell(self, order: bytes, lock: int) -> None:
         """Let it make the sandbox for `order`, the line that the shim itself was given. From here on it holds the
@@ -66,7 +72,20 @@ class Ward:
         os.waitpid(self.guardian, 0)
 
 
-def _guard(control: socket.socket, output: int, errors: int) -> None:
+def _namespace(level: str) -> "users.Namespace | None":
+    """Of the program's own users: made with the guardian, since it takes a process. None where there is none, or where
+    it cannot be made, which is told when it is needed."""
+    if level != protocol.LEVEL_OWN:
+        return None
+    try:
+        return users.Namespace()
+    except OSError:
+        return None
+
+
+def _guard(
+    control: socket.socket, output: int, errors: int, namespace: "users.Namespace | None"
+) -> None:
     system.name_process("ts-guardian")
     receiver = handover.Receiver(control)
     received = receiver.receive()
@@ -87,7 +106,7 @@ def _guard(control: socket.socket, output: int, errors: int) -> None:
         errors=errors,
         groups=groups,
     )
-    seen = _view(plan, message["slot"], files)
+    seen = _view(plan, message["slot"], files, namespace)
 
     def prepare() -> None:
         # The service keeps what it makes to itself; directories on the way to what is shown are for everybody.
@@ -149,7 +168,9 @@ def _be_asked(control: socket.socket, *, connect: bool) -> None:
         os.close(handle)
 
 
-def _view(plan: protocol.LaunchDocument, slot: str, files: str) -> view.View:
+def _view(
+    plan: protocol.LaunchDocument, slot: str, files: str, namespace: "users.Namespace | None"
+) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
     if not plan.image and not program.lies_in_tmp(files):
         binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
@@ -166,6 +187,7 @@ def _view(plan: protocol.LaunchDocument, slot: str, files: str) -> view.View:
         mounts=plan.mounts,
         device_files=plan.devices,
         user_range=plan.users,
+        namespace=namespace,
         image=plan.image,
         layer=os.path.join(files, program.LAYER),
         image_user=plan.image_user,

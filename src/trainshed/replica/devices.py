@@ -32,7 +32,9 @@ def show(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
         if handle < 0:
             continue
         target = place + path[len("/dev") :]
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        above = os.path.dirname(target)
+        if above != place:
+            os.makedirs(above, exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
         system.bind("/proc/self/fd/%d" % handle, target)
         os.close(handle)

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from trainshed.replica import cgroups, journal, processes, protocol
+from trainshed.replica import cgroups, journal, processes, protocol, records
 
 _PATIENCE = 2.0
 _LOOK_EVERY = 0.05
@@ -142,7 +142,7 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         if entries.latest < incarnation:
             _write_start(lock, incarnation, 0)
         if entries.record(incarnation) is None:
-            Claim(incarnation, lock).finish(protocol.lost(cause))
+            Claim(incarnation, lock).finish(records.lost(cause))
         return True
     finally:
         journal.release(lock)

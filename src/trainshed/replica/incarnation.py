@@ -9,7 +9,7 @@ import os
 import socket
 import time
 
-from trainshed.replica import birth, clients, durable, fence, leases, protocol, shim
+from trainshed.replica import birth, clients, durable, fence, leases, protocol, records, shim
 
 _NO_SPACE_PAUSE = 0.5
 _NO_SPACE_PATIENCE = 15.0
@@ -38,13 +38,14 @@ def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> 
         return
     try:
         ward = ward or birth.Ward(plan.level)
-        # Whoever clears the cache leaves what a live program runs in alone.
-        leases.hold([*plan.read_only, *([plan.image] if plan.image else [])])
         ward.tell(order, handle.lock)
+        # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just before, the guardian
+        # does not find, and says so.
+        leases.hold([*plan.read_only, *([plan.image] if plan.image else [])])
         record = shim.Shim(plan, listeners, handle, ward).run()
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.
         _keep_trace()
-        record = protocol.lost(_cause(error), by_service=True)
+        record = records.lost(_cause(error), by_service=True)
     _write_down(handle, record)
     handle.release()
     listeners.send(

@@ -220,6 +220,8 @@ class Program:
         """Try the places on the program's PATH as a shell would; raises NotRun when none will do."""
         name, path = self._argv[0], self._environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
+        if not name:
+            name, places = "''", []  # Python itself would not even try.
         refusal = errno.ENOENT
         for place in places:
             try:

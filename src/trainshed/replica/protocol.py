@@ -74,18 +74,16 @@ class LaunchDocument:
 
     `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is: no Python is asked for, or it is used in place). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
     `memory_base`, `cpu_base`, `pids_base`: control group directories under which the replica's own is made ("" = none).
-    `pids_limit`: processes and threads, 0 = no limit.
-    `hidden`: directories whose content the program must not see, `covered`: files likewise; `read_only`: directories it may only read,
-    shown even inside hidden ones; `mounts`: [source, target, read-only] shown besides. `devices`: device files shown in
-    /dev besides the harmless ones. `buckets`: [name, directory] of those shown as /gcs/NAME.
+    `pids_limit`: processes and threads, 0 = no limit. `hidden`: directories whose content the program must not see, `covered`: files likewise; `read_only`: directories it may only read, shown even inside hidden ones; `mounts`: [source, target, read-only] shown besides.
+    `devices`: device files shown in /dev besides the harmless ones. `buckets`: [name, directory] of those shown as /gcs/NAME.
     `users`: [first, count] of the machine's user numbers that are the program's own (`LEVEL_OWN`), [] = none.
     `image`: directory of the root file system it sees ("" = the machine's), with `image_user`; `directory`: where it
     starts ("" = the slot's own working directory). `shm_bytes`: size of /dev/shm, 0 = half of the memory limit.
     `cluster_port`: a bind of this port on the wildcard address becomes one of `address` (0 = none does).
+    `kept_ports`: the service's, which it can have on `address` alone.
     `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none; `identity`: JSON
     text that each connection to it begins with, as one line. `certificate`: PEM file, key and chain, by which Google's
-    storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts that never get into the log.
-    `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the replica uses, 0 = nobody looks. `stall_after`: seconds without any progress after which the program is ended
+    storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts that never get into the log. `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, which nothing holds it to, 0 = not known. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
     done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports (`metrics` module).
     `reducers`: how many the job has if the replica reduces or is to use them, and is watched for it (`reduction` module),
@@ -122,11 +120,13 @@ class LaunchDocument:
         "directory",
         "shm_bytes",
         "cluster_port",
+        "kept_ports",
         "identity",
         "certificate",
         "masked",
         "gpus",
         "usage_every",
+        "disk_limit",
         "storage_socket",
         "storage_port",
         "stall_after",
@@ -169,11 +169,13 @@ class LaunchDocument:
         directory: str = "",
         shm_bytes: int = 0,
         cluster_port: int = 0,
+        kept_ports: "tuple[int, ...]" = (),
         identity: str = "",
         certificate: str = "",
         masked: "tuple[str, ...]" = (),
         gpus: "tuple[str, ...]" = (),
         usage_every: float = 0.0,
+        disk_limit: int = 0,
         storage_socket: str = "",
         storage_port: int = 0,
         stall_after: float = 0.0,
@@ -211,11 +213,13 @@ class LaunchDocument:
         self.directory = directory
         self.shm_bytes = shm_bytes
         self.cluster_port = cluster_port
+        self.kept_ports = kept_ports
         self.identity = identity
         self.certificate = certificate
         self.masked = masked
         self.gpus = gpus
         self.usage_every = usage_every
+        self.disk_limit = disk_limit
         self.storage_socket = storage_socket
         self.storage_port = storage_port
         self.stall_after = stall_after
@@ -227,46 +231,6 @@ class LaunchDocument:
     def to_message(self) -> "Message":
         """What `LaunchDocument(**message)` makes the same document of, also after a way through JSON."""
         return {name: getattr(self, name) for name in self.FIELDS}
-
-
-def ended(
-    *,
-    exit_code: "int | None",
-    signal: "int | None",
-    oom: bool,
-    started: int,
-    ended: int,
-    log_lines: int,
-    tail: str,
-    child_oom: int,
-    stopped: bool = False,
-    stalled: bool = False,
-) -> "Message":
-    """The attempt record of a program that ran. Exactly one of exit_code and signal is not None.
-
-    `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main process was
-    asked to stop before it ended. `stalled`: it was ended because it made no progress.
-    """
-    return {
-        "exit_code": exit_code,
-        "signal": signal,
-        "oom": oom,
-        "started": started,
-        "ended": ended,
-        "log_lines": log_lines,
-        "tail": tail,
-        "child_oom": child_oom,
-        "stopped": stopped,
-        "stalled": stalled,
-    }
-
-
-def lost(cause: str, *, by_service: bool = False) -> "Message":
-    """The attempt record of an incarnation that is gone through no fault of its program.
-
-    `by_service`: the service could not do its part (a sandbox, a template); otherwise something outside did it.
-    """
-    return {"lost": cause, "by_service": by_service}
 
 
 def encode(message: "Message") -> bytes:

@@ -1,10 +1,9 @@
 """What reducers and workers of a job with reducers report, taken down for good (SPEC §7).
 
 Their programs replace one small file as a whole (`reduction_reports`). Each of its notes goes, once, to the replica's log
-and to the slot's journal, and is told to whoever listens: again to whoever comes later, since only the number of a note
-says whether it is known. Its metrics go to `reduction.jsonl` beside the log, every few seconds. A worker whose program
-notes nothing is looked at for whether it can use reducers at all (`verdicts`). Nothing here may hurt the program or its
-record: what cannot be written is not written. Runs on Python 3.6.
+and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log, every few seconds. A worker
+whose program notes nothing is looked at for whether it can use reducers at all (`verdicts`). Nothing here may hurt the
+program or its record: what cannot be written is not written. Runs on Python 3.6.
 
 A line of `reduction.jsonl` is one of
 
@@ -22,6 +21,7 @@ from trainshed.replica import (
     lookout,
     loop,
     masking,
+    notes,
     pacing,
     processes,
     program,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FILE = "reduction.jsonl"
 MOST_NOTES = 20
-"""Of one incarnation."""
+"""Of one incarnation, beside one for each reducer, which it may have to say is lost."""
 _PREFIX = "trainshed reduction: "
 """Of lines in the log, as the package itself would write them."""
 VERDICT = "verdict"
@@ -63,9 +63,8 @@ _SHORT = 0.25
 
 
 class Reduction:
-    """One incarnation's. `say` writes a line of ours to the replica's log, `keep` a note to the slot's journal, `tell`
-    sends a message to whoever listens. `over`: whether the main process is known to have ended. `mask`: what must not be
-    taken down."""
+    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go. `over`: whether the
+    main process is known to have ended. `mask`: what must not be taken down."""
 
     __slots__ = (
         "_events",
@@ -74,12 +73,10 @@ class Reduction:
         "_heard",
         "_incarnation",
         "_is_there",
-        "_keep",
         "_known",
         "_lookout",
         "_looks",
         "_metrics",
-        "_notes",
         "_over",
         "_owed_after",
         "_pacing",
@@ -88,7 +85,7 @@ class Reduction:
         "_say",
         "_sheet",
         "_suspect",
-        "_tell",
+        "_told",
     )
 
     def __init__(
@@ -99,8 +96,7 @@ class Reduction:
         *,
         over: "Callable[[], bool]",
         say: "Callable[[str], None]",
-        keep: "Callable[[protocol.Message], None]",
-        tell: "Callable[[protocol.Message], None]",
+        told: notes.Notes,
         mask: "masking.Mask | None" = None,
     ) -> None:
         """Before the program is started. `plan`: one with `reducers`."""
@@ -111,8 +107,7 @@ class Reduction:
         self._events = events
         self._over = over
         self._say = say
-        self._keep = keep
-        self._tell = tell
+        self._told = told
         self._sheet = thinning.Sheet(os.path.join(plan.logs, FILE))
         self._pacing = pacing.Pacing(events, self._look)
         self._lookout = lookout.Lookout(
@@ -123,7 +118,6 @@ class Reduction:
             self._pacing.changed,
             mask=mask,
         )
-        self._notes: "list[protocol.Message]" = []
         self._known: "set[str]" = set()
         self._metrics: "dict[str, reduction_reports.Metric]" = {}
         self._first = list(_FIRST)
@@ -145,11 +139,6 @@ class Reduction:
         if self._pause > 0:
             self._owed_after = time.monotonic() + self._pause * _SHORT
             self._events.after(self._pause, self._look_at_program)
-
-    def tell_again(self) -> None:
-        """Somebody is there who may not know the notes."""
-        for note in self._notes:
-            self._tell(note)
 
     def seal(self) -> None:
         """The program is over: take down the last of it."""
@@ -198,25 +187,12 @@ class Reduction:
 
     def _note(self, note: reduction_reports.Note) -> None:
         """Once for each name, and not without end."""
-        if note.name in self._known or len(self._notes) >= MOST_NOTES:
+        if note.name in self._known or len(self._known) >= MOST_NOTES + self._reducers:
             return
         self._known.add(note.name)
-        message: "protocol.Message" = {
-            "e": "note",
-            "n": len(self._notes) + 1,
-            "at": log.now(),
-            "name": note.name,
-            "severity": note.severity,
-            "text": note.text,
-        }
-        self._notes.append(message)
         # As a program would say it: with how bad it is.
         self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
-        try:
-            self._keep(message)
-        except OSError:
-            pass  # Who listens now hears it all the same.
-        self._tell(message)
+        self._told.add(note.name, note.severity, note.text)
 
     # --- metrics ---
 

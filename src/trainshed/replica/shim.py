@@ -21,6 +21,7 @@ from trainshed.replica import (
     processes,
     program,
     protocol,
+    records,
     stall,
     transcript,
 )
@@ -72,7 +73,7 @@ class Shim:
         finally:
             self._end_children()
         if self._failure:
-            return protocol.lost(self._failure, by_service=self._sandbox_failed)
+            return records.lost(self._failure, by_service=self._sandbox_failed)
         return self._seal()
 
     def _begin(self) -> None:
@@ -273,7 +274,7 @@ class Shim:
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         oom, child_oom = self._beside.memory.verdict(killed_by)
-        return protocol.ended(
+        return records.ended(
             exit_code=code,
             signal=killed_by,
             oom=oom,

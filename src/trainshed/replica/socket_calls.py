@@ -1,8 +1,9 @@
 """Two socket calls that a replica's shim makes in its program's place, so that replicas can share the machine's network.
 
 A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can have port
-2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound. A connection to where Google's storage hosts are said
-to be goes to the replica's own endpoint instead. The kernel asks us (seccomp_unotify(2)); all other calls it makes itself.
+2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound, nor the
+service's ports, which are free while it is away. A connection to where Google's storage hosts are said to be goes to the
+replica's own endpoint instead. The kernel asks us (seccomp_unotify(2)); all other calls it makes itself.
 This is a convenience and no barrier: who bends its own arguments in between reaches what it could reach anyway.
 Runs on Python 3.6.
 """
@@ -20,7 +21,7 @@ from trainshed.replica import processes, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Callable, Container
 
     Address = tuple[str, int]
 
@@ -66,13 +67,22 @@ def listen(*, connect: bool) -> int:
 
 class Calls:
     """The shim's side. `handle`: what `listen` returned, ours from here on. `own`: the replica's address; `port`: the
-    cluster port. `redirected`: where calls of `GOOGLE` go, None = nowhere else."""
+    cluster port. `redirected`: where calls of `GOOGLE` go, None = nowhere else. `kept`: ports that can be had on the
+    replica's own address alone."""
 
-    def __init__(self, handle: int, own: str, port: int, redirected: "Address | None") -> None:
+    def __init__(
+        self,
+        handle: int,
+        own: str,
+        port: int,
+        redirected: "Address | None",
+        kept: "Container[int]" = (),
+    ) -> None:
         self._handle = handle
         self._own = own
         self._port = port
         self._redirected = redirected
+        self._kept = kept
         self._buffer = bytearray(_REQUEST.size)
         self._bind = _NUMBERS[platform.machine()][1]
 
@@ -115,6 +125,8 @@ class Calls:
         if number == self._bind:
             if _is_anothers(_v4(family, host), self._own):
                 return errno.EADDRNOTAVAIL
+            if port in self._kept and _v4(family, host) != self._own:
+                return errno.EADDRINUSE
             if not 0 <= port - self._port < _PORTS or not _is_wildcard(family, host):
                 return None
             wanted = (self._own, port)
@@ -163,13 +175,14 @@ def _read(process: int, pointer: int, length: int) -> bytes:
 
 
 def _parse(given: bytes) -> "tuple[int, bytes, int] | None":
-    """(family, host, port) of an internet address; None if it is of another kind."""
+    """(family, host, port) of an internet address, also of one that says no family; None if it is of another kind."""
     if len(given) < 8:
         return None
     family = struct.unpack_from("=H", given)[0]
     port = struct.unpack_from(">H", given, 2)[0]
-    if family == socket.AF_INET:
-        return family, given[4:8], port
+    if family in (socket.AF_INET, socket.AF_UNSPEC):
+        # The kernel takes the wildcard address without a family as well.
+        return socket.AF_INET, given[4:8], port
     if family == socket.AF_INET6 and len(given) >= 24:
         return family, given[8:24], port
     return None

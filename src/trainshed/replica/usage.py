@@ -7,12 +7,12 @@ hurt the program or its record: what cannot be written is not written. Runs on P
 A line of `usage.jsonl` is one of
 
     {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}            the program was started
-    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU]}     what it used by then
+    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES}     used by then
 
 `limit`: of memory, 0 = none; `cpus`: processors that this machine has for it. `cpu`: seconds of processor time since
 the start. `memory`: without cached files. `peak`: the most that a look has found, or that a single process ever had.
 GPU: [seconds for which it was at work, bytes in use, bytes in all, most bytes in use], null where it does not tell; the
-list is empty where nobody could be asked. The last line of an incarnation has "last": true.
+list is empty where nobody could be asked. `disk`: what its files took when they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
 
 What only grows, grows over thinning as well: of more than 2,000 lines the newest 500 stay, and of the others 500 to
 1,000, evenly spread over time.
@@ -41,11 +41,12 @@ _SHARE = 1000
 
 class Usage:
     """One incarnation's. `every`: seconds between two looks; `limit`: bytes, 0 = none; `gpus`: uuids of its own;
-    `directories`: its control groups. `watch`: who looks at GPUs."""
+    `directories`: its control groups. `disk`: bytes of its files (`Disk.used`). `watch`: who looks at GPUs."""
 
     __slots__ = (
         "_cpu",
         "_directories",
+        "_disk",
         "_events",
         "_every",
         "_first",
@@ -71,6 +72,7 @@ class Usage:
         directories: "Sequence[str]",
         guardian: int,
         events: loop.Loop,
+        disk: "Callable[[], int]" = lambda: 0,
         watch: "Callable[[Sequence[str]], nvml.Watch]" = nvml.Watch,
     ) -> None:
         """Touches nothing. `logs`: the directory of the replica's log."""
@@ -82,6 +84,7 @@ class Usage:
         self._directories = list(directories)
         self._guardian = guardian
         self._events = events
+        self._disk = disk
         self._watched = watch
         self._watch: "nvml.Watch | None" = None
         self._first = [min(every, pause) for pause in _FIRST]
@@ -171,6 +174,7 @@ class Usage:
             "peak": self._peak,
             "processes": len(family),
             "gpus": [[gpu.busy, gpu.used, gpu.total, gpu.peak] for gpu in gpus],
+            "disk": self._disk(),
         }
 
     def _give_up(self) -> None:

@@ -26,14 +26,16 @@ _MOUNT_ATTR_IDMAP = 0x00100000
 _CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
 
 
-class Users:
-    """The namespace, seen from outside: this process enters it last of all."""
+class Namespace:
+    """A user namespace whose users are still to be said: it can be made before anybody knows whose it will be.
 
-    __slots__ = ("_handle", "first")
+    What is held open are its maps and itself; no process has to stay in it.
+    """
 
-    def __init__(self, first: int, count: int) -> None:
-        """Make it; its users 0, 1, ... are the machine's `first`, `first` + 1, ... Raises OSError."""
-        self.first = first
+    __slots__ = ("handle", "handles")
+
+    def __init__(self) -> None:
+        """Needs this process's /proc. Raises OSError: none can be made."""
         made_read, made_write = os.pipe()
         done_read, done_write = os.pipe()
         child = os.fork()
@@ -47,18 +49,51 @@ class Users:
                 os._exit(0)
         os.close(made_write)
         os.close(done_read)
+        opened: "list[int]" = []
         try:
             if not os.read(made_read, 1):
                 raise OSError(
                     "a user namespace cannot be made: user.max_user_namespaces, or a policy"
                 )
-            for name in ("uid_map", "gid_map"):
-                system.write("/proc/%d/%s" % (child, name), "0 %d %d" % (first, count))
-            self._handle = os.open("/proc/%d/ns/user" % child, os.O_RDONLY | os.O_CLOEXEC)
+            for name, flags in (
+                ("uid_map", os.O_WRONLY),
+                ("gid_map", os.O_WRONLY),
+                ("ns/user", os.O_RDONLY),
+            ):
+                opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
+        except OSError:
+            system.close_all(opened)
+            raise
         finally:
             os.close(made_read)
             os.close(done_write)
             os.waitpid(child, 0)
+        self.handles = tuple(opened)
+        self.handle = opened[-1]
+
+    def settle(self, first: int, count: int) -> None:
+        """Its users and groups 0, 1, ... are the machine's `first`, `first` + 1, ... from here on. Raises OSError."""
+        for handle in self.handles[:-1]:
+            os.write(handle, b"0 %d %d" % (first, count))
+            os.close(handle)
+
+    def close(self) -> None:
+        """Of a copy in a process that has no use for it."""
+        system.close_all(self.handles)
+
+
+class Users:
+    """The namespace, seen from outside: this process enters it last of all."""
+
+    __slots__ = ("_handle", "first")
+
+    def __init__(self, first: int, count: int, made: "Namespace | None" = None) -> None:
+        """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it. Raises
+        OSError."""
+        self.first = first
+        namespace = made or Namespace()
+        namespace.settle(first, count)
+        self._handle = namespace.handle
 
     def show(self, source: str, target: str) -> None:
         """Bind `source` on `target` so that what root owns there belongs to root of the namespace. Raises OSError: the

@@ -24,7 +24,7 @@ class View:
     `binds`: (source, target) shown writable; `read_only`: shown at their own paths, not writable. `buckets`: (name,
     directory) below /gcs. `mounts`: (source, target, whether it is read-only) besides. `device_files`: shown in /dev
     beside the harmless ones. `user_range`: the machine's users that are the program's own, as (first, count); () = it
-    keeps this process's user.
+    keeps this process's user. `namespace`: theirs, if it was made ahead.
     `image`: directory of the root file system, "" = the machine's; `layer`: where what is changed in it is kept;
     `image_user`: as whom its program runs. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice.
 
@@ -47,6 +47,7 @@ class View:
         mounts: "Sequence[tuple[str, str, bool]]" = (),
         device_files: "Sequence[str]" = (),
         user_range: "Sequence[int]" = (),
+        namespace: "users.Namespace | None" = None,
         image: str = "",
         layer: str = "",
         image_user: str = "",
@@ -66,6 +67,7 @@ class View:
         self._device_mounts = [mount for mount in mounts if mount[1].startswith("/dev/")]
         self._device_files = device_files
         self._user_range = user_range
+        self._namespace = namespace
         self._image = image
         self._layer = layer
         self._image_user = image_user
@@ -89,7 +91,7 @@ class View:
         # First: what follows finds itself there, and its children, by the numbers of this namespace.
         self._mount("proc", "/proc", mounting.SAFE | system.MS_NOEXEC)
         if self._user_range:
-            self.owners = users.Users(*self._user_range)
+            self.owners = users.Users(*self._user_range, made=self._namespace)
         if self._image:
             self._show_image()
             self._mount("proc", "/proc", mounting.SAFE | system.MS_NOEXEC)

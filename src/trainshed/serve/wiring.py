@@ -74,6 +74,13 @@ class Parts:
     jobs: JobTokens
     sealer: Sealer
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All that the service listens on."""
+        doors = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
+        listening = (door.getsockname()[1] for door in (self.listener, *doors))
+        return (*listening, self.storage_port)
+
 
 @dataclass(frozen=True, slots=True)
 class Works:
@@ -189,6 +196,7 @@ def _engine(parts: Parts) -> LocalEngine:
         level=settings.isolation,
         visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),
         processes=settings.max_processes,
+        kept_ports=parts.ports,
         usage_every=settings.usage_every,
         node_vcpus=settings.node_cpus,
         node_memory_bytes=round(settings.node_memory * 2**30),

@@ -13,6 +13,7 @@ from trainshed.api.services import ApiSettings
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
+    PauseOver,
     ReplicaNoted,
     ReplicaStarted,
     RuntimePrepared,
@@ -23,6 +24,8 @@ from trainshed.core.names import Api, JobName, ReplicaId
 pytestmark = pytest.mark.anyio
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
+GATHERED = PauseOver(START + 3600 * SECOND)
+"""Notes that are alike are waited for no longer."""
 PRIMARY, WORKER, FIRST, SECOND_ONE = map(
     ReplicaId.parse, ("workerpool0-0", "workerpool1-0", "workerpool2-0", "workerpool2-1")
 )
@@ -72,10 +75,13 @@ async def parts(house: House, query: str = "") -> dict[str, Any]:
 async def test_before_anything_is_reported(house: House) -> None:
     nothing: dict[str, Any] = {
         "incarnation": 0,
+        "restarts": 0,
         "sampleTime": "",
         "over": False,
         "metrics": {},
+        "totals": {},
         "perSecond": {},
+        "mode": None,
         "notes": [],
     }
     assert list((await parts(house)).values()) == [nothing] * 4
@@ -101,7 +107,7 @@ async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) ->
     note = ReplicaNoted(1, PRIMARY, 1, 1, at, "mode", "INFO", "pure: 2 reducers")
     await house.happen(NAME, note)
     bad = ReplicaNoted(1, FIRST, 1, 1, at, "late", "WARNING", "rank 1 is late")
-    await house.happen(NAME, note, bad)
+    await house.happen(NAME, note, bad, GATHERED)
     story = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
     told = [(each["kind"], each["message"]) for each in story if "reduction" in each["kind"]]
     assert told == [
@@ -114,6 +120,24 @@ async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) ->
     assert [each["text"] for each in found["workerpool2-0"]["notes"]] == ["rank 1 is late"]
     assert found["workerpool1-0"]["notes"] == []
     assert (await parts(house, "?attempt=1"))["workerpool0-0"]["notes"] == [said]
+
+
+async def test_the_mode_is_what_is_true_now(house: House) -> None:
+    """SPEC §7: who has given reducers up says so; what several say alike is told once and is each one's."""
+
+    def says(replica: ReplicaId, number: int, name: str) -> ReplicaNoted:
+        return ReplicaNoted(1, replica, 1, number, START + number * SECOND, name, "WARNING", name)
+
+    await house.happen(NAME, says(PRIMARY, 1, "mode"), says(PRIMARY, 2, "lost a"), GATHERED)
+    found = (await parts(house))["workerpool0-0"]["mode"]
+    assert (found["text"], found["isNative"], found["lostReducers"]) == ("mode", False, 1)
+    await house.happen(NAME, says(PRIMARY, 3, "native"), says(WORKER, 1, "native"), GATHERED)
+    now = await parts(house)
+    found = now["workerpool0-0"]["mode"]
+    assert (found["text"], found["isNative"], found["wasReduced"]) == ("native", True, True)
+    found = now["workerpool1-0"]["mode"]
+    assert (found["isNative"], found["wasReduced"]) == (True, False)
+    assert now["workerpool2-0"]["mode"] is None
 
 
 async def test_the_chronicle_is_as_without_notes(house: House) -> None:

@@ -35,7 +35,7 @@ def begun(*gpus: str) -> dict[str, Any]:
 
 
 def look(
-    at: int, cpu: float, mib: int, *gpus: list[float | None], last: bool = False
+    at: int, cpu: float, mib: int, *gpus: list[float | None], last: bool = False, **more: int
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "at": START + (1 + at) * SECOND,
@@ -45,7 +45,7 @@ def look(
         "processes": 3,
         "gpus": gpus,
     }
-    return found | ({"last": True} if last else {})
+    return found | more | ({"last": True} if last else {})
 
 
 async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) -> None:
@@ -70,6 +70,8 @@ async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) 
         "mostCpus": 0,
         "memoryBytes": 0,
         "peakMemoryBytes": 0,
+        "diskBytes": 0,
+        "diskLimitBytes": 100 << 30,
         "gpus": [],
         "points": [],
     }
@@ -79,7 +81,8 @@ async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) 
 async def test_a_running_job_tells_what_it_uses(house: House) -> None:
     await created(house)
     await started(house)
-    write(house, PRIMARY, begun(), look(1, 0.5, 50), look(3, 4.5, 70), look(13, 5.5, 60))
+    looks = (look(1, 0.5, 50), look(3, 4.5, 70, disk=7 * MIB), look(13, 5.5, 60, disk=9 * MIB))
+    write(house, PRIMARY, begun(), *looks)
     answer = (await house.call("GET", USAGE)).json
     primary, worker = answer["replicas"]
     assert (primary["state"], primary["over"], primary["processes"]) == ("RUNNING", False, 3)
@@ -87,7 +90,9 @@ async def test_a_running_job_tells_what_it_uses(house: House) -> None:
     assert primary["meanCpus"] == pytest.approx(5.5 / 13, abs=0.001)
     assert (primary["memoryBytes"], primary["peakMemoryBytes"]) == (60 * MIB, 70 * MIB)
     assert primary["limitBytes"] == 1000 * MIB
+    assert (primary["diskBytes"], primary["diskLimitBytes"]) == (9 * MIB, 100 << 30)
     assert [point["cpus"] for point in primary["points"]] == [0.5, 2.0, 0.1]
+    assert [point["diskBytes"] for point in primary["points"]] == [0, 7 * MIB, 9 * MIB]
     assert (worker["state"], worker["sampleTime"]) == ("RUNNING", "")
 
 

@@ -296,6 +296,8 @@ async def test_logs_of_a_tuning_job_are_those_of_its_trials_by_time(house: House
     assert await messages(house, f"{OURS}/1000/logs?tail=2") == last
     assert await messages(house, f"{OURS}/1000/logs?tail=1") == last[1:]
     assert await messages(house, f"{OURS}/1000/logs?trial=1&tail=1") == last[:1]
+    seen = "1/workerpool0-0/1/299,2/workerpool0-0/1/298"
+    assert await messages(house, f"{OURS}/1000/logs?after={seen}") == last[1:]
     assert await messages(house, f"{OURS}/1000/logs?trial=2&replica=workerpool0-0&tail=1") == [
         (2, "b299")
     ]

@@ -8,16 +8,30 @@ import pytest
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job, replica
 from tests.contract.cli.test_usage import JOBS, SEEN, USAGE, answer, used
+from trainshed.cli.moments import local_moment, parse_moment
 from trainshed.cli.reduction_table import size, waited
 
 
-def part(*notes: tuple[str, str], over: bool = False, **metrics: Any) -> dict[str, Any]:
+def part(
+    *notes: tuple[str, str],
+    over: bool = False,
+    mode: dict[str, Any] | None = None,
+    restarts: int = 0,
+    **metrics: Any,
+) -> dict[str, Any]:
+    """What it has done in all is twice what it has since its last start."""
+    totals: dict[str, Any] = {
+        name: value if isinstance(value, list) else 2 * value for name, value in metrics.items()
+    }
     rates = {"received_bytes": 24.1e6, "sent_bytes": 950.0}
     return {
         "incarnation": 1,
         "sampleTime": SEEN if metrics else "",
         "over": over,
+        "restarts": restarts,
         "metrics": metrics,
+        "totals": totals if restarts else metrics,
+        "mode": mode,
         "perSecond": {name: rates[name] for name in rates.keys() & metrics.keys()},
         "notes": [
             {"at": SEEN, "name": f"n{number}", "severity": severity, "text": text}
@@ -44,6 +58,7 @@ def gang() -> dict[str, Any]:
                 sent_bytes=128e6,
                 chunks_in_flight=12,
                 resets=2,
+                restarts=1,
                 wait_seconds=[0.2, 11.9, 0.4],
             ),
         ),
@@ -64,8 +79,8 @@ def test_top_shows_what_reducers_do_and_whom_they_wait_for(trainshed: Invoke) ->
     assert result.exit_code == 0, result.stderr
     header, worker, reducer, *notes = result.stdout.split("\n\n")[1].splitlines()
     assert header.split("  ")[0] == "REDUCTION"
-    assert worker.split() == "workerpool0-0 24.1 MB/s 950 B/s 64.0 MB 64.0 MB – 1 3.5s".split()  # noqa: SIM905 - as it is shown
-    assert "128.0 MB" in reducer and reducer.endswith("12       2  12s, 11s for rank 1")
+    assert worker.split() == "workerpool0-0 24.1 MB/s 950 B/s 64.0 MB 64.0 MB – 1 0 3.5s".split()  # noqa: SIM905 - as it is shown
+    assert "256.0 MB" in reducer and reducer.endswith("12       4         1  12s, 11s for rank 1")
     assert notes == [
         "workerpool0-0 and 1 other: pure: 1 reducer",
         "workerpool2-0: rank 1 is late",
@@ -82,7 +97,43 @@ def test_of_what_is_over_totals_are_shown_alone(trainshed: Invoke, service: Fake
     over = part(over=True, sent_bytes=5, chunks_in_flight=0)
     service.on("GET", USAGE, answer(used(over=True, reduction=over), state="SUCCEEDED"))
     line = trainshed("jobs", "top", "7").stdout.splitlines()[-1]
-    assert line.split() == ["workerpool0-0", "–", "–", "0", "B", "5", "B", "–", "–", "–"]
+    assert line.split() == ["workerpool0-0", "–", "–", "0", "B", "5", "B", "–", "–", "0", "–"]
+
+
+@pytest.mark.parametrize(
+    ("now", "line"),
+    [
+        ({}, "pure: 3 reducers"),
+        ({"lostReducers": 2}, "pure: 3 reducers (since {} without 2 of them)"),
+        ({"isNative": True, "text": "no store"}, "no store"),
+        (
+            {"isNative": True, "wasReduced": True, "text": "all reducers are lost"},
+            "native since {}: all reducers are lost",
+        ),
+    ],
+)
+def test_the_mode_is_what_is_true_now(
+    trainshed: Invoke, service: FakeService, now: dict[str, Any], line: str
+) -> None:
+    """SPEC §7: after reducers were given up, too; what was true before is not said any more."""
+    mode: dict[str, Any] = {
+        "since": SEEN,
+        "severity": "INFO",
+        "text": "pure: 3 reducers",
+        "isNative": False,
+        "wasReduced": False,
+        "lostReducers": 0,
+        "lostSince": SEEN,
+    }
+    found = part(mode=mode | now, sent_bytes=5)
+    found["notes"] = [
+        {"at": SEEN, "name": name, "severity": "INFO", "text": name}
+        for name in ("mode", "lost it", "native")
+    ]
+    service.on("GET", USAGE, answer(used("workerpool0-0", reduction=found)))
+    clock = local_moment(parse_moment(SEEN)).split()[1]
+    lines = trainshed("jobs", "top", "7").stdout.splitlines()
+    assert lines[-2:] == [f"workerpool0-0: {line.format(clock)}", "workerpool0-0: lost it"]
 
 
 def test_json_has_all_of_it(trainshed: Invoke) -> None:

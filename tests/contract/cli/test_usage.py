@@ -38,6 +38,8 @@ def used(name: str = "workerpool0-0", **more: Any) -> dict[str, Any]:
         "mostCpus": 4.0,
         "memoryBytes": GIB,
         "peakMemoryBytes": 2 * GIB,
+        "diskBytes": 3 * GIB,
+        "diskLimitBytes": 100 * GIB,
         "gpus": [],
         "points": [{"at": SEEN, "cpus": cpus, "memoryBytes": 1, "gpus": []} for cpus in (1, 2, 3)],
     }
@@ -77,11 +79,11 @@ def test_top_shows_what_replicas_use(trainshed: Invoke, service: FakeService) ->
     assert result.exit_code == 0, result.stderr
     header, first, second, note = result.stdout.splitlines()
     assert header.split() == (
-        "REPLICA STATE CPU MEAN OF MEMORY PEAK OF CPU LATELY".split()  # noqa: SIM905 - as it is shown
+        "REPLICA STATE CPU MEAN OF MEMORY PEAK OF DISK CPU LATELY".split()  # noqa: SIM905 - as it is shown
     )
     assert first.split("  ")[0] == "workerpool0-0"
     assert "25%" in first and "12%" in first and "▁" in first and "█" in first
-    assert "1.0 GiB  2.0 GiB  27.0 GiB" in first
+    assert "1.0 GiB  2.0 GiB  27.0 GiB  3.0 GiB" in first
     assert second.split()[:4] == ["workerpool1-0", "RUNNING", "–", "–"]
     assert note == "as of 3.0s ago"
     assert service.asked[-1].query["points"] == "24"
@@ -104,6 +106,14 @@ def test_of_a_replica_that_is_over_only_means_and_peaks_are_shown(
     _, line = trainshed("jobs", "top", "7").stdout.splitlines()
     assert line.split()[:5] == ["workerpool0-0", "EXITED", "–", "12%", "8"]
     assert "97%" not in line and "2.0 GiB" in line
+
+
+def test_a_service_that_measures_no_disks_is_understood(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    older = {name: value for name, value in used().items() if not name.startswith("disk")}
+    service.on("GET", USAGE, answer(older))
+    assert "27.0 GiB     –  " in trainshed("jobs", "top", "7").stdout.splitlines()[1]
 
 
 def test_nothing_is_known_yet(trainshed: Invoke, service: FakeService) -> None:

@@ -48,6 +48,9 @@ def test_a_command_that_is_not_there_ends_like_in_a_shell(house: Run) -> None:
         text = str(house.texts(uid)[-1])
         assert text.startswith("/no/such/file: ")
         assert "looked in" not in text
+        uid = await house.run("", "argument")
+        assert (await house.exit(uid)).exit.exit_code == 127
+        assert str(house.texts(uid)[-1]).startswith("'': command not found")
         uid = await house.run("/etc/passwd")
         assert (await house.exit(uid)).exit.exit_code == 126
 

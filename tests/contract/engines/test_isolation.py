@@ -110,6 +110,38 @@ def test_the_ports_and_addresses_of_other_replicas_cannot_be_taken(house: Run) -
     house(test)
 
 
+def test_the_ports_of_the_service_cannot_be_listened_on_while_it_is_away(house: Run) -> None:
+    """SPEC §1.4, §4: a program there would be given the tokens of whoever calls the service, and keep it from starting."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = (
+        "import ctypes, os, socket, struct\n"
+        "for host in ('127.0.0.1', '0.0.0.0'):\n"
+        f"    try: socket.socket().bind((host, {port})); print(host)\n"
+        "    except OSError as error: print(error.errno)\n"
+        "one = socket.socket()\n"
+        f"nothing = struct.pack('=H', 0) + struct.pack('>H', {port}) + bytes(12)\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(ctypes.get_errno() if libc.bind(one.fileno(), nothing, 16) else one.getsockname())\n"
+        "two = socket.socket()\n"
+        f"two.bind((os.environ['OWN'], {port})); print(two.getsockname()[1])\n"
+    )
+
+    async def test(house: House) -> None:
+        await house.restart(kept_ports=(port,))
+        uid = house.job()
+        (slot,) = await house.allocate(uid, [PRIMARY])
+        plan = house.plan(
+            uid, PYTHON, "-c", program, address=slot.address, environ=(("OWN", slot.address),)
+        )
+        await house.engine.launch([plan])
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["98"] * 3 + [str(port)]
+
+    house(test)
+
+
 def test_a_bind_of_a_port_that_is_taken_says_so(house: Run) -> None:
     program = (
         "import socket\n"

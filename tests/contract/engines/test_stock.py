@@ -1,6 +1,7 @@
 """Idle shims, shared files of a gang, and the trash: what starts are made quick by."""
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -14,6 +15,16 @@ from trainshed.engines.port import SlotExited, SlotLost
 
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def guardians(shim: int) -> list[int]:
+    """One, once the shim is ready; before that it has another child for a moment."""
+    found: list[int] = []
+    for child in children(shim):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{child}/comm").read_text() == "ts-guardian\n":
+                found.append(child)
+    return found
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -30,10 +41,10 @@ async def stocked(house: House) -> list[tuple[int, int]]:
 
     def ready() -> bool:
         shims = children(house.zygote())
-        return len(shims) >= 3 and all(children(shim) for shim in shims)
+        return len(shims) >= 3 and all(guardians(shim) for shim in shims)
 
     await until(ready)
-    return [(shim, children(shim)[0]) for shim in children(house.zygote())]
+    return [(shim, guardians(shim)[0]) for shim in children(house.zygote())]
 
 
 async def gone(pid: int) -> None:

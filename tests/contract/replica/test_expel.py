@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import PYTHON, Place
-from trainshed.replica import fence, journal, protocol
+from trainshed.replica import fence, journal, protocol, records
 
 DAEMON = f"""
 import os, sys, time
@@ -45,7 +45,7 @@ def test_what_does_not_answer_is_killed_and_recorded(place: Place, frozen: tuple
     assert fence.expel(str(place.slot), 1, "its shim did not answer")
     assert alive(mark) == []
     entries = journal.Entries(str(place.slot))
-    assert entries.record(1) == protocol.lost("its shim did not answer")
+    assert entries.record(1) == records.lost("its shim did not answer")
     assert fence.expel(str(place.slot), 1, "again"), "to be repeated without harm"
     assert journal.Entries(str(place.slot)).record(1) == entries.record(1)
     assert place.run("echo", "next").record()["exit_code"] == 0

@@ -107,13 +107,14 @@ def test_a_restart_in_place_reports_anew(place: Place) -> None:
 
 
 def test_a_hostile_report_is_bounded(place: Place) -> None:
-    """SPEC §7: twenty notes of five hundred characters, once each; what is no report is said once."""
+    """SPEC §7: twenty notes of five hundred characters and one for each reducer, once each; what is no report is said
+    once."""
     text = """
 open(path, "w").write("no json"); time.sleep(0.3); os.unlink(path)
 report([("n%d" % number, "LOUD", "x" * 9999) for number in range(90)], sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
 """
     told = notes(run(place, REPORT + text))
-    assert len(told) == reduction.MOST_NOTES
+    assert len(told) == reduction.MOST_NOTES + 4
     assert told[0][1:3] == ("unreadable", "WARNING")
     assert {(each[2], len(each[3])) for each in told[1:]} == {("INFO", 500)}
     assert metrics(place)[-1]["metrics"] == {"ok": [1, 2.5]}

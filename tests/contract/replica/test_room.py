@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE, Place
 from trainshed.engines.local import zygotes
-from trainshed.replica import fence, journal, protocol, system
+from trainshed.replica import fence, journal, protocol, records, system
 
 FLOODS = "while True: print('x' * 1000)"
 
@@ -40,7 +40,7 @@ def test_a_full_disk_is_the_recorded_cause(
     assert "disk is full" in end["cause"]
     assert end["by_service"]
     record = journal.Entries(str(place.slot)).record(1)
-    assert record == protocol.lost(end["cause"], by_service=True)
+    assert record == records.lost(end["cause"], by_service=True)
     for segment in place.logs.iterdir():
         segment.unlink()
     assert place.run("echo", "again").record()["exit_code"] == 0

@@ -1,10 +1,13 @@
-"""What reducers, and the workers that use them, say of it (SPEC §7): `{reduction: {incarnation, sampleTime, over, metrics,
-perSecond, notes}}`.
+"""What reducers, and the workers that use them, say of it (SPEC §7): `{reduction: {incarnation, restarts, sampleTime, over,
+metrics, totals, perSecond, mode, notes}}`.
 
 `metrics`: what the replica reported last, `{}` as long as it has not: numbers by name, or lists of numbers by rank, such as
 `received_bytes`, `sent_bytes`, and of reducers `chunks_in_flight`, `resets`, `wait_seconds`; they count from the start of the incarnation.
+`totals`: those that only grow, over all incarnations of the attempt, and `restarts`, how many followed the first one.
 `perSecond`: how fast the bytes grew lately. `sampleTime`: of what moment all that is, "" = of none; `over`: no more will
-come. `notes`: what it told the timeline, `{at, name, severity, text}`.
+come. `notes`: what it told the timeline, `{at, name, severity, text}`. `mode`: which way sums go, by the last of its notes that
+says so, `{since, severity, text, isNative, wasReduced, lostReducers, lostSince}`, null where none does: `wasReduced`, they
+went to reducers before; `lostReducers`, so many were lost since it was said.
 """
 
 from typing import Any
@@ -17,6 +20,9 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.story import REDUCTION_KINDS
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.reduction import ReplicaReduction
+
+_REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
+"""Names of notes, the last one's beginning, as `trainshed_reduction` gives them."""
 
 
 async def reduction_views(
@@ -38,7 +44,8 @@ async def _notes(services: Services, uid: JobUid, attempt: int) -> dict[str, lis
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in await services.reader.timeline(uid):
         if entry.kind in REDUCTION_KINDS and entry.details["attempt"] == attempt:
-            found.setdefault(entry.details["replica"], []).append(_note(entry))
+            for replica in entry.details.get("replicas") or (entry.details["replica"],):
+                found.setdefault(replica, []).append(_note(entry))
     return found
 
 
@@ -52,21 +59,43 @@ def _note(entry: TimelineEntry) -> dict[str, Any]:
 
 
 def _view(found: ReplicaReduction | None, notes: list[dict[str, Any]]) -> dict[str, Any]:
+    told = {"mode": _mode(notes), "notes": notes}
     if found is None:
         return {
             "incarnation": 0,
+            "restarts": 0,
             "sampleTime": "",
             "over": False,
             "metrics": {},
+            "totals": {},
             "perSecond": {},
-            "notes": notes,
+            **told,
         }
     last = found.samples[-1]
     return {
         "incarnation": found.incarnation,
+        "restarts": found.restarts,
         "sampleTime": text_micros(last.at),
         "over": found.over,
         "metrics": dict(last.metrics),
+        "totals": found.totals(),
         "perSecond": {name: round(rate, 1) for name, rate in found.rates().items()},
-        "notes": notes,
+        **told,
+    }
+
+
+def _mode(notes: list[dict[str, Any]]) -> dict[str, Any] | None:
+    ways = [place for place, note in enumerate(notes) if note["name"] in (_REDUCED, _NATIVE)]
+    if not ways:
+        return None
+    said = notes[ways[-1]]
+    lost = {n["name"]: n["at"] for n in notes[ways[-1] :] if n["name"].startswith(_LOST)}
+    return {
+        "since": said["at"],
+        "severity": said["severity"],
+        "text": said["text"],
+        "isNative": said["name"] == _NATIVE,
+        "wasReduced": any(notes[place]["name"] == _REDUCED for place in ways[:-1]),
+        "lostReducers": len(lost),
+        "lostSince": max(lost.values(), default=""),
     }

@@ -1,12 +1,13 @@
 """What a job's replicas use, and used: `{name, state, attempt, replicas, hints}`.
 
 A replica: `id, task, state, machineType, vcpus, limitBytes, incarnation, startTime, sampleTime, over, processes, cpus,
-meanCpus, mostCpus, memoryBytes, peakMemoryBytes, gpus, points`. What `state` an earlier attempt's replica was in is not
+meanCpus, mostCpus, memoryBytes, peakMemoryBytes, diskBytes, diskLimitBytes, gpus, points`. What `state` an earlier attempt's replica was in is not
 known: "". `limitBytes`: of memory, 0 = none; `sampleTime`: when it was last looked at, "" = not yet; `over`: it will not
 be looked at again; `cpus`: processors at work lately, then on average and at most; means and maxima are over all
-incarnations of the attempt, the rest is of the newest. A GPU: `{uuid, type, busy, meanBusy, memoryBytes,
+incarnations of the attempt, the rest is of the newest. `diskBytes`: what its files take, 0 = not known yet;
+`diskLimitBytes`: of the disk that was asked for, which nothing holds it to. A GPU: `{uuid, type, busy, meanBusy, memoryBytes,
 totalMemoryBytes, peakMemoryBytes}`, `busy` from 0 to 1, null where it does not tell. `points`: the newest ones, oldest
-first, `{at, cpus, memoryBytes, gpus}` with `gpus` the `busy` of each.
+first, `{at, cpus, memoryBytes, diskBytes, gpus}` with `gpus` the `busy` of each.
 
 In a job with reducers workers and reducers have `reduction` as well (`reduction` module).
 
@@ -19,6 +20,7 @@ from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.api.trainshed_v1.reduction import reduction_views
+from trainshed.core.catalog.machines import GIB
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
@@ -87,12 +89,15 @@ def _used(pool: WorkerPool, usage: ReplicaUsage | None, points: int) -> dict[str
         "mostCpus": round(usage.most_cpus, 3) if usage else 0.0,
         "memoryBytes": last.memory if last else 0,
         "peakMemoryBytes": usage.peak if usage else 0,
+        "diskBytes": last.disk if last else 0,
+        "diskLimitBytes": pool.disk.size_gb * GIB,
         "gpus": _gpus(pool, life, lately[0].gpus if lately else ()),
         "points": [
             {
                 "at": text_micros(point.at),
                 "cpus": round(point.cpus, 3),
                 "memoryBytes": point.memory,
+                "diskBytes": point.disk,
                 "gpus": [_rounded(busy) for busy in point.gpus],
             }
             for point in (every[-points:] if points else ())

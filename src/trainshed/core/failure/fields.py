@@ -173,6 +173,7 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
     "text": _text,
     "restarts": _count,
     "window": _seconds,
+    "spacing": _pauses,
     "retries": _count,
     "back_off": _pauses,
     "gives_room": _flag,

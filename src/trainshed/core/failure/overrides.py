@@ -162,6 +162,11 @@ def _missing(entry: Entry) -> list[str]:
 
 def _changed(rule: Rule, read: fields.Fields) -> Rule:
     match = {key: read.pop(key) for key in fields.OF_A_MATCH if key in read}
+    # The pauses of a built-in row are for its own retries and restarts.
+    if read.get("retries") == 0:
+        read = {"back_off": ()} | read
+    if read.get("restarts") == 0:
+        read = {"spacing": ()} | read
     return replace(rule, match=replace(rule.match, **match), **read)
 
 
@@ -205,14 +210,21 @@ def _contradictions(rule: Rule) -> Iterator[str]:
         yield "restarts: no single replica ended, so none can be restarted; say retries"
     if causes & _WITHOUT_ROOM and not rule.gives_room:
         yield "gives_room: the job has no room that it could keep; leave this out"
-    if rule.window and not rule.restarts:
-        yield "window: it limits restarts, and there are none; say restarts too"
+    if not rule.restarts:
+        yield from _without_restarts(rule)
     if rule.back_off and not rule.retries:
         yield "back_off: it is the pause before a retry, and there are none; say retries too"
     if rule.memory_growth > 1 and not rule.retries:
         yield "memory_growth: memory grows with a retry, and there are none; say retries too"
     if rule.memory_growth > 1 and rule.memory_cap <= 1:
         yield "memory_cap: memory cannot grow up to 1 times what it was; say more, such as 4.0"
+
+
+def _without_restarts(rule: Rule) -> Iterator[str]:
+    if rule.window:
+        yield "window: it limits restarts, and there are none; say restarts too"
+    if rule.spacing:
+        yield "spacing: it is the time between restarts, and there are none; say restarts too"
 
 
 def _gaps(

@@ -46,8 +46,9 @@ class Rule:
     """One row, applied in this order: restart the replica while `restarts` are left, then retry the job while `retries`
     are left, then `action`.
 
-    `restarts`: per replica and attempt; with a `window` (ns), how many within it. `retries`: of the job, over its
-    whole life. `back_off`: ns to wait before the first, second, … retry, the last one repeats. `gives_room`: the job
+    `restarts`: per replica and attempt; with a `window` (ns), how many within it. `spacing`: ns from the start of a
+    replica to its first, second, … restart at least, so that one that dies young waits; the last one repeats. `retries`:
+    of the job, over its whole life. `back_off`: ns to wait before the first, second, … retry, the last one repeats. `gives_room`: the job
     gives its room back and waits for new. `memory_growth`: factor by which each retry raises the memory limits,
     up to `memory_cap` times the first ones. `unstoppable`: disableRetries does not forbid its retries while nothing of
     the attempt ran. `code`, `message`: of the public error, for FAIL and CANCEL. `text`: an operator's own words in place
@@ -61,6 +62,7 @@ class Rule:
     message: Message = Message.NONE
     restarts: int = 0
     window: int = 0
+    spacing: tuple[int, ...] = ()
     retries: int = 0
     back_off: tuple[int, ...] = ()
     gives_room: bool = False
@@ -95,7 +97,8 @@ class Spent:
 
     `restarts`: of the replica in this attempt, by rule; `recent`: when the last ones were. `retries`: of the job, by
     rule. `attempt`, `max_attempts`: where the job stands and how far it may go. `may_retry`: not disableRetries.
-    `whole_job`: restartJobOnWorkerRestart. `nothing_ran`: no program of the attempt can have been started.
+    `whole_job`: restartJobOnWorkerRestart. `nothing_ran`: no program of the attempt can have been started. `lived`: since
+    the start of the replica, 0 if it never started.
     """
 
     now: int
@@ -107,13 +110,15 @@ class Spent:
     may_retry: bool = True
     whole_job: bool = False
     nothing_ran: bool = False
+    lived: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The rule that matched and what it means now. `count` of `budget`: which restart or retry this one is.
 
-    `spent`: what the rule had to give and is used up, in words, "" if nothing. `back_off`: ns before the next attempt.
+    `spent`: what the rule had to give and is used up, in words, "" if nothing. `back_off`: ns before the restart or the next
+    attempt.
     `error`: the job's public error, if the job ends with one.
     """
 
@@ -141,7 +146,8 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
     used: list[str] = []
     if rule.restarts and evidence.replica is not None and not _whole_job(rule, spent):
         if restarts < rule.restarts:
-            return Verdict(rule, Effect.REPLICA_RESTARTS, restarts + 1, rule.restarts)
+            pause = max(0, _nth(rule.spacing, restarts) - spent.lived)
+            return Verdict(rule, Effect.REPLICA_RESTARTS, restarts + 1, rule.restarts, pause)
         used.append(f"{rule.restarts} of {rule.restarts} restarts used")
     if budget := retry_budget(rule, spent):
         if not spent.may_retry and not (rule.unstoppable and spent.nothing_ran):
@@ -151,7 +157,7 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
         elif spent.attempt >= spent.max_attempts:
             used.append(f"{spent.attempt} of {spent.max_attempts} attempts used")
         else:
-            pause = rule.back_off[min(retries, len(rule.back_off) - 1)] if rule.back_off else 0
+            pause = _nth(rule.back_off, retries)
             return Verdict(rule, Effect.JOB_RETRIES, retries + 1, budget, pause)
     error = (
         public_message(rule.code, rule.message, evidence, rule.text)
@@ -159,6 +165,11 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
         else None
     )
     return Verdict(rule, _EFFECTS[rule.action], spent=", ".join(used), error=error)
+
+
+def _nth(pauses: tuple[int, ...], before: int) -> int:
+    """The pause after so many; the last one repeats, and without any there is none."""
+    return pauses[min(before, len(pauses) - 1)] if pauses else 0
 
 
 def retry_budget(rule: Rule, spent: Spent) -> int:

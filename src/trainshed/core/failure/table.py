@@ -19,6 +19,10 @@ _OUTSIDE_SIGNALS = frozenset({9, 15})
 _TRANSIENT_SIGNALS = frozenset({6, 11})
 _TRANSIENT_CODES = frozenset({6, 134, 11, 139})
 
+_GROWING = tuple(_SECOND * tenths // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
+"""The first restarts of a reducer that serves are at once. Twenty of one that dies as soon as it starts take half of the
+window, so that it is given up all the same."""
+
 MAX_ATTEMPTS: Final = 10
 """Attempts of one job in all, whatever the rows would still give (SPEC §2.1)."""
 
@@ -42,6 +46,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Action.DONE,
         restarts=20,
         window=60 * _SECOND,
+        spacing=_GROWING,
     ),
     Rule(
         "out_of_memory",
@@ -96,6 +101,8 @@ RULES: Final[tuple[Rule, ...]] = (
         INTERNAL,
         Message.INTERNAL,
         retries=2,
+        # What failed, a registry say, is given time to come back.
+        back_off=(2 * _SECOND, 10 * _SECOND),
     ),
     Rule(
         "spot_preempted",

@@ -37,8 +37,8 @@ def _while_running(job: Job) -> Iterator[Instruction]:
             yield StopReplica(job.attempt, replica.id, replica.incarnation)
     if lost := _lost_reducers(job):
         yield DropReducers(job.attempt, lost)
-    if waiting := _waiting(job):
-        yield StartReplicas(job.attempt, waiting)
+    if due := _due(job):
+        yield StartReplicas(job.attempt, due)
     for drill in job.drills:
         if drill.kind.is_of_process and drill.fired and not drill.done:
             yield InjectFault(
@@ -60,6 +60,12 @@ def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
         if replica.state is ReplicaState.STOPPING and not replica.started
     )
     return _waiting(job) + leaving
+
+
+def _due(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
+    """Of those that wait, the ones that are to be started now."""
+    paused = {replica.id for replica in job.replicas if replica.not_before}
+    return tuple(each for each in _waiting(job) if each[0] not in paused)
 
 
 def _waiting(job: Job) -> tuple[tuple[ReplicaId, int], ...]:

@@ -139,6 +139,7 @@ def _spent(turn: Turn, replica: Replica | None) -> Spent:
         # disableRetries overrides restartJobOnWorkerRestart (facts §2.6)
         whole_job=scheduling.restart_job_on_worker_restart and not scheduling.disable_retries,
         nothing_ran=job.phase in _NOTHING_RUNS,
+        lived=max(0, turn.now - replica.started) if replica and replica.started else 0,
     )
 
 
@@ -166,7 +167,7 @@ def _decide_by(turn: Turn, found: Evidence, verdict: Verdict) -> None:
 
 
 def _restart(turn: Turn, replica: Replica, verdict: Verdict) -> None:
-    """Another incarnation, in the same place unless that has to be left."""
+    """Another incarnation, at once or after a pause, in the same place unless that has to be left."""
     leaves = bool(replica.leaving)
     window = verdict.rule.window
     recent = (*(at for at in replica.recent if at > turn.now - window), turn.now) if window else ()
@@ -182,6 +183,7 @@ def _restart(turn: Turn, replica: Replica, verdict: Verdict) -> None:
         restarts=counted(replica.restarts, verdict.rule.name),
         recent=recent,
         notes=0,
+        not_before=turn.now + verdict.back_off if verdict.back_off else 0,
     )
 
 
@@ -213,5 +215,5 @@ def _next_attempt(turn: Turn, retry: Retry) -> None:
         for r in job.replicas
     )
     turn.attempt_goes(AttemptTrigger.AGAIN_HERE)
-    turn.change(retry=None, attempt=job.attempt + 1, replicas=fresh)
+    turn.change(retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=())
     turn.tell(story.again(turn.job, turn.now))

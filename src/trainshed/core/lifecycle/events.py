@@ -78,6 +78,13 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseOver:
+    """A pause of the job's own ends at `at`: before a restart, or while notes are gathered."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStarted:
     attempt: int
     replica: ReplicaId
@@ -201,6 +208,7 @@ Event = (
     | RuntimePrepared
     | PreparationAdvanced
     | PreparationFailed
+    | PauseOver
     | ReplicaStarted
     | ReplicaExited
     | ReplicaLost

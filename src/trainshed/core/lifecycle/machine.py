@@ -9,7 +9,7 @@ from typing import assert_never
 
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED
-from trainshed.core.lifecycle import drilling, preparing, reminders, story
+from trainshed.core.lifecycle import disks, drilling, pausing, preparing, reminders, story
 from trainshed.core.lifecycle.endings import all_up, decide, evidence, judged, settle
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -24,6 +24,7 @@ from trainshed.core.lifecycle.events import (
     JobAdmitted,
     LimitNears,
     NodeLeft,
+    PauseOver,
     Preempted,
     PreparationAdvanced,
     PreparationFailed,
@@ -62,6 +63,8 @@ def step(job: Job, event: Event, now: int, policy: FailurePolicy = _POLICY) -> S
     if job.state.is_final:
         return Step(job)
     turn = Turn(job, now, policy)
+    if not isinstance(event, ReplicaNoted):
+        pausing.tell_notes(turn)
     _take(turn, event)
     drilling.fire_due(turn)
     return turn.step()
@@ -89,6 +92,8 @@ def _take(turn: Turn, event: Event) -> None:
             drilling.take(turn, event)
         case LimitNears() | CheckpointDue() | CheckpointLooked():
             reminders.take(turn, event)
+        case PauseOver():
+            pausing.over(turn, event)
         case _:
             assert_never(event)
 
@@ -108,10 +113,10 @@ def _take_of_replica(
                 turn.tell(story.started(turn.job, up))
                 all_up(turn)
         case ReplicaNoted():
-            # Numbers ascend; what was told before is told once more to a service that comes back.
-            if event.number > replica.notes:
-                turn.change_replica(replica.id, notes=event.number)
-                turn.tell(story.noted(turn.job, replica, event))
+            if event.name in disks.NOTES:
+                disks.take_note(turn, replica, event)
+            else:
+                pausing.take_note(turn, replica, event)
         case ReplicaExited():
             _replica_exited(turn, replica, event)
         case ReplicaLost():
@@ -122,11 +127,11 @@ def _take_of_replica(
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
     """The moments that the passing of time brings: maxWaitTime until the first RUNNING, then the running limit, counted
-    from the first RUNNING (SPEC §2); reminders; drills that wait for a time."""
+    from the first RUNNING (SPEC §2); reminders; drills that wait for a time; pauses."""
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
-    found = [*reminders.deadlines_of(job), *drilling.deadlines_of(job)]
+    found = [*reminders.deadlines_of(job), *drilling.deadlines_of(job), *pausing.deadlines_of(job)]
     if job.started:
         end = job.started + scheduling.timeout
         found.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
@@ -147,6 +152,7 @@ def _admitted(turn: Turn, event: JobAdmitted) -> None:
     turn.change(
         attempt=job.attempt + 1,
         not_before=0,
+        short_disks=(),
         replicas=tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas()),
     )
     turn.tell(story.admitted(turn.job, turn.now))
@@ -218,7 +224,11 @@ def _replica_exited(turn: Turn, replica: Replica, event: ReplicaExited) -> None:
         return
     turn.tell(*story.exited(turn.job, ended, event.exit))
     cause = cause_of_exit(event.exit, leaving=asked)
-    text = replica.leaving if cause is Cause.LEFT else ""
+    text = (
+        replica.leaving
+        if cause is Cause.LEFT
+        else disks.suspicion(turn.job, replica, event.exit, cause)
+    )
     judged(turn, evidence(turn, cause, ended, exit_record=event.exit, text=text), ended)
 
 

@@ -45,6 +45,7 @@ class Replica:
     `node` "": it has no place, and waits for one. `leaving`: why it was asked to leave its node ("" = it was not).
     `restarts`: in this attempt, by rule; `recent`: when the last ones were, for rules with a limit of rate.
     `avoid`: the node that it had to leave, or that it was lost with. `notes`: how many of this incarnation's are told.
+    `not_before`: it is not started earlier, 0 = it may be.
     """
 
     id: ReplicaId
@@ -58,6 +59,19 @@ class Replica:
     recent: tuple[int, ...] = ()
     avoid: str = ""
     notes: int = 0
+    not_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a replica's program, or its shim, has said of its part in a reduction, as `ReplicaNoted` brought it."""
+
+    replica: ReplicaId
+    incarnation: int
+    at: int
+    name: str
+    severity: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +135,7 @@ class Job:
     `retry` is set while the attempt is ended for the next one. `retries`: job retries so far, by rule.
     `not_before`: it is not admitted earlier. `memory_factor`: what the out-of-memory escalation has made of
     each replica's limit. `checkpoint`: when something was last seen written to its bucket, or a warning said
-    that nothing was. `public_json` is the created resource in public JSON (input fields only), from
+    that nothing was. `short_disks`: nodes of this attempt that were told to have little room left. `notes`: not told yet, for more like them may come until `notes_until`. `public_json` is the created resource in public JSON (input fields only), from
     which views are made.
     """
 
@@ -148,6 +162,9 @@ class Job:
     drills: tuple[Drill, ...] = ()
     checkpoint: int = 0
     warned_of_limit: bool = False
+    short_disks: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    notes_until: int = 0
     parent: Parent | None = None
 
     @property

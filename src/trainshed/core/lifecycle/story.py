@@ -6,7 +6,7 @@ from typing import assert_never
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, ReplicaNoted, TimelineEntry
+from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
 from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
 from trainshed.core.names import public_replica_name
 from trainshed.core.specs.model import Scheduling
@@ -113,13 +113,6 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEn
     return TimelineEntry(
         now, "replica_lost", f"{name} was lost: {event.cause}.", _which(job, replica)
     )
-
-
-def noted(job: Job, replica: Replica, event: ReplicaNoted) -> TimelineEntry:
-    name = public_replica_name(job.name.api, replica.id)
-    kind = REDUCTION_KINDS[event.severity != "INFO"]
-    said = {"note": event.name, "severity": event.severity, "text": event.text}
-    return TimelineEntry(event.at, kind, f"{name}: {event.text}", {**_which(job, replica), **said})
 
 
 def verdict(job: Job, found: Evidence, verdict: Verdict, now: int, drill: int) -> TimelineEntry:
@@ -265,10 +258,9 @@ def _follows(found: Evidence, verdict: Verdict) -> str:
     which = f"{verdict.count} of {verdict.budget}"
     match verdict.effect:
         case Effect.REPLICA_RESTARTS:
-            return f"the replica is restarted ({which})"
+            return f"the replica is restarted{_after(verdict)} ({which})"
         case Effect.JOB_RETRIES:
-            wait = f" after {_duration(verdict.back_off)}" if verdict.back_off else ""
-            return f"the job is retried{wait} ({which})"
+            return f"the job is retried{_after(verdict)} ({which})"
         case Effect.REPLICA_DONE:
             return "the replica is done" if found.exit_code == 0 else "the job goes on without it"
         case Effect.JOB_SUCCEEDS:
@@ -279,6 +271,11 @@ def _follows(found: Evidence, verdict: Verdict) -> str:
             return "the job is cancelled"
         case _:
             assert_never(verdict.effect)
+
+
+def _after(verdict: Verdict) -> str:
+    pause = round(verdict.back_off, -7)  # to a hundredth of a second
+    return f" after {_duration(pause)}" if pause else ""
 
 
 def _how(exit_record: ExitRecord) -> str:

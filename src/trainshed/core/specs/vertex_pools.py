@@ -3,6 +3,7 @@
 from trainshed.core.catalog import accelerators, images
 from trainshed.core.catalog.machines import MachineType
 from trainshed.core.names import Api
+from trainshed.core.reducers import reducers_of
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, reducers, syntax
 from trainshed.core.specs.entry_points import needs_command
@@ -42,6 +43,8 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
                 )
             continue
         pools.append(_PoolReader(pool, position, runtimes).read())
+    if reducers_of(pools) is not None:
+        reducers.check_variables(given[: REDUCER_POOL + 1])
     return tuple(pools)
 
 

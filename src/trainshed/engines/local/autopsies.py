@@ -22,7 +22,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.layout import Layout
-from trainshed.replica import durable, journal, protocol
+from trainshed.replica import durable, journal, protocol, records
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ def _failed(slot: Path) -> bool:
 
 def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
     entries = journal.Entries(str(directory))
-    record = entries.record(entries.latest) or protocol.lost("nothing more is known of it")
+    record = entries.record(entries.latest) or records.lost("nothing more is known of it")
     plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
     return Autopsy(
         job_uid=key[0],

@@ -58,6 +58,7 @@ class Ground:
     hidden ones; `visible`: the same, by the operator's wish. `storage_socket`: the bucket process's for replicas, "" =
     none; `certificate`: PEM file, key and chain, of Google's storage hosts; `trust`: file of whom to believe then.
     `ambient`: the service's own environment. `processes`: how many a replica may have. `usage_every`: seconds.
+    `kept_ports`: the service's, which programs can have on their own address alone.
     """
 
     hidden: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ class Ground:
     ambient: Mapping[str, str] | None = None
     processes: int = 0
     usage_every: float = 0.0
+    kept_ports: tuple[int, ...] = ()
 
 
 def launch_document(
@@ -138,6 +140,7 @@ def launch_document(
         directory=(image.workdir or "/") if image else "",
         shm_bytes=limit,
         cluster_port=PROGRAM_PORT,
+        kept_ports=ground.kept_ports,
         storage_socket=ground.storage_socket,
         storage_port=storage_port,
         identity=identity(plan),
@@ -149,6 +152,7 @@ def launch_document(
         verdict_after=plan.watch_reduction.verdict_after / 1e9 if plan.watch_reduction else 0.0,
         masked=masked,
         usage_every=ground.usage_every,
+        disk_limit=plan.disk_limit,
     )
 
 
@@ -233,5 +237,9 @@ def hosts_text(
 
 def outermost(directories: Sequence[Path]) -> tuple[str, ...]:
     """Each directory that does not lie in another of them."""
-    places = sorted(set(directories))
-    return tuple(str(path) for path in places if not any(other in path.parents for other in places))
+    found: list[str] = []
+    # Those that lie in another one stand right behind it.
+    for path in sorted({f"{directory}".rstrip("/") + "/" for directory in directories}):
+        if not found or not path.startswith(found[-1]):
+            found.append(path)
+    return tuple(path.rstrip("/") or "/" for path in found)

@@ -36,7 +36,7 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.terminals import Terminal
-from trainshed.replica import journal, protocol
+from trainshed.replica import journal, protocol, records
 
 
 class LocalEngine:
@@ -151,7 +151,6 @@ class LocalEngine:
             gang = self._gangs.of(plan.job_uid, plan.attempt)
             fresh.append((seat, plan.incarnation, self._shims.document(seat, gang, plan, masked)))
         for seat, incarnation, document in fresh:
-            self._autopsies.capture(seat.directory, document)
             seat.begin(incarnation, document)
         self._leases.watch()
         for seat, _, _ in fresh:
@@ -160,6 +159,9 @@ class LocalEngine:
             except (EngineUnavailable, OSError):
                 # The others are started all the same; this one is tried again, and given up, by itself.
                 self._settler.later(seat)
+        # Of use only for those that fail, and nothing that a start should wait for.
+        for seat, _, document in fresh:
+            self._autopsies.capture(seat.directory, document)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
@@ -182,7 +184,7 @@ class LocalEngine:
         elif incarnation == seat.incarnation:
             seat.stop(grace)
         else:
-            seat.report(incarnation, protocol.lost(protocol.NEVER_STARTED))
+            seat.report(incarnation, records.lost(protocol.NEVER_STARTED))
 
     async def inject(
         self,
@@ -204,9 +206,9 @@ class LocalEngine:
     ) -> None:
         gang = self._gangs.of(job_uid, attempt)
         lost = [seat.slot for replica, seat in gang.items() if replica in reducers]
-        if not lost:
-            return
         places = [f"{slot.host}:{slot.port}" for slot in lost]
+        if not places:
+            return
         try:
             await asyncio.to_thread(self._layout.write_lost_reducers, job_uid, attempt, places)
         except OSError as error:
@@ -217,8 +219,7 @@ class LocalEngine:
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(seat.is_live for seat in gang.values()):
-            slots = {replica: seat.directory for replica, seat in gang.items()}
-            self._autopsies.keep(job_uid, attempt, slots)
+            self._autopsies.keep(job_uid, attempt, {r: seat.directory for r, seat in gang.items()})
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 
@@ -238,8 +239,7 @@ class LocalEngine:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
     ) -> Terminal:
-        level = self._site.host.level
-        return await self._viewer.open((job_uid, attempt, replica), wish, level)
+        return await self._viewer.open((job_uid, attempt, replica), wish, self._site.host.level)
 
     def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
@@ -295,6 +295,6 @@ class LocalEngine:
         entries = journal.Entries(str(seat.directory))
         record = entries.record(incarnation)
         if record is None and self._layout.is_forbidden(seat.directory, incarnation):
-            record = protocol.lost(protocol.NEVER_STARTED)
-        superseded = protocol.lost(f"superseded by incarnation {seat.incarnation}")
+            record = records.lost(protocol.NEVER_STARTED)
+        superseded = records.lost(f"superseded by incarnation {seat.incarnation}")
         seat.report(incarnation, record or superseded, entries.notes(incarnation))

@@ -134,17 +134,18 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
         path = asked.get("PATH", SANE_PATH)
         return {"PATH": path, "PYTHONUNBUFFERED": "1", "HOSTNAME": slot.hostname}
     # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
-    template = Path(plan.python_template) if namespaced else files / program.PYTHON
-    own = [files / program.PYTHON_USER] + [template] * bool(plan.python_template)
+    home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
+    template = plan.python_template if namespaced else f"{files}/{program.PYTHON}"
+    own = [user_base] + [template] * bool(plan.python_template)
     path = [*(f"{place}/bin" for place in own), *plan.path, asked.get("PATH", SANE_PATH)]
     # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
-    private = namespaced and not program.lies_in_tmp(str(files))
+    private = namespaced and not program.lies_in_tmp(home)
     environ = {
-        "HOME": str(files),
-        "TMPDIR": "/tmp" if private else str(files / program.TEMPORARY),
+        "HOME": home,
+        "TMPDIR": "/tmp" if private else f"{files}/{program.TEMPORARY}",
         "PATH": ":".join(path),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONUSERBASE": str(files / program.PYTHON_USER),
+        "PYTHONUSERBASE": user_base,
         "HOSTNAME": slot.hostname,
     }
     if not namespaced:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.engines.local.link import connect
-from trainshed.replica import fence, journal, protocol
+from trainshed.replica import fence, journal, protocol, records
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Why a connection cannot be had that says nothing about the shim."""
@@ -67,7 +67,7 @@ def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
             return NeverStarted()
         if not fence.clear(entries):
             return Changing()
-        record = protocol.lost(protocol.SHIM_LOST)
+        record = records.lost(protocol.SHIM_LOST)
         fence.Claim(incarnation, lock).finish(record)
         return Over(record, tuple(entries.notes(incarnation)))
     finally:

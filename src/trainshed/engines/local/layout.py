@@ -55,8 +55,9 @@ class Layout:
         """Make the slots' directories and record them, in one step. Not synced: a power cut that takes the
         record takes the processes as well."""
         directory = self.attempt(job_uid, attempt)
+        directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
-            (directory / str(slot.replica)).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
         document = {
             str(slot.replica): {
                 "node": slot.node,

@@ -23,7 +23,7 @@ class Options:
     demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`: how many a replica may have, 0 =
     any number. `certificate`, `trust`: by what Google's storage hosts are served to those who want that (`Ground`).
     `ambient`: the service's own environment, None = this process's (`environs` says what of it is passed on). `secrets`:
-    what plans refer to.
+    what plans refer to. `kept_ports`: those that the service listens on; while it is away no program can.
 
     What there is: `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`, `node_memory_bytes`,
     `node_accelerators`: what each of them is declared to have, 0 or () = its share of the machine. `devices`: where GPUs
@@ -40,6 +40,7 @@ class Options:
     visible: tuple[Path, ...] = ()
     level: str = ""
     processes: int = 0
+    kept_ports: tuple[int, ...] = ()
     certificate: Path | None = None
     trust: Path | None = None
     ambient: Mapping[str, str] | None = None
@@ -75,6 +76,7 @@ class Options:
             ambient=ambient,
             processes=self.processes,
             usage_every=self.usage_every,
+            kept_ports=self.kept_ports,
         )
 
 

@@ -13,7 +13,10 @@ under_way: "list[bool]" = []
 
 def autoload() -> None:
     """Does nothing without TRAINSHED_REDUCERS, and raises nothing but what ends the process anyway."""
-    if not os.environ.get("TRAINSHED_REDUCERS") or os.environ.get("TRAINSHED_REDUCTION") == "off":
+    if not os.environ.get("TRAINSHED_REDUCERS"):
+        return
+    if os.environ.get("TRAINSHED_REDUCTION") == "off":
+        _report_off()
         return
     under_way.append(True)
     try:
@@ -26,6 +29,16 @@ def autoload() -> None:
         _tell("not usable here ({}: {})".format(type(error).__name__, error))
     finally:
         under_way.clear()
+
+
+def _report_off() -> None:
+    """Rank 0, where the service reads it: its reducers will say that nobody comes."""
+    if os.environ.get("RANK", "0") == "0":
+        with contextlib.suppress(Exception):
+            from trainshed_reduction import process
+
+            text = "native all-reduce is used: TRAINSHED_REDUCTION is off"
+            process.voice().reports.note("off", text)
 
 
 def _tell(text: str) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import List, Protocol
 
 from trainshed_reduction.reports import Reports
-from trainshed_reduction.settings import REPORT_FILE
+from trainshed_reduction.variables import REPORT_FILE
 
 
 class Closable(Protocol):

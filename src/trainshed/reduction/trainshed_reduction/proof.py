@@ -76,15 +76,15 @@ def _mac(token: bytes, text: bytes) -> bytes:
     return hmac.new(token, text, hashlib.sha256).digest()
 
 
-def frame(kind: Kind, payload: bytes = b"") -> bytes:
+def frame(kind: Kind, payload: bytes = b"", ordinal: int = 0) -> bytes:
     """A frame that carries no chunk, ready to send."""
-    return wire.pack(Header(kind, nbytes=len(payload))) + payload
+    return wire.pack(Header(kind, nbytes=len(payload), ordinal=ordinal)) + payload
 
 
-def text_frame(kind: Kind, text: str) -> bytes:
+def text_frame(kind: Kind, text: str, ordinal: int = 0) -> bytes:
     """A STATUS, ERROR or REFUSE; a text that is too long loses its end."""
     payload = text.encode()[: wire.MAX_TEXT]
-    return frame(kind, payload.decode(errors="ignore").encode())
+    return frame(kind, payload.decode(errors="ignore").encode(), ordinal)
 
 
 def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:

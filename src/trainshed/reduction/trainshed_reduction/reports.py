@@ -39,10 +39,19 @@ class Reports:
                 self._metrics = dict(metrics)
                 self._write()
 
+    def _all_notes(self) -> "List[Mapping[str, str]]":
+        """Other processes' too: those that a program has started may be ranks, and have reported here before."""
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                found = {note["id"]: note for note in json.load(file)["notes"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            found = {}
+        return list({**found, **self._notes}.values())
+
     def _write(self) -> bool:
         if not self._path:
             return False
-        text = json.dumps({"notes": list(self._notes.values()), "metrics": self._metrics})
+        text = json.dumps({"notes": self._all_notes(), "metrics": self._metrics})
         own = "{}.{}".format(self._path, os.getpid())
         try:
             with open(own, "w", encoding="utf-8") as file:

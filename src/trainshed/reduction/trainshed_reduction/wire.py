@@ -10,7 +10,8 @@ then carries frames, each a header and its payload:
     worker  → reducer  DATA        a chunk of its own input
     worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
     reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it (none for FINAL)
-    reducer → worker   STATUS      what it waits for, at least once a second while it does
+    reducer → worker   STATUS      what it waits for, at least once a second while it does; to the rank that it waits for,
+                                   with the operation's ordinal: what the others have there
     either             ERROR       the group cannot go on; the text says which rank did what
     worker  → reducer  BYE         the worker leaves in good order
 
@@ -23,7 +24,7 @@ import enum
 import struct
 from typing import Any, NamedTuple, Tuple
 
-VERSION = 1
+VERSION = 2
 MAX_CHUNK = 4 << 20
 """Bytes of payload that a DATA, FINAL or RESULT frame carries at most."""
 MAX_TEXT = 1024
@@ -89,9 +90,9 @@ class Reduction(enum.IntEnum):
     AVERAGE = 1
 
 
-HEADER = struct.Struct("<4sBBBBHHIQQIIQ")
-"""magic, kind, dtype, reduction, 0, rank, 0, chunk, operation, total, chunk elements, payload bytes, acknowledged."""
-_MAGIC = b"TSR1"
+HEADER = struct.Struct("<4sBBBBHHIQQIIQQ")
+"""magic, kind, dtype, reduction, 0, rank, 0, chunk, operation, total, chunk elements, payload bytes, acknowledged, ordinal."""
+_MAGIC = b"TSR2"
 _CHUNKS = frozenset((Kind.DATA, Kind.FINAL, Kind.RESULT))
 _LIMITS = {
     Kind.CHALLENGE: NONCE,
@@ -111,10 +112,11 @@ _LIMITS = {
 class Header(NamedTuple):
     """What stands before every payload.
 
-    `operation`: its number within the group, from 0 on; `chunk`: index of the chunk in it; `total`: elements of the
-    whole operation; `step`: elements of all its chunks but the last; `nbytes`: of the payload. `acknowledged`: from a
-    worker, how many results of this lane it has; from a reducer, how many all ranks have. What a kind has no use for
-    is 0.
+    `operation`: its number among those of the group's reducers, from 0 on; `chunk`: index of the chunk in it; `total`:
+    elements of the whole operation; `step`: elements of all its chunks but the last; `nbytes`: of the payload.
+    `acknowledged`: from a worker, how many results of this lane it has; from a reducer, how many all ranks have.
+    `ordinal`: which of the program's all-reduces in the group it is part of, native ones counted, from 1 on; 0: of none.
+    What a kind has no use for is 0.
     """
 
     kind: Kind
@@ -127,6 +129,7 @@ class Header(NamedTuple):
     step: int = 0
     nbytes: int = 0
     acknowledged: int = 0
+    ordinal: int = 0
 
 
 def pack(header: Header) -> bytes:
@@ -144,27 +147,15 @@ def pack(header: Header) -> bytes:
         header.step,
         header.nbytes,
         header.acknowledged,
+        header.ordinal,
     )
 
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
     """The header in HEADER.size bytes. Raises Malformed: wrong magic, kind or type, a payload longer than its kind may
     have, or a chunk that does not fit into its operation."""
-    (
-        magic,
-        kind,
-        dtype,
-        reduction,
-        _,
-        rank,
-        _,
-        chunk,
-        operation,
-        total,
-        step,
-        nbytes,
-        acknowledged,
-    ) = HEADER.unpack(data)
+    magic, kind, dtype, reduction, _, rank, _, *rest = HEADER.unpack(data)
+    chunk, operation, total, step, nbytes, acknowledged, ordinal = rest
     if magic != _MAGIC:
         raise Malformed("these are no frames of a Reduction Server, or of another version of it")
     if kind not in _LIMITS:
@@ -176,7 +167,17 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
             )
         )
     header = Header(
-        Kind(kind), dtype, reduction, rank, chunk, operation, total, step, nbytes, acknowledged
+        Kind(kind),
+        dtype,
+        reduction,
+        rank,
+        chunk,
+        operation,
+        total,
+        step,
+        nbytes,
+        acknowledged,
+        ordinal,
     )
     if kind in _CHUNKS:
         _check_chunk(header)

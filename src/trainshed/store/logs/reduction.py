@@ -5,8 +5,8 @@ the epoch.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,17 @@ from trainshed.core.names import ReplicaId
 _FILE = "reduction.jsonl"
 COUNTERS: Final = ("received_bytes", "sent_bytes")
 """Metrics that only grow while a program runs, and whose growth people want to know."""
+SUMMED: Final = (
+    *COUNTERS,
+    "operations",
+    "chunks",
+    "resets",
+    "refused",
+    "lost_connections",
+    "sent_again_bytes",
+    "wait_seconds",
+)
+"""Those that begin again with an incarnation, so that only their sum says what a replica has done."""
 
 Metric = float | tuple[float, ...]
 
@@ -31,13 +42,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReduction:
-    """Of the newest incarnation that has reported anything. `over`: the last sample is the last one."""
+    """Of the newest incarnation that has reported anything. `over`: the last sample is the last one. `restarts`: how often
+    the replica was started again in this attempt. `before`: the SUMMED of all incarnations before this one."""
 
     replica: ReplicaId
     incarnation: int
     started: int
     samples: tuple[Sample, ...]
     over: bool = False
+    restarts: int = 0
+    before: Mapping[str, Metric] = field(default_factory=dict[str, Metric])
+
+    def totals(self) -> dict[str, Metric]:
+        """The SUMMED that were reported, over all incarnations."""
+        return _summed(self.before, self.samples[-1].metrics)
 
     def rates(self) -> dict[str, float]:
         """How much a second each of the COUNTERS grew lately."""
@@ -90,8 +108,11 @@ def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
     found: ReplicaReduction | None = None
     incarnation = started = 0
     samples: list[Sample] = []
+    before: Mapping[str, Metric] = {}
     for entry in _entries(data):
         if entry.started:
+            if found is not None and samples:
+                before = found.totals()
             incarnation, started, samples = entry.incarnation, entry.started, []
         elif incarnation:
             metrics = {
@@ -99,7 +120,23 @@ def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
                 for name, value in entry.metrics.items()
             }
             samples.append(Sample(entry.at, metrics))
-            found = ReplicaReduction(replica, incarnation, started, tuple(samples), entry.last)
+            found = ReplicaReduction(
+                replica, incarnation, started, tuple(samples), entry.last, before=before
+            )
+    return None if found is None else replace(found, restarts=max(0, incarnation - 1))
+
+
+def _summed(one: Mapping[str, Metric], other: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Numbers by rank are added rank by rank."""
+    found: dict[str, Metric] = {}
+    for name in SUMMED:
+        first, second = one.get(name), other.get(name)
+        if isinstance(first, tuple) and isinstance(second, tuple):
+            found[name] = tuple(map(sum, zip_longest(first, second, fillvalue=0.0)))
+        elif isinstance(first, int | float) and isinstance(second, int | float):
+            found[name] = first + second
+        elif (only := first if second is None else second) is not None:
+            found[name] = only
     return found
 
 

@@ -29,7 +29,8 @@ class GpuLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a replica used by then. `cpu` and a GPU's `busy` count from the start of the incarnation."""
+    """What a replica used by then. `cpu` and a GPU's `busy` count from the start of the incarnation. `disk`: bytes that its
+    files took, 0 = that was not known."""
 
     at: int
     cpu: float
@@ -37,17 +38,19 @@ class Look:
     peak: int
     processes: int
     gpus: tuple[GpuLook, ...] = ()
+    disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """Between two looks: processors at work on average, of each GPU the part of the time that it was at work (None: it
-    does not tell); memory as at the end of it."""
+    does not tell); memory and disk as at the end of it."""
 
     at: int
     cpus: float
     memory: int
     gpus: tuple[float | None, ...] = ()
+    disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class _Entry(msgspec.Struct, frozen=True):
     gpus: list[str | list[float | None]] = msgspec.field(
         default_factory=list[str | list[float | None]]
     )
+    disk: int = 0
     last: bool = False
 
 
@@ -195,7 +199,7 @@ def _entries(data: bytes) -> Iterator[_Entry]:
 
 def _look(entry: _Entry) -> Look:
     gpus = tuple(_gpu(cell) for cell in entry.gpus if isinstance(cell, list) and len(cell) == 4)
-    return Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus)
+    return Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk)
 
 
 def _gpu(cell: list[float | None]) -> GpuLook:
@@ -216,4 +220,4 @@ def _point(earlier: Look, later: Look) -> Point | None:
         for then, now in zip(before, later.gpus, strict=False)
     )
     cpus = max(0.0, later.cpu - earlier.cpu) / seconds
-    return Point(later.at, cpus, later.memory, gpus)
+    return Point(later.at, cpus, later.memory, gpus, later.disk)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, Optional
 
-from trainshed_reduction import settings
+from trainshed_reduction import variables
 from trainshed_reduction.client.connecting import Address
 
 _PAUSE = 0.5
@@ -73,9 +73,9 @@ class Beside:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, (package, environment.get("PYTHONPATH", "")))
         )
-        environment[settings.LISTEN] = "{}:{}".format(*self.address)
-        environment[settings.PROCESSES] = "1"
-        environment[settings.TOKEN] = self._token.decode()
+        environment[variables.LISTEN] = "{}:{}".format(*self.address)
+        environment[variables.PROCESSES] = "1"
+        environment[variables.TOKEN] = self._token.decode()
         return environment
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from typing import Callable, Dict, Optional
 
+from trainshed_reduction import proof
+from trainshed_reduction.client.agreement import Agreement
 from trainshed_reduction.client.describing import describe
 from trainshed_reduction.client.desk import Desk
-from trainshed_reduction.client.port import Board, Native, Operation
+from trainshed_reduction.client.membership import Membership
+from trainshed_reduction.client.port import Apart, Board, Native, Operation
 from trainshed_reduction.client.session import Session
 from trainshed_reduction.reports import Metric, Reports
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.wire import DType, Reduction
+from trainshed_reduction.wire import DType, Hello, Reduction
 
 
 def _to_nowhere(_: str) -> None:
@@ -23,7 +26,8 @@ class Communicator:
 
     `group`: a name that all ranks give alike and no other group of the job has. `board`: without one, a reducer that is
     lost for good ends the group, and workers reduce nothing themselves. `native`: how to finish when the last reducer is
-    lost; `finish` is called in the communicator's thread, and no `issue` returns until it has. `log`: takes a line.
+    lost; `finish` is called in the communicator's thread, and no `issue` returns until it has. `apart`: what the program
+    sums without the communicator, to tell ranks that disagree on that. `log`: takes a line.
     """
 
     def __init__(
@@ -35,22 +39,21 @@ class Communicator:
         world: int,
         board: Optional[Board] = None,
         native: Optional[Native] = None,
+        apart: Optional[Apart] = None,
         reports: Optional[Reports] = None,
         log: Callable[[str], None] = _to_nowhere,
     ) -> None:
         self._settings = settings
         self._world = world
         self._desk = Desk()
+        desk = self._desk
+        hello = Hello(b"", b"", proof.group_digest(group), 0, 0, rank, world, 0)
+        agreement = None
+        if board is not None:
+            prefix = "reduction/{}/{}".format(hello.group.hex(), settings.attempt)
+            agreement = Agreement(board, prefix, rank, world, lambda: desk.closing)
         self._session = Session(
-            settings=settings,
-            desk=self._desk,
-            group=group,
-            rank=rank,
-            world=world,
-            board=board,
-            native=native,
-            reports=reports,
-            log=log,
+            Membership(settings, desk, hello, agreement, native, apart, reports, log)
         )
         self._thread = threading.Thread(
             target=self._session.run, name="reduction-{}".format(group), daemon=True
@@ -63,10 +66,13 @@ class Communicator:
         self._thread.start()
         self._desk.await_open()
 
-    def issue(self, data: memoryview, dtype: DType, reduction: Reduction) -> Optional[Operation]:
+    def issue(
+        self, data: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int] = None
+    ) -> Optional[Operation]:
         """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the operation is
         done, not empty, a multiple of the element's size. Every rank issues the same operations in the same order; the
-        order of calls is that of the operations. Thread-safe; returns at once but while the ranks agree on the loss of
+        order of calls is that of the operations. `ordinal`: by which ranks compare their places and messages name it; by
+        itself it counts from 1. Thread-safe; returns at once but while the ranks agree on the loss of
         a reducer. None: no reducer is left, and this operation and all later ones are the native backend's. Raises
         ReductionFailed where the group cannot go on; ValueError (read-only, not contiguous, AVERAGE of integers)."""
         view = memoryview(data)
@@ -83,7 +89,7 @@ class Communicator:
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError("integers are only summed, not averaged")
-        return self._desk.hand_in(view.cast("B"), dtype, reduction)
+        return self._desk.hand_in(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
         """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be called again."""

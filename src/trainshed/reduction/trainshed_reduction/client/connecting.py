@@ -11,7 +11,8 @@ from typing import Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.settings import CA, Settings
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.variables import CA
 from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
 Address = Tuple[str, int]

@@ -47,7 +47,9 @@ class Desk:
                     raise self._failure
                 self._changed.wait()
 
-    def hand_in(self, view: memoryview, dtype: DType, reduction: Reduction) -> Optional[Pending]:
+    def hand_in(
+        self, view: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int]
+    ) -> Optional[Pending]:
         """None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
             while True:
@@ -58,8 +60,8 @@ class Desk:
                 if not self._held or self._issued < (self._native_from or 0):
                     break
                 self._changed.wait()
-            operation = Pending(self._issued)
             self._issued += 1
+            operation = Pending(self._issued if ordinal is None else ordinal)
             self._handed.append(Handed(view, dtype, reduction, operation))
             self._pending.append(operation)
             self._changed.notify_all()

@@ -63,8 +63,10 @@ class Inbox:
 class Lane:
     """`host`: which of the reducers, counted as `TRAINSHED_REDUCERS` does, or beyond them a worker's own."""
 
-    def __init__(self, host: int, target: Target) -> None:
+    def __init__(self, host: int, target: Target, owner: Optional[int] = None) -> None:
+        """`owner`: the rank whose own reducer it is; None: one of the pool."""
         self.host = host
+        self.owner = owner
         self.target = target
         self.index = -1
         self.accept: Optional[Accept] = None

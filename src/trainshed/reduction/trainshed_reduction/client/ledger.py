@@ -103,6 +103,7 @@ class Entry:
             work.total,
             work.step,
             len(data),
+            ordinal=work.operation.number,
         )
         return Frame(header, data, None if self.here else data, self.row)
 
@@ -142,6 +143,8 @@ class Ledger:
         self._dealer = Dealer(weights, rank, world)
         self._lanes = [_Lane() for _ in weights]
         self.issued = 0
+        self.ordinal = 0
+        """Of the latest operation: what messages call it."""
         self.open: List[Work] = []
         """Operations that are not done, in their order."""
 
@@ -170,6 +173,7 @@ class Ledger:
             operation=operation,
         )
         self.issued += 1
+        self.ordinal = operation.number
         self.open.append(work)
         return [self._deal(entry) for entry in work.entries]
 

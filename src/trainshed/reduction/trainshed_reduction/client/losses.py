@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Sequence
 
-from trainshed_reduction.client.agreement import Agreement, Post
+from trainshed_reduction.client.agreement import Post
 from trainshed_reduction.client.connecting import Address
-from trainshed_reduction.client.desk import Desk, Handed
+from trainshed_reduction.client.desk import Handed
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Ledger, Share, Work
-from trainshed_reduction.client.port import Native, ReductionFailed
-from trainshed_reduction.reports import Reports
-from trainshed_reduction.settings import Settings
+from trainshed_reduction.client.membership import Membership
+from trainshed_reduction.client.port import ReductionFailed
 
 
 class Losses:
-    """`agreement` None: there is no board; a reducer that is lost then ends the group."""
+    """Without an agreement, for want of a board, a reducer that is lost ends the group."""
 
     def __init__(
-        self,
-        *,
-        settings: Settings,
-        desk: Desk,
-        ledger: Ledger,
-        lanes: Sequence[Lane],
-        generation: int,
-        agreement: Optional[Agreement],
-        native: Optional[Native],
-        reports: Optional[Reports],
-        log: Callable[[str], None],
+        self, membership: Membership, ledger: Ledger, lanes: Sequence[Lane], generation: int
     ) -> None:
-        self._settings = settings
-        self._desk = desk
+        self._membership = membership
+        self._settings = membership.settings
+        self._desk = membership.desk
+        self._agreement = membership.agreement
         self._ledger = ledger
         self._lanes = lanes
         self._generation = generation
-        self._agreement = agreement
-        self._native = native
-        self._reports = reports
-        self._log = log
         self.epoch = 0
 
     def found(self, now: float) -> List[Lane]:
@@ -97,35 +84,37 @@ class Losses:
         text = "{} is lost for good ({}): the group goes on without it".format(
             lane, lane.cause or "other ranks cannot reach it"
         )
-        self._say("lost {}:{}".format(*lane.target.guess), text)
+        # One note for all processes of a reducer.
+        self._say("lost {}:{}".format(*lane.first), text)
 
     def _say(self, note: str, text: str) -> None:
         """In the report; in the log where nobody reads that."""
-        if self._reports is None or not self._reports.note(note, text, "WARNING"):
-            self._log(text)
+        reports = self._membership.reports
+        if reports is None or not reports.note(note, text, "WARNING"):
+            self._membership.log(text)
 
     def _go_native(self, shares: List[Share], issue: "Callable[[Handed], object]") -> List[Work]:
-        if self._native is None:
+        native = self._membership.native
+        if native is None:
             raise ReductionFailed("all reducers are lost")
         number = max(share.issued for share in shares)
         began = time.monotonic()
         if not self._desk.await_issued(number, self._settings.wait_limit):
             raise ReductionFailed(
-                "all reducers are lost, and this rank did not issue operation {} within {:.0f} s".format(
-                    self._ledger.issued, time.monotonic() - began
-                )
+                "all reducers are lost, and this rank did not come to the operation after {} within {:.0f} s, which "
+                "other ranks have begun".format(self._ledger.ordinal, time.monotonic() - began)
             )
         for handed in self._desk.take():
             issue(handed)
         text = (
-            "all reducers are lost: all-reduce is the native backend's from operation {} on".format(
-                number
+            "all reducers are lost: all-reduce is the native backend's after operation {}".format(
+                self._ledger.ordinal
             )
         )
         self._say("native", text)
         pieces = self._ledger.pieces(shares)
         if pieces:
-            self._native.finish(pieces)
+            native.finish(pieces)
         return list(self._ledger.open)
 
 

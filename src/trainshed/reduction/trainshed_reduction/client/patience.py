@@ -49,14 +49,16 @@ class Patience:
         """A worker that is gone is missed by all reducers alike, unlike one that is slow, or that cannot reach one of
         them; it does not come back into its group. Raises ReductionFailed when that has lasted too long."""
         used = [lane for lane in lanes if not lane.dropped]
-        if not ledger.open or any(lane.running or not lane.is_greeted for lane in used):
+        # A worker's own reducer is gone with it, and tells nothing then.
+        asked = [lane for lane in used if lane.owner is None or lane.is_greeted]
+        if not ledger.open or any(lane.running or not lane.is_greeted for lane in asked):
             return
-        since = max((lane.greeted for lane in used), default=now)
+        since = max((lane.greeted for lane in asked), default=now)
         if now - since > self._absence:
             raise ReductionFailed(
                 "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or its host is lost; "
                 "the other ranks have to begin anew with it".format(
-                    now - since, used[0].complaint()
+                    now - since, asked[0].complaint()
                 )
             )
 
@@ -68,7 +70,7 @@ class Patience:
             return
         waited, lane, entry = longest
         text = "operation {}, chunk {} waits {:.0f} s at {}: {}".format(
-            entry.work.number, entry.chunk, waited, lane, _reason(lane)
+            entry.work.operation.number, entry.chunk, waited, lane, _reason(lane)
         )
         if waited > self._limit:
             raise ReductionFailed(text)

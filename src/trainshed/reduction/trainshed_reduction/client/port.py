@@ -13,7 +13,7 @@ class Operation(Protocol):
     """An all-reduce under way; made by `Communicator.issue`, finished by its thread."""
 
     number: int
-    """Within its group, from 0 on."""
+    """As messages have it, and as all ranks must: `wire.Header.ordinal`."""
 
     def done(self) -> bool: ...
 
@@ -51,6 +51,14 @@ class Piece(NamedTuple):
     dtype: DType
     reduction: Reduction
     owner: int
+
+
+class Apart(Protocol):
+    """What a rank's program leaves to its native backend, of the operations of the same group."""
+
+    def text(self, ordinal: int) -> str:
+        """What the operation was, for people; "" if it was not left to it, has ended, or has only begun. From any thread."""
+        ...
 
 
 class Native(Protocol):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Callable, Dict, Optional, Sequence, Tuple, Union
+from typing import Dict, Optional, Sequence, Tuple, Union
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.beside import Beside
-from trainshed_reduction.client.desk import Desk, Handed
+from trainshed_reduction.client.desk import Handed
 from trainshed_reduction.client.flow import flow as flow_of
 from trainshed_reduction.client.hurry import HURRY
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.ledger import Ledger, Push, Work
 from trainshed_reduction.client.losses import Losses
+from trainshed_reduction.client.membership import Membership
 from trainshed_reduction.client.patience import Patience
 from trainshed_reduction.client.port import Lost, Message, ReductionFailed, Result, Transfer
 from trainshed_reduction.client.transfer import PythonTransfer
-from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Hello, Kind
 
 _QUIET = 60.0
@@ -36,19 +36,19 @@ class Running:
 
     def __init__(
         self,
+        membership: Membership,
         *,
-        settings: Settings,
-        desk: Desk,
-        hello: Hello,
         dial: Dial,
         inbox: Inbox,
         lanes: Sequence[Lane],
         weights: Sequence[float],
         beside: Optional[Beside],
-        log: Callable[[str], None],
     ) -> None:
-        self._desk = desk
+        """`membership`: with the generation that the group has come together in."""
+        settings, log, hello = membership.settings, membership.log, membership.hello
+        self._desk = membership.desk
         self._hello = hello
+        self._apart = membership.apart
         self._dial = dial
         self._inbox = inbox
         self._lanes = lanes
@@ -91,7 +91,7 @@ class Running:
         if self._desk.is_native:
             return
         if self.ledger.open:
-            number = self.ledger.open[0].number
+            number = self.ledger.open[0].operation.number
             self.give_up("it left the group before operation {} was done".format(number))
             return
         deadline = self._move(0.0) + _LEAVE
@@ -169,12 +169,27 @@ class Running:
 
     def _hear(self, lane: Lane, message: Message, now: float) -> None:
         kind, text = message.header.kind, message.payload.decode(errors="replace")
-        if kind is Kind.STATUS:
+        if kind is Kind.STATUS and message.header.ordinal:
+            lane.seen = now
+            self._answer(message.header.ordinal, text)
+        elif kind is Kind.STATUS:
             lane.seen, lane.status = now, text
         elif kind is Kind.ERROR:
             raise ReductionFailed("{}: {}".format(lane, text))
         else:
             self._lose(lane, "a {} frame came, which is not due".format(kind.name))
+
+    def _answer(self, ordinal: int, others: str) -> None:
+        """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be slow; but if it
+        has given the very same one to its native backend, it will never come. Raises ReductionFailed then."""
+        own = self._apart.text(ordinal) if self._apart is not None else ""
+        if own:
+            raise ReductionFailed(
+                "operation {}: {} at the reducers, rank {} has {} in its native backend, where it waits for them: every "
+                "rank must issue the same all-reduces, of the same size and type, in the same order".format(
+                    ordinal, others, self._hello.rank, own
+                )
+            )
 
     def _hurry(self, on: bool) -> None:
         if self._hurries and on != self._hurried:

@@ -9,16 +9,14 @@ import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.agreement import Agreement, Beginning, new_generation
+from trainshed_reduction.client.agreement import Beginning, new_generation
 from trainshed_reduction.client.beside import Beside
 from trainshed_reduction.client.connecting import Address, Target
-from trainshed_reduction.client.desk import Desk
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.losses import lost_reducers
+from trainshed_reduction.client.membership import Membership
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.client.running import Running
-from trainshed_reduction.settings import Settings
-from trainshed_reduction.wire import Hello
 
 _LONGEST_WAIT = 0.5
 
@@ -34,26 +32,13 @@ class Formation(NamedTuple):
 
 
 class Starting:
-    """`hello`: without generation. `closing`: whether there is no use in going on."""
-
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        hello: Hello,
-        dial: Dial,
-        inbox: Inbox,
-        agreement: Optional[Agreement],
-        closing: Callable[[], bool],
-        log: Callable[[str], None],
-    ) -> None:
-        self._settings = settings
-        self._hello = hello
+    def __init__(self, membership: Membership, dial: Dial, inbox: Inbox) -> None:
+        self._membership = membership
+        self._settings = settings = membership.settings
+        self._agreement = membership.agreement
+        self._hello = membership.hello
         self._dial = dial
         self._inbox = inbox
-        self._agreement = agreement
-        self._closing = closing
-        self._log = log
         self._deadline = time.monotonic() + settings.start_limit
         self.lanes: List[Lane] = []
         """All that were made, whether or not the group came together."""
@@ -88,7 +73,8 @@ class Starting:
         if shares.is_hybrid:
             own = self._start_own(firsts[0].own)
             lanes += [
-                Lane(len(hosts) + rank, Target(place, 0, place)) for rank, place in enumerate(own)
+                Lane(len(hosts) + rank, Target(place, 0, place), rank)
+                for rank, place in enumerate(own)
             ]
             weights += [shares.worker] * len(own)
         self.lanes = lanes
@@ -97,19 +83,16 @@ class Starting:
             lane.index = index
         return Formation(self._hello.generation, lanes, weights, len(hosts), shares)
 
-    def run(self, formation: Formation, desk: Desk) -> Running:
+    def run(self, formation: Formation) -> Running:
         """The group that has come together."""
         hello = self._hello._replace(generation=formation.generation)
         return Running(
-            settings=self._settings,
-            desk=desk,
-            hello=hello,
+            self._membership._replace(hello=hello),
             dial=self._dial,
             inbox=self._inbox,
             lanes=formation.lanes,
             weights=formation.weights,
             beside=self.beside,
-            log=self._log,
         )
 
     def close(self) -> None:
@@ -141,7 +124,7 @@ class Starting:
         if not shares.is_hybrid:
             return pure
         if self._agreement is None or settings.is_secured:
-            self._log(
+            self._membership.log(
                 "the reducers' bandwidth is too small, and workers cannot reduce beside them: "
                 + ("that has no TLS" if settings.is_secured else "there is no store to meet at")
             )
@@ -150,7 +133,7 @@ class Starting:
 
     def _start_own(self, own: str) -> List[Address]:
         assert self._agreement is not None
-        self.beside = Beside(own, self._settings.token, self._log)
+        self.beside = Beside(own, self._settings.token, self._membership.log)
         self._agreement.publish_place("{}:{}".format(*self.beside.address))
         places = self._agreement.places(self._deadline - time.monotonic())
         return [(host, int(port)) for host, _, port in (place.rpartition(":") for place in places)]
@@ -159,7 +142,7 @@ class Starting:
         """Connect these and wait until they are ready. Raises ReductionFailed."""
         while not all(ready(lane) for lane in lanes):
             now = time.monotonic()
-            if self._closing():
+            if self._membership.desk.closing:
                 raise ReductionFailed("the group was closed while it was being made")
             given_up = lost_reducers(self._settings.lost_file)
             gone = [lane for lane in lanes if lane.first in given_up and not ready(lane)]

@@ -10,10 +10,10 @@ import selectors
 import socket
 import ssl
 import time
-from collections import deque
-from typing import Deque, Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 from trainshed_reduction import wire
+from trainshed_reduction.client.channel import Channel
 from trainshed_reduction.client.port import Frame, Lost, Message, Result
 from trainshed_reduction.wire import Header, Kind
 
@@ -23,49 +23,6 @@ _TURN = 1 << 20
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class _Lane:
-    __slots__ = (
-        "awaited",
-        "begun",
-        "blocked",
-        "borrowed",
-        "buffer",
-        "connection",
-        "got",
-        "header",
-        "index",
-        "parts",
-        "pushed",
-        "queue",
-        "secured",
-        "under_way",
-    )
-
-    def __init__(self, index: int, connection: socket.socket, position: int) -> None:
-        self.index = index
-        self.connection = connection
-        self.secured = isinstance(connection, ssl.SSLSocket)
-        self.queue: Deque[Frame] = deque()  # not begun
-        self.parts: List[memoryview] = []  # what is left to send of the frame that was begun
-        self.awaited: Deque[Tuple[int, Frame]] = deque()  # position and frame of results to come
-        self.pushed = position  # the next frame's
-        self.begun = position
-        self.under_way = 0  # bytes begun whose results are not back
-        self.blocked = False
-        self.borrowed = False  # the handle is somebody else's to close
-        self.buffer = memoryview(bytearray(64 << 10))
-        self.got = 0
-        self.header: Optional[Header] = None
-
-    @property
-    def sends(self) -> bool:
-        return bool(self.parts or self.queue)
-
-    @property
-    def row(self) -> float:
-        return self.queue[0].row if not self.parts else -1.0
-
-
 class PythonTransfer:
     """See `port.Transfer`. `credit`: bytes over all lanes."""
 
@@ -73,7 +30,7 @@ class PythonTransfer:
         self.acknowledged = [0] * lanes
         self._credit = credit
         self._under_way = 0
-        self._lanes: Dict[int, _Lane] = {}
+        self._lanes: Dict[int, Channel] = {}
         self._sendable: List[
             Tuple[float, int]
         ] = []  # a heap of (row, lane), with entries that are out of date
@@ -95,7 +52,7 @@ class PythonTransfer:
         """As `attach`, for one that may speak TLS, which is more than its handle."""
         self.detach(lane)
         connection.setblocking(False)
-        state = self._lanes[lane] = _Lane(lane, connection, position)
+        state = self._lanes[lane] = Channel(lane, connection, position)
         self.acknowledged[lane] = min(position, received)
         self._selector.register(connection, selectors.EVENT_READ, state)
 
@@ -111,10 +68,7 @@ class PythonTransfer:
         state = self._lanes.get(lane)
         if state is None:
             return
-        if frame.target is not None:
-            state.awaited.append((state.pushed, frame))
-        state.pushed += 1
-        state.queue.append(frame)
+        state.push(frame)
         if len(state.queue) == 1 and not state.parts and not state.blocked:
             heapq.heappush(self._sendable, (frame.row, lane))
 
@@ -160,7 +114,7 @@ class PythonTransfer:
         except BlockingIOError:
             pass
 
-    def _serve(self, lane: _Lane, mask: int, events: "List[object]") -> None:
+    def _serve(self, lane: Channel, mask: int, events: "List[object]") -> None:
         if mask & selectors.EVENT_WRITE:
             lane.blocked = False
             self._selector.modify(lane.connection, selectors.EVENT_READ, lane)
@@ -184,7 +138,7 @@ class PythonTransfer:
                 waiting.append(entry)
                 continue
             try:
-                self._write(lane)
+                lane.write()
             except _NOT_NOW:
                 pass
             except OSError as error:
@@ -203,7 +157,7 @@ class PythonTransfer:
         for entry in waiting:
             heapq.heappush(heap, entry)
 
-    def _begin(self, lane: _Lane) -> bool:
+    def _begin(self, lane: Channel) -> bool:
         """Whether the next frame of the lane may go; it is made ready then."""
         frame = lane.queue[0]
         size = frame.header.nbytes
@@ -212,28 +166,12 @@ class PythonTransfer:
                 return False
             lane.under_way += size
             self._under_way += size
-        lane.queue.popleft()
-        lane.begun += 1
-        has = lane.awaited[0][0] if lane.awaited else lane.pushed
-        header = wire.pack(frame.header._replace(acknowledged=has))
-        lane.parts = [memoryview(header), frame.payload]
+        lane.begin()
         return True
-
-    def _write(self, lane: _Lane) -> None:
-        """Send until the frame is out or the system takes no more. Raises OSError."""
-        while lane.parts:
-            if lane.secured:
-                count = lane.connection.send(lane.parts[0])
-            else:
-                count = lane.connection.sendmsg(lane.parts)
-            while lane.parts and count >= len(lane.parts[0]):
-                count -= len(lane.parts.pop(0))
-            if count:
-                lane.parts[0] = lane.parts[0][count:]
 
     # ---- receiving
 
-    def _read(self, lane: _Lane, events: "List[object]") -> None:
+    def _read(self, lane: Channel, events: "List[object]") -> None:
         """A header and its payload, together with the header after it, go through the lane's buffer."""
         taken = 0
         # TLS may hold bytes that the selector does not see.
@@ -253,7 +191,7 @@ class PythonTransfer:
                 self._lose(lane, _cause(error), events)
                 return
 
-    def _advance(self, lane: _Lane, events: "List[object]") -> bool:
+    def _advance(self, lane: Channel, events: "List[object]") -> bool:
         """Go one step on in the buffer, if enough is in it. Raises Malformed."""
         header = lane.header
         if header is None:
@@ -261,7 +199,7 @@ class PythonTransfer:
                 return False
             header = lane.header = wire.unpack(lane.buffer[:_HEADER])
             if header.kind is Kind.RESULT:
-                self._check(lane, header)
+                lane.check(header)
             if len(lane.buffer) < header.nbytes + _HEADER:
                 lane.buffer = memoryview(bytearray(header.nbytes + _HEADER))
             lane.got = 0
@@ -278,23 +216,7 @@ class PythonTransfer:
         lane.header = None
         return True
 
-    def _check(self, lane: _Lane, header: Header) -> None:
-        if not lane.awaited or lane.awaited[0][0] >= lane.begun:
-            raise wire.Malformed("a result came for a chunk that was not sent")
-        sent = lane.awaited[0][1].header
-        if (header.operation, header.chunk, header.dtype, header.nbytes) != (
-            sent.operation,
-            sent.chunk,
-            sent.dtype,
-            sent.nbytes,
-        ):
-            raise wire.Malformed(
-                "the result of chunk {} of operation {} came in place of chunk {} of operation {}".format(
-                    header.chunk, header.operation, sent.chunk, sent.operation
-                )
-            )
-
-    def _deliver(self, lane: _Lane, header: Header, events: "List[object]") -> None:
+    def _deliver(self, lane: Channel, header: Header, events: "List[object]") -> None:
         position, frame = lane.awaited.popleft()
         target = frame.target
         assert target is not None
@@ -304,7 +226,7 @@ class PythonTransfer:
         self.acknowledged[lane.index] = max(self.acknowledged[lane.index], header.acknowledged)
         events.append(Result(lane.index, position))
 
-    def _lose(self, lane: _Lane, cause: str, events: "List[object]") -> None:
+    def _lose(self, lane: Channel, cause: str, events: "List[object]") -> None:
         self.detach(lane.index)
         events.append(Lost(lane.index, cause))
 

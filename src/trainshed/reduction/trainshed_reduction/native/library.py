@@ -20,12 +20,12 @@ from ctypes import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
+from trainshed_reduction.variables import NATIVE
+
 if TYPE_CHECKING:
     from trainshed_reduction.arithmetic import Kernels
     from trainshed_reduction.client.port import Transfer
 
-NATIVE = "TRAINSHED_REDUCTION_NATIVE"
-"""off: do without the C part; or a directory to look for it in before the package's own."""
 DIRECTORY = Path(__file__).resolve().parent
 SOURCES = (
     "native.h",
@@ -38,7 +38,7 @@ SOURCES = (
     "sums.c",
     "transfer.c",
 )
-ABI = 1
+ABI = 2
 """What native.h calls TRAINSHED_ABI."""
 
 _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {

@@ -19,7 +19,7 @@ static const uint16_t limits[LAST_KIND + 1] = {0, 32, 512, 1024, TEXT, 64, 0, 0,
 static bool check_header(struct transfer *t, struct lane *lane)
 {
     const struct header *in = &lane->incoming;
-    bool good = memcmp(in->magic, "TSR1", 4) == 0;
+    bool good = memcmp(in->magic, "TSR2", 4) == 0;
     uint64_t due = ~(uint64_t)0;
     if (in->kind == RESULT) {
         good = good && lane->due < lane->sent;

@@ -85,7 +85,7 @@ EXPORT int transfer_attach(struct transfer *t, uint32_t index, int handle, uint6
     return 0;
 }
 
-/* 0, or an errno. `header`: 48 bytes. `target`: NULL if no result will come. Does nothing on a lane without a
+/* 0, or an errno. `header`: HEADER bytes. `target`: NULL if no result will come. Does nothing on a lane without a
  * connection. */
 EXPORT int transfer_push(struct transfer *t, uint32_t index, const void *header, const uint8_t *payload,
                          uint8_t *target, double row)

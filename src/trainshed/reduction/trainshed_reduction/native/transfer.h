@@ -20,10 +20,10 @@ struct header {
     uint32_t chunk;
     uint64_t operation, total;
     uint32_t step, nbytes;
-    uint64_t acknowledged;
+    uint64_t acknowledged, ordinal;
 };
 #define HEADER sizeof(struct header)
-_Static_assert(HEADER == 48, "wire.HEADER");
+_Static_assert(HEADER == 56, "wire.HEADER");
 
 struct frame {
     struct header header;

@@ -171,4 +171,4 @@ def _fault(lane: _Lane, position: int, data: bytes) -> str:
         return "a result came for a chunk that was not sent"
     sent = lane.frames[position - lane.first].header
     text = "the result of chunk {} of operation {} came in place of chunk {} of operation {}"
-    return text.format(header.chunk, header.operation, sent.chunk, sent.operation)
+    return text.format(header.chunk, header.ordinal, sent.chunk, sent.ordinal)

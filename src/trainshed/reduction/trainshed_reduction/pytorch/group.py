@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from trainshed_reduction import process
 from trainshed_reduction.pytorch import usage
+from trainshed_reduction.pytorch.order import Order
 from trainshed_reduction.pytorch.session import Group, Session, node_first
 from trainshed_reduction.pytorch.tensors import is_served, reduction_of
 from trainshed_reduction.settings import Settings
@@ -67,6 +68,7 @@ class Sessions:
         self._backends = backends
         self._lock = threading.Lock()
         self._by_device: Dict[str, Optional[Session]] = {}
+        self._orders: Dict[str, Order] = {}
         process.close_at_exit(self)
 
     def start(self, device: str, aloud: bool) -> Optional[Session]:
@@ -78,7 +80,7 @@ class Sessions:
 
     def _begin(self, device: str, aloud: bool) -> Optional[Session]:
         local = node_first(device, self._backends.get(device))
-        session = Session(self.settings, self._group, device, local)
+        session = Session(self.settings, self._group, device, local, self._order(device))
         refusal = session.start()
         usage.record.began(refusal)
         voice = process.voice()
@@ -92,8 +94,22 @@ class Sessions:
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> "Optional[dist.Work]":
         """None: natively. Raises ReductionFailed."""
-        session = self.start(tensor.device.type, aloud=False)
-        return None if session is None else session.allreduce(tensor, reduction)
+        device = tensor.device.type
+        session = self.start(device, aloud=False)
+        if session is None:
+            return None
+        return session.allreduce(tensor, reduction, self._order(device).next())
+
+    def went_native(
+        self, tensors: Tuple[torch.Tensor, ...], operation: object, work: "Optional[dist.Work]"
+    ) -> None:
+        """To be told of every all-reduce that the native backend has taken; `operation`: of AllreduceOptions."""
+        if tensors:
+            self._order(tensors[0].device.type).native(tensors, operation, work)
+
+    def _order(self, device: str) -> Order:
+        order = self._orders.get(device)
+        return self._orders.setdefault(device, Order()) if order is None else order
 
     def close(self) -> None:
         for session in self._by_device.values():
@@ -128,15 +144,21 @@ class ReducingGroup(dist.ProcessGroup):
             self._sessions.start("cuda" if nccl else "cpu", aloud=True)
 
     def allreduce(self, *args: Any, **kwargs: Any) -> dist.Work:
-        tensor, options = _call(*args, **kwargs)
+        tensors, options = _call(*args, **kwargs)
+        sessions = self._sessions
         work = None
-        if tensor is not None and self._sessions is not None:
-            work = self._reduced(tensor, options)
-        return self._native.allreduce(*args, **kwargs) if work is None else work
+        if len(tensors) == 1 and sessions is not None:
+            work = self._reduced(tensors[0], options)
+        if work is None:
+            # One that it refuses is none: it is counted afterwards.
+            work = self._native.allreduce(*args, **kwargs)
+            if sessions is not None:
+                sessions.went_native(tensors, _operation(options), work)
+        return work
 
     def _reduced(self, tensor: torch.Tensor, options: Any) -> Optional[dist.Work]:
         assert self._sessions is not None
-        reduction = reduction_of(getattr(options, "reduceOp", options), tensor.dtype)
+        reduction = reduction_of(_operation(options), tensor.dtype)
         if getattr(options, "sparseIndices", None) is not None or reduction is None:
             return None
         usage.record.saw(tensor.numel() * tensor.element_size())
@@ -210,14 +232,16 @@ def _backends(group: dist.ProcessGroup) -> Dict[str, type]:
 
 def _call(
     tensors: Any = None, opts: Any = None, *_: Any, **kwargs: Any
-) -> Tuple[Optional[torch.Tensor], Any]:
-    """The one tensor of a call of any of all-reduce's three forms (None: there are several), and its options or its
-    operation."""
+) -> Tuple[Tuple[torch.Tensor, ...], Any]:
+    """The tensors of a call of any of all-reduce's three forms, and its options or its operation."""
     given = kwargs.get("tensor", tensors)
     options = kwargs.get("op", opts)
-    if isinstance(given, (list, tuple)):
-        given = given[0] if len(given) == 1 else None
-    return given, dist.ReduceOp.SUM if options is None else options
+    several = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    return several, dist.ReduceOp.SUM if options is None else options
+
+
+def _operation(options: Any) -> object:
+    return getattr(options, "reduceOp", options)
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:

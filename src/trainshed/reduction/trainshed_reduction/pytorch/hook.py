@@ -54,4 +54,6 @@ def allreduce_hook(
     if work is None:
         tensor.div_(state.process_group.size())
         work = dist.all_reduce(tensor, group=state.process_group, async_op=True)
+        if state.sessions is not None:
+            state.sessions.went_native((tensor,), dist.ReduceOp.SUM, work)
     return work.get_future().then(lambda future: future.value()[0])

@@ -86,9 +86,14 @@ class Job(Pending):
     """And, of a GPU, the `Arrival` of its result."""
 
     def __init__(
-        self, number: int, tensor: torch.Tensor, reduction: Reduction, copies: Copies, ready: object
+        self,
+        ordinal: int,
+        tensor: torch.Tensor,
+        reduction: Reduction,
+        copies: Copies,
+        ready: object,
     ) -> None:
-        super().__init__(number)
+        super().__init__(ordinal)
         self.tensor = tensor
         self.reduction = reduction
         self.copies = copies
@@ -140,7 +145,9 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[ReductionWork]:
+    def submit(
+        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
+    ) -> Optional[ReductionWork]:
         """None: this one and all later ones are the native backend's."""
         copies = self._copies_of(tensor.device)
         with self._lock:
@@ -148,7 +155,7 @@ class Pipeline:
                 raise ReductionFailed("the process group has been destroyed")
             if self._switch is not None and self._submitted >= self._switch:
                 return None
-            job = Job(self._submitted, tensor, reduction, copies, copies.submitted(tensor))
+            job = Job(ordinal, tensor, reduction, copies, copies.submitted(tensor))
             self._submitted += 1
             self._jobs.put(job)
         return ReductionWork(job, [tensor], job)
@@ -198,21 +205,21 @@ class Pipeline:
         with contextlib.closing(job.copies.down(job.part)) as pieces:
             for piece in pieces:
                 try:
-                    operation = self._issue(piece, job.reduction)
+                    operation = self._issue(piece, job)
                 except BaseException:
                     job.copies.release(piece)
                     raise
                 self._sent.put(_Sent(job, piece, operation))
 
-    def _issue(self, piece: Slice, reduction: Reduction) -> Optional[Operation]:
+    def _issue(self, piece: Slice, job: Job) -> Optional[Operation]:
         dtype = DTYPES[piece.host.dtype]
-        operation = self._communicator.issue(bytes_of(piece.host), dtype, reduction)
+        operation = self._communicator.issue(bytes_of(piece.host), dtype, job.reduction, job.number)
         if operation is None:
             if self._switch is None:
                 # All ranks come here with the same slice, but with more or less in the queue behind it.
                 with self._lock:
                     self._switch = self._after.largest(self._submitted)
-            self._after.allreduce(piece.host, reduction)
+            self._after.allreduce(piece.host, job.reduction)
         return operation
 
     def _receive(self) -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.port import Apart, ReductionFailed
 from trainshed_reduction.pytorch import board as boards
 from trainshed_reduction.pytorch.board import StoreBoard
 from trainshed_reduction.pytorch.fallback import Fallback
@@ -25,7 +25,8 @@ from trainshed_reduction.pytorch.hierarchy import Node, Uneven, nodes_of
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
 from trainshed_reduction.pytorch.work import ReductionWork
-from trainshed_reduction.settings import NODE_FIRST, Settings
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.variables import NODE_FIRST
 from trainshed_reduction.wire import DType, Reduction
 
 
@@ -44,20 +45,27 @@ class Session:
     """`start` once, by all ranks; then `allreduce` in the order of calls; `close`."""
 
     def __init__(
-        self, settings: Settings, group: Group, device: str, local: "Optional[type]"
+        self,
+        settings: Settings,
+        group: Group,
+        device: str,
+        local: "Optional[type]",
+        apart: Apart,
     ) -> None:
-        """`device`: cpu or cuda. `local`: the backend that could sum within a node first; None: it is not to."""
+        """`device`: cpu or cuda. `local`: the backend that could sum within a node first; None: it is not to. `apart`: what
+        the group does without the reducers."""
         self._settings = settings
         self._group = group
         self._device = device
         self._local = local
+        self._apart = apart
         self._prefix = "trainshed/{}/{}/{}".format(group.name, group.instance, device)
         self._board = StoreBoard(group.store, self._prefix)
         self._communicator: Optional[Communicator] = None
         self._pipeline: Optional[Pipeline] = None
         self._nodes: Optional[List[List[int]]] = None
         self._place = (group.rank, group.world)
-        self._is_begun = False
+        self._speech = _Speech()
         self.is_to_blame = False
         """Whether it was this rank that could not."""
 
@@ -79,7 +87,7 @@ class Session:
         if refusal:
             self.is_to_blame = bool(own)
             self.close()
-        self._is_begun = not refusal
+        self._speech.is_due = not refusal
         return refusal
 
     def describe(self) -> str:
@@ -89,12 +97,16 @@ class Session:
             text += ", after a sum within each of {} nodes".format(len(self._nodes))
         return text
 
-    def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[ReductionWork]:
+    def allreduce(
+        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
+    ) -> Optional[ReductionWork]:
         """Begin it in place. None: it is the native backend's, as all later ones are. Raises ReductionFailed."""
         assert self._communicator is not None
         if self._pipeline is not None:
-            return self._pipeline.submit(tensor, reduction)
-        operation = self._communicator.issue(bytes_of(tensor), DTYPES[tensor.dtype], reduction)
+            return self._pipeline.submit(tensor, reduction, ordinal)
+        operation = self._communicator.issue(
+            bytes_of(tensor), DTYPES[tensor.dtype], reduction, ordinal
+        )
         return None if operation is None else ReductionWork(operation, [tensor])
 
     def close(self) -> None:
@@ -168,18 +180,15 @@ class Session:
             world=world,
             board=StoreBoard(store, "board"),
             native=Fallback(store, "finish", rank, world, limit),
+            apart=self._apart,
             reports=process.voice().reports,
-            log=self._say,
+            log=self._speech.say,
         )
         self._communicator.start()
         if node is not None or self._device == "cuda":
             after = Fallback(store, "after", rank, world, limit)
             self._pipeline = Pipeline(self._communicator, after, self._device, node)
         self._place = (rank, world)
-
-    def _say(self, text: str) -> None:
-        if self._is_begun:  # What is said before that all ranks say together, below.
-            process.say(text)
 
     def _board_store(self, part: str) -> dist.Store:
         clone = getattr(self._group.store, "clone", None)
@@ -193,7 +202,7 @@ class Session:
         for code, dtype in (("f", DType.FLOAT32), ("q", DType.INT64)):
             numbers = array.array(code, [rank + 1, -2 * (rank + 1)])
             operation = self._communicator.issue(
-                memoryview(numbers).cast("B"), dtype, Reduction.SUM
+                memoryview(numbers).cast("B"), dtype, Reduction.SUM, 0
             )
             if operation is None or not operation.wait(self._settings.start_limit):
                 raise ReductionFailed("the first sum did not come")
@@ -217,6 +226,19 @@ class Session:
         if own:  # Its word came too late.
             raise ReductionFailed("the other ranks use the reducers, and this one cannot: " + own)
         return ""
+
+
+class _Speech:
+    """A communicator's lines for the log. Not a method of the session's: a cycle would keep the group's store, and with it
+    the server that the next group would meet at, until the garbage collector comes."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        """What is said before that all ranks say together (`_conclude`)."""
+
+    def say(self, text: str) -> None:
+        if self.is_due:
+            process.say(text)
 
 
 def _judge(found: Sequence[Optional[bytes]]) -> bytes:

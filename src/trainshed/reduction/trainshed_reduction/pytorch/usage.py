@@ -9,7 +9,7 @@ import os
 import sys
 
 from trainshed_reduction import process
-from trainshed_reduction.settings import REPORT_FILE
+from trainshed_reduction.variables import REPORT_FILE
 
 _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
 """Process that imported torch first of those that run in one another; torchrun, a script that starts others."""

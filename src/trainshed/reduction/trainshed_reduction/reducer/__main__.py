@@ -9,7 +9,7 @@ import sys
 import time
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainshed_reduction import proof, settings, wire
+from trainshed_reduction import proof, settings, variables
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Unusable
 
@@ -34,54 +34,51 @@ def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        default=environ.get(settings.LISTEN, ""),
+        default=environ.get(variables.LISTEN, ""),
         help="of the first process; the others take free ports of the same host (${})".format(
-            settings.LISTEN
+            variables.LISTEN
         ),
     )
     parser.add_argument(
         "--processes",
         metavar="N",
-        default=environ.get(settings.PROCESSES, "") or str(len(os.sched_getaffinity(0))),
+        default=environ.get(variables.PROCESSES, "") or str(len(os.sched_getaffinity(0))),
         help="default: one for each processor that this one may use (${})".format(
-            settings.PROCESSES
+            variables.PROCESSES
         ),
     )
     given = parser.parse_args(arguments)
     faults: List[str] = []
-    host, _, port = given.listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    place = variables.place(given.listen)
+    if place is None:
         faults.append(
-            "--listen or {} must be HOST:PORT, not {!r}".format(settings.LISTEN, given.listen)
+            "--listen or {} must be HOST:PORT, not {!r}".format(variables.LISTEN, given.listen)
         )
-    if not given.processes.isdigit() or not 0 < int(given.processes) <= wire.MAX_PORTS:
+    if variables.fault(variables.PROCESSES, given.processes):
         faults.append(
             "--processes or {} must be between 1 and {}, not {!r}".format(
-                settings.PROCESSES, wire.MAX_PORTS, given.processes
+                variables.PROCESSES, variables.MOST_PROCESSES, given.processes
             )
         )
     token = settings.token_of(environ)
     if not token:
-        faults.append("neither {} nor {} is set".format(settings.TOKEN, settings.TOKEN_FILE))
+        faults.append("neither {} nor {} is set".format(variables.TOKEN, variables.TOKEN_FILE))
     cert_file, key_file, cert, key = (
         environ.get(name, "")
-        for name in (settings.CERT_FILE, settings.KEY_FILE, settings.CERT, settings.KEY)
+        for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
     )
-    if key_file and not cert_file:
-        faults.append("{} is set without {}".format(settings.KEY_FILE, settings.CERT_FILE))
-    if key and not cert:
-        faults.append("{} is set without {}".format(settings.KEY, settings.CERT))
-    if faults:
+    faults += [fault for _, fault in variables.alone(environ)]
+    if faults or place is None:
         raise Unusable("; ".join(faults))
     return Options(
-        (host.strip("[]"), int(port)),
+        place,
         int(given.processes),
         token,
         cert_file,
         key_file,
         cert,
         key,
-        environ.get(settings.REPORT_FILE, ""),
+        environ.get(variables.REPORT_FILE, ""),
     )
 
 

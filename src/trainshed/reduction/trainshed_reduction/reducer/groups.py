@@ -58,7 +58,8 @@ class Group:
         self._head = 0
         self._finished = now
         self._operation = -1
-        """The latest of which a chunk is finished."""
+        """The latest of which a chunk is finished; its ordinal."""
+        self._ordinal = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -132,7 +133,7 @@ class Group:
             raise Malformed("rank {} sent a chunk as rank {}".format(member.rank, header.rank))
         member.acknowledged = max(member.acknowledged, header.acknowledged)
         member.position += 1
-        member.operations = header.operation + 1
+        member.ordinal = header.ordinal
         for rank, parted in self._parted.items():
             if parted.position <= position:
                 return self.fail(parted.text(rank))
@@ -140,13 +141,13 @@ class Group:
         if shape.reduction == Reduction.AVERAGE and DType(shape.dtype).is_integer:
             return self.fail(
                 "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
-                    shape.operation, member.rank, DType(shape.dtype).name
+                    shape.ordinal, member.rank, DType(shape.dtype).name
                 )
             )
         row = self._rows.get(position)
         if row is None:
             row = self._rows[position] = Row(shape, self._kernels, self._buffers, now)
-        elif row.shape != shape:
+        elif not row.shape.agrees(shape):
             return self.fail(disagreement(member.rank, shape, row.arrived, row.shape))
         alone = max(row.latest, self._finished)
         row.add(member.rank, payload, header.kind is Kind.FINAL, now)
@@ -171,7 +172,7 @@ class Group:
         self._finished = now
         self._counters.chunks += 1
         if header.operation != self._operation:
-            self._operation = header.operation
+            self._operation, self._ordinal = header.operation, header.ordinal
             self._counters.operations += 1
         resumed: List[Member] = []
         for each in self.members.values():
@@ -199,8 +200,8 @@ class Group:
             self._rows.clear()
             self._running = False
             return effects
-        operations = member.operations or self._operation + 1
-        parted = self._parted[member.rank] = Parted(member.position, operations)
+        ordinal = member.ordinal or self._ordinal
+        parted = self._parted[member.rank] = Parted(member.position, ordinal)
         if any(position >= parted.position for position in self._rows):
             return effects + self.fail(parted.text(member.rank))
         return effects + self._start(now)
@@ -244,6 +245,7 @@ class Group:
     def status(self, now: float) -> List[Effect]:
         """Tells those that wait for whom; nothing if they have not waited long."""
         waiting = [*self.parked.values()]
+        row = None
         if self._running:
             row = self._rows.get(self._head)
             since = self._since if row is None else row.since
@@ -265,4 +267,15 @@ class Group:
                 rank, now - self._lost[rank]
             )
         frame = proof.text_frame(Kind.STATUS, text)
-        return [Remind(each, frame) for each in waiting]
+        effects: List[Effect] = [Remind(each, frame) for each in waiting]
+        if row is not None and row.shape.ordinal:
+            effects += self._ask(row, missing)
+        return effects
+
+    def _ask(self, row: Row, missing: List[int]) -> List[Effect]:
+        """Tell those that all wait for what it is: they may have given the same operation to their native backend."""
+        text = "{} {} {}".format(
+            ranks(row.arrived), "have" if len(row.arrived) > 1 else "has", row.shape.text
+        )
+        frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
+        return [Remind(self.members[rank], frame) for rank in missing if rank in self.members]

@@ -16,7 +16,7 @@ WINDOW = 16 << 20
 class Member:
     """A worker's connection, from its HELLO on. Every HELLO makes another one."""
 
-    __slots__ = ("acknowledged", "group", "hello", "operations", "position", "rank", "unanswered")
+    __slots__ = ("acknowledged", "group", "hello", "ordinal", "position", "rank", "unanswered")
 
     def __init__(self, hello: Hello, group: "Group") -> None:
         self.hello = hello
@@ -25,8 +25,8 @@ class Member:
         self.position = hello.received
         """Of the next chunk that it sends."""
         self.acknowledged = hello.received
-        self.operations = 0
-        """How many it has begun, as far as was seen here."""
+        self.ordinal = 0
+        """Of the latest operation that it has begun, as far as was seen here."""
         self.unanswered = 0
         """Bytes that it has sent and that no result was made of yet."""
 
@@ -36,11 +36,11 @@ class Member:
 
 
 class Parted(NamedTuple):
-    """A rank that left in good order: it has sent what stands before `position`."""
+    """A rank that left in good order: it has sent what stands before `position`. `ordinal`: of its last operation."""
 
     position: int
-    operations: int
+    ordinal: int
 
     def text(self, rank: int) -> str:
-        after = " after {} operations".format(self.operations) if self.operations else ""
+        after = " after operation {}".format(self.ordinal) if self.ordinal else ""
         return "rank {} has left the group{}".format(rank, after)

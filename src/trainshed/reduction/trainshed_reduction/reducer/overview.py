@@ -54,7 +54,7 @@ class Overview:
 
     def serving(self, world: int) -> None:
         self._idle_at = 0.0
-        self._reports.note("serving", "{} workers use this reducer".format(world))
+        self._reports.note("serving", "serving {} workers".format(world))
 
     def metrics(self, process: int, numbers: Numbers, now: float) -> None:
         self._numbers[process] = numbers
@@ -76,8 +76,9 @@ class Overview:
                 "do not use them. Take worker pool 2 out of the job, or see the guide on the Reduction Server for what "
                 "the workers' image must have.".format(IDLE_SECONDS)
             )
-            self._reports.note("idle", text, "WARNING")
-            self.log(text, now)
+            # The service puts a note into the log itself.
+            if not self._reports.note("idle", text, "WARNING"):
+                self.log(text, now)
 
     def report(self) -> None:
         self._reports.metrics({**total(self._numbers)})

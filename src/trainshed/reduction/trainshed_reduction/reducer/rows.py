@@ -10,8 +10,10 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class Shape(NamedTuple):
-    """What the ranks' headers for one position must agree in."""
+    """What the ranks' headers for one position must agree in, but for the ordinal: where callbacks issue native all-reduces,
+    the ranks may have come by different numbers of those."""
 
+    ordinal: int
     operation: int
     chunk: int
     total: int
@@ -22,12 +24,23 @@ class Shape(NamedTuple):
     @staticmethod
     def of(header: Header) -> "Shape":
         return Shape(
+            header.ordinal,
             header.operation,
             header.chunk,
             header.total,
             header.step,
             header.dtype,
             header.reduction,
+        )
+
+    def agrees(self, other: "Shape") -> bool:
+        return self[1:] == other[1:]
+
+    @property
+    def text(self) -> str:
+        """What a rank has, for people."""
+        return "the {} of {} elements of {}".format(
+            Reduction(self.reduction).name, self.total, DType(self.dtype).name
         )
 
 
@@ -112,31 +125,32 @@ class Row:
 
 
 def disagreement(rank: int, shape: Shape, others: "List[int]", theirs: Shape) -> str:
-    """Says what one rank has and the others have not; of two, the lower one is named first."""
+    """Says what one rank has and what the others have, each in full: of two nobody can tell who is wrong. Of two the
+    lower one is named first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
-    if shape.operation != theirs.operation:
-        return "{} is at operation {}, {} at operation {}: every rank must issue the same all-reduces in the same order".format(
-            ranks([rank]), shape.operation, ranks(others), theirs.operation
+    has = "have" if len(others) > 1 else "has"
+    if shape.ordinal != theirs.ordinal:
+        return (
+            "{} has {} as operation {}, {} {} {} as operation {}: every rank must issue the same all-reduces in the same "
+            "order".format(
+                ranks([rank]),
+                shape.text,
+                shape.ordinal,
+                ranks(others),
+                has,
+                theirs.text,
+                theirs.ordinal,
+            )
         )
-    if (shape.total, shape.dtype) != (theirs.total, theirs.dtype):
+    mine, other = shape.text, theirs.text
+    if mine == other:
         mine, other = (
-            "{} elements of {}".format(each.total, DType(each.dtype).name)
+            "{}, chunk {} of {} elements each".format(each.text, each.chunk, each.step)
             for each in (shape, theirs)
         )
-    elif shape.reduction != theirs.reduction:
-        mine, other = (Reduction(each.reduction).name for each in (shape, theirs))
-    else:
-        mine, other = (
-            "chunk {} of {} elements each".format(each.chunk, each.step) for each in (shape, theirs)
-        )
     return "operation {}: {} has {}, {} {} {}".format(
-        shape.operation,
-        ranks([rank]),
-        mine,
-        ranks(others),
-        "have" if len(others) > 1 else "has",
-        other,
+        shape.ordinal, ranks([rank]), mine, ranks(others), has, other
     )
 
 

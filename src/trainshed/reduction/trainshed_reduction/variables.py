@@ -1,0 +1,123 @@
+"""The variables by which workers and reducers are told what to do, and what each of them may say.
+
+Pure, without imports that do anything: the service looks at a job's variables with this before the job runs (SPEC §1.4).
+"""
+
+from typing import Dict, List, Mapping, Optional, Tuple
+
+REDUCERS = "TRAINSHED_REDUCERS"
+"""HOST:PORT of every reducer's first process, by commas, in the order of worker pool 2. Absent: there are none."""
+TOKEN = "TRAINSHED_REDUCTION_TOKEN"
+TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
+ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
+"""Of the job; a later attempt's workers take the place of an earlier one's."""
+WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
+REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
+"""Bandwidth of one replica of that kind each way, from the machine table; both or none."""
+MODE = "TRAINSHED_REDUCTION"
+"""auto (default), pure (workers never reduce), hybrid, off (native all-reduce)."""
+SMALLEST = "TRAINSHED_REDUCTION_MIN_BYTES"
+"""Operations of fewer bytes go to the native backend."""
+NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
+"""0: every rank sends all of its tensors itself, though it shares its link with the node's others."""
+NATIVE = "TRAINSHED_REDUCTION_NATIVE"
+"""off: do without the C part; or a directory to look for it in before the package's own."""
+CHUNK = "TRAINSHED_REDUCTION_CHUNK_BYTES"
+CREDIT = "TRAINSHED_REDUCTION_CREDIT_BYTES"
+START_LIMIT = "TRAINSHED_REDUCTION_START_SECONDS"
+WAIT_LIMIT = "TRAINSHED_REDUCTION_WAIT_SECONDS"
+ABSENT_LIMIT = "TRAINSHED_REDUCTION_ABSENT_SECONDS"
+LOST_AFTER = "TRAINSHED_REDUCTION_LOST_SECONDS"
+LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
+"""A file in which the service names reducers (HOST:PORT, one a line) that it has given up."""
+REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
+"""Where notes and metrics go for the service to see (`reports`)."""
+LISTEN = "TRAINSHED_REDUCER_LISTEN"
+"""Reducers: HOST:PORT of the first process; the others of the same host take free ports."""
+PROCESSES = "TRAINSHED_REDUCER_PROCESSES"
+"""Reducers: how many processes; default: one for each processor that this one may use."""
+CA = "TRAINSHED_REDUCTION_CA"
+CA_FILE = "TRAINSHED_REDUCTION_CA_FILE"
+"""Workers: speak TLS to reducers, and whom to believe; the PEM text itself, or a file, which wins."""
+CERT = "TRAINSHED_REDUCTION_CERT"
+CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
+KEY = "TRAINSHED_REDUCTION_KEY"
+KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
+"""Reducers: speak TLS, as whom; likewise. Without a key of its own a certificate's text or file has it too."""
+
+NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
+"""All that mean anything."""
+START = "TRAINSHED_REDUC"
+"""What their names begin with, and nobody else's."""
+MODES = ("auto", "pure", "hybrid", "off")
+MOST_PROCESSES = 256
+"""That a reducer can tell workers of."""
+
+_LEAST: Dict[str, float] = {
+    ATTEMPT: 0,
+    WORKER_GBPS: 0,
+    REDUCER_GBPS: 0,
+    SMALLEST: 0,
+    CHUNK: 4096,
+    CREDIT: 0,
+    START_LIMIT: 0,
+    WAIT_LIMIT: 0.001,
+    LOST_AFTER: 0,
+    ABSENT_LIMIT: 0,
+}
+_BELOW = 2.0**40
+_WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
+_ONLY_WITH = {KEY_FILE: CERT_FILE, KEY: CERT}
+
+
+def fault(name: str, value: str) -> str:
+    """What is wrong with what a variable says, "" = nothing; an empty one says nothing."""
+    if not value:
+        return ""
+    wanted = ""
+    if name in _LEAST:
+        if number(name, value) is None:
+            wanted = "no number of at least {:g} and below {:g}".format(_LEAST[name], _BELOW)
+    elif name in _WORDS:
+        if value not in _WORDS[name]:
+            wanted = "none of {}".format(", ".join(_WORDS[name]))
+    elif name == PROCESSES:
+        if not value.isdecimal() or not 0 < int(value) <= MOST_PROCESSES:
+            wanted = "no whole number from 1 to {}".format(MOST_PROCESSES)
+    elif name == LISTEN:
+        if place(value) is None:
+            wanted = "not HOST:PORT"
+    elif name == REDUCERS and not all(_is_reached_at(each) for each in value.split(",")):
+        wanted = "no list of HOST:PORT"
+    return "{}={!r} is {}".format(name, value, wanted) if wanted else ""
+
+
+def alone(given: "Mapping[str, str]") -> "List[Tuple[str, str]]":
+    """The variables that are set without another one that they are of no use without, each with what is wrong."""
+    return [
+        (name, "{} is set without {}".format(name, other))
+        for name, other in _ONLY_WITH.items()
+        if given.get(name) and not given.get(other)
+    ]
+
+
+def number(name: str, text: str) -> Optional[float]:
+    """What a variable says that is a number; None if it is none, or out of its bounds."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if _LEAST[name] <= value < _BELOW else None
+
+
+def place(text: str) -> Optional[Tuple[str, int]]:
+    """HOST:PORT, the host without brackets; None if it is not that. Port 0: any that is free."""
+    host, _, port = text.strip().rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        return None
+    return host.strip("[]"), int(port)
+
+
+def _is_reached_at(text: str) -> bool:
+    found = place(text)
+    return found is not None and found[1] > 0

@@ -1,0 +1,59 @@
+"""A disk that is full of a replica's files is noted by the engine (SPEC §1.5)."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PYTHON, House, Run
+from tests.contract.runtimes.rootfs import with_programs
+from trainshed.core.launch import ImageRoot
+from trainshed.core.names import JobUid
+from trainshed.engines.port import NoteWritten, SlotExited
+from trainshed.replica.disk import FULL
+
+_LIMIT = 10 << 20
+
+
+def noted(house: House, uid: JobUid) -> list[str]:
+    """Names of what was noted of a replica."""
+    return [e.name for e in house.events if isinstance(e, NoteWritten) and e.job_uid == uid]
+
+
+async def fills_up(house: House, uid: JobUid) -> None:
+    """It does so while its program runs."""
+    await house.until(lambda: FULL in noted(house, uid))
+    assert not any(isinstance(e, SlotExited) and e.job_uid == uid for e in house.events)
+
+
+def test_a_full_disk_is_noted(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(usage_every=0.05)
+        fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
+        await fills_up(house, await house.run(PYTHON, "-c", fills, disk_limit=_LIMIT))
+
+    house(test)
+
+
+def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
+    house: Run, tmp_path: Path
+) -> None:
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().images:
+            pytest.skip("no images can be shown at this level")
+        root = tmp_path / "root"
+        root.mkdir()
+        with_programs(tmp_path / "root.tar")
+        shutil.unpack_archive(tmp_path / "root.tar", root)
+        (root / "large").write_bytes(bytes(11 << 20))
+        await house.restart(usage_every=0.05)
+        image = ImageRoot(str(root), "", "")
+        reads, writes = [
+            await house.run("sh", "-c", program, image=image, disk_limit=_LIMIT)
+            for program in ("cat /large > /dev/null", "cat /large > /big; sleep 99")
+        ]
+        await fills_up(house, writes)
+        await house.exit(reads)
+        assert FULL not in noted(house, reads)
+
+    house(test)

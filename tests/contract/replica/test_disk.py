@@ -1,0 +1,87 @@
+"""What real replicas write to their disk is measured and told by their shims (SPEC §1.5)."""
+
+import json
+from typing import Any
+
+from tests.contract.replica.conftest import Line, Place
+from trainshed.engines.local.link import connect
+from trainshed.replica import disk, journal, protocol, usage
+
+MIB = 1 << 20
+LIMIT = 10 * MIB
+_WRITES = """
+import os, time
+def write(path, size):
+    with open(path, "wb") as file:
+        file.write(os.urandom(1 << 20) * size)
+write("first", 9)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+os.mkdir("below")
+write("below/second", 4)
+time.sleep(99)
+"""
+
+
+def told(line: Line) -> list[str]:
+    """The names of all notes until the program's end but of those on the machine's own room."""
+    names: list[str] = []
+    while (message := line.hear("note", "exited", "lost", "refused"))["e"] == "note":
+        names.append(message["name"])
+    assert message["e"] == "exited", message
+    return [name for name in names if name in (disk.NEARLY_FULL, disk.FULL)]
+
+
+def hear(line: Line, name: str) -> dict[str, Any]:
+    while (message := line.hear("note"))["name"] != name:
+        pass
+    return message
+
+
+def samples(place: Place) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place.logs / usage.FILE).read_text().splitlines()]
+
+
+def test_a_program_that_fills_its_disk_is_told_of_while_it_runs(place: Place) -> None:
+    """SPEC §1.5: watched, warned about; at every level, whoever owns the files."""
+    line = place.python(_WRITES, usage_every=0.05, disk_limit=LIMIT)
+    first = hear(line, disk.NEARLY_FULL)
+    assert first["severity"] == "WARNING"
+    (place.slot / protocol.FILES / "work" / "go").touch()
+    hear(line, disk.FULL)
+    line.order(o="stop", grace=0)
+    assert told(line) == []
+    kept = journal.Entries(str(place.slot)).notes(1)
+    assert [n["name"] for n in kept if n["name"] in (disk.NEARLY_FULL, disk.FULL)] == [
+        disk.NEARLY_FULL,
+        disk.FULL,
+    ]
+    assert [note["n"] for note in kept] == [*range(1, len(kept) + 1)]
+    assert LIMIT <= samples(place)[-1]["disk"] < 15 * MIB
+
+
+def test_a_restart_in_place_begins_with_what_was_left(place: Place) -> None:
+    """Each incarnation is told of, with notes of its own."""
+    for program in ("open('big', 'wb').write(bytes(11 << 20)); ", ""):
+        waits = f"{program}import time; time.sleep(99)"
+        line = place.python(waits, usage_every=0.05, disk_limit=LIMIT)
+        assert hear(line, disk.FULL)["severity"] == "WARNING"
+        line.order(o="stop", grace=0)
+        line.record()
+    entries = journal.Entries(str(place.slot))
+    kept = [[note["name"] for note in entries.notes(number)] for number in (1, 2)]
+    assert [names.count(disk.FULL) for names in kept] == [1, 1]
+
+
+def test_who_comes_later_is_told_again(place: Place) -> None:
+    line = place.python(_WRITES, usage_every=0.05, disk_limit=LIMIT)
+    hear(line, disk.NEARLY_FULL)
+    other = Line(connect(place.slot))
+    hear(other, disk.NEARLY_FULL)
+    line.order(o="stop", grace=0)
+    line.record()
+
+
+def test_nobody_measures_unless_asked(place: Place) -> None:
+    line = place.python("open('big', 'wb').write(bytes(11 << 20))", disk_limit=LIMIT)
+    assert told(line) == []

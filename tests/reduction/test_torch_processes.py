@@ -1,0 +1,56 @@
+"""What a program does with its processes and groups: nothing is left of a group that ended, and ranks that a program spawns
+speak for it (SPEC §7)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
+from tests.reduction.reducers import Reducers
+from trainshed.reduction import distribution
+from trainshed_reduction import variables
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("site")
+    distribution.unpack(path)
+    return path
+
+
+def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -> None:
+    """SPEC §7: as without reducers the store's server ends with the group; else the next group meets at the old one's."""
+    with Reducers(1) as reducers:
+        told = with_reducers(reducers.addresses)
+        ended = run_ranks(torch_python, "made_again.py", 2, environment(site, **told))
+    assert [(each.status, each.output) for each in ended] == [(0, "gone\n"), (0, "")]
+    assert "1 reducer" in ended[0].said[0]
+
+
+def test_spawned_ranks_speak_for_their_program(
+    torch_python: Path, site: Path, tmp_path: Path
+) -> None:
+    """SPEC §7: no rank writes over what another one reports, and the program does not say that reducers were idle."""
+    report = tmp_path / "report"
+    with Reducers(1) as reducers:
+        told = with_reducers(reducers.addresses, **{variables.REPORT_FILE: str(report)})
+        told[variables.NODE_FIRST] = "0"
+        ended = run_ranks(torch_python, "spawned.py", 2, environment(site, **told))
+    assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
+    notes = {note["id"]: note["text"] for note in json.loads(report.read_text())["notes"]}
+    assert "1 reducer" in notes["mode"]
+    assert "idle" not in notes
+
+
+def test_reducers_that_are_switched_off_are_told_of(
+    torch_python: Path, site: Path, tmp_path: Path
+) -> None:
+    """SPEC §7: never silently idle, for the reducers can only say that nobody comes."""
+    report = tmp_path / "report"
+    told = with_reducers((("127.0.0.1", 1),), **{variables.REPORT_FILE: str(report)})
+    told[variables.MODE] = "off"
+    ended = run_one(torch_python, ["imports.py"], environment(site, **told))
+    assert (ended.status, ended.errors) == (0, "")
+    (note,) = json.loads(report.read_text())["notes"]
+    assert note["text"] == "native all-reduce is used: TRAINSHED_REDUCTION is off"

@@ -1,0 +1,117 @@
+"""What is told of disks on the timeline of a job, and at a failure (SPEC §1.5)."""
+
+import pytest
+
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
+from trainshed.core.lifecycle import disks
+from trainshed.core.lifecycle.disks import NO_ROOM, ROOM_AGAIN
+from trainshed.core.lifecycle.events import JobAdmitted, ReplicaNoted
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import ReplicaId
+from trainshed.replica import disk
+
+TAIL = "Traceback\nOSError: [Errno 28] No space left on device: 'model.h5'"
+
+
+def seen(
+    number: int,
+    name: str,
+    text: str = "it is full.",
+    *,
+    replica: ReplicaId = PRIMARY,
+    incarnation: int = 1,
+    attempt: int = 1,
+) -> ReplicaNoted:
+    severity = "INFO" if name == ROOM_AGAIN else "WARNING"
+    at = CREATED + number * SECOND
+    return ReplicaNoted(attempt, replica, incarnation, number, at, name, severity, text)
+
+
+def told(life: Life) -> list[str]:
+    return [entry.message for entry in life.told if entry.kind in ("disk", "disk_warning")]
+
+
+@pytest.fixture
+def life() -> Life:
+    """Two replicas on node `a`."""
+    return Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))).up()
+
+
+def test_the_names_are_those_that_shims_give() -> None:
+    names = {disk.NEARLY_FULL, disk.FULL, disk.NO_ROOM, disk.ROOM_AGAIN}
+    assert names == disks.NOTES
+    assert (disk.NO_ROOM, disk.ROOM_AGAIN) == (NO_ROOM, ROOM_AGAIN)
+
+
+def test_files_that_are_too_many_are_told_of_their_replica(life: Life) -> None:
+    life.see(seen(1, disk.NEARLY_FULL, "91 GB", replica=WORKER), seen(1, disk.FULL, "104 GB"))
+    assert told(life) == ["workerpool1-0: 91 GB", "workerpool0-0: 104 GB"]
+    entry = life.told[-1]
+    assert (entry.kind, entry.at) == ("disk_warning", CREATED + SECOND)
+    assert entry.details["note"] == disk.FULL
+    assert (entry.details["replica"], entry.details["node"]) == ("workerpool0-0", "a")
+    assert life.job.state is JobState.RUNNING
+
+
+def test_a_node_without_room_is_told_once_by_whoever_sees_it_first(life: Life) -> None:
+    life.see(seen(1, NO_ROOM), seen(1, NO_ROOM, replica=WORKER))
+    assert told(life) == ["Node a: it is full."]
+    life.see(seen(2, ROOM_AGAIN, "much", replica=WORKER), seen(2, ROOM_AGAIN, "much"))
+    assert told(life)[1:] == ["Node a: much"]
+    assert life.told[-1].kind == "disk"
+    life.see(seen(3, NO_ROOM))
+    assert len(told(life)) == 3, "it was over in between"
+
+
+def test_each_node_is_told_of() -> None:
+    life = Life(job(1, 1)).up()
+    life.see(seen(1, NO_ROOM), seen(1, NO_ROOM, replica=WORKER))
+    assert told(life) == ["Node a: it is full.", "Node b: it is full."]
+
+
+def test_a_restarted_replica_tells_nothing_that_is_known(life: Life) -> None:
+    life.see(seen(1, NO_ROOM)).loses(PRIMARY, "its shim was killed")
+    life.see(seen(1, NO_ROOM, incarnation=2), seen(2, disk.FULL, "104 GB", incarnation=2))
+    assert told(life) == ["Node a: it is full.", "workerpool0-0: 104 GB"]
+
+
+def test_a_service_that_comes_back_tells_nothing_twice(life: Life) -> None:
+    both = (seen(1, disk.NEARLY_FULL, "91 GB"), seen(2, disk.FULL, "104 GB"))
+    life.see(*both, *both)
+    assert told(life) == ["workerpool0-0: 91 GB", "workerpool0-0: 104 GB"]
+
+
+def test_another_attempt_is_told_anew(life: Life) -> None:
+    life.see(seen(1, NO_ROOM)).exits(PRIMARY, 139)
+    life.up()
+    assert life.job.attempt == 2
+    life.see(seen(1, NO_ROOM, attempt=2))
+    assert told(life) == ["Node a: it is full."] * 2
+
+
+def test_a_failure_names_the_full_disk_that_the_log_names(life: Life) -> None:
+    """What the log says is quoted; that the node's disk is full is said where it was seen."""
+    life.see(seen(1, NO_ROOM)).exits(PRIMARY, 1, tail=TAIL)
+    life.up()
+    reason = 'the last lines of its log say "No space left on device", and the disk of node a is nearly full'
+    assert life.job.error is not None
+    assert (life.job.error.code, life.job.error.reason) == (3, reason)
+    (verdict,) = [entry for entry in life.told if entry.kind == "verdict"]
+    assert verdict.message == (
+        f"Rule user_code_failed for workerpool0-0 ({reason}): the job fails."
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "reason"),
+    [
+        (1, TAIL, 'the last lines of its log say "No space left on device"'),
+        (1, "node: ENOSPC: no space", 'the last lines of its log say "ENOSPC"'),
+        (1, "ValueError", ""),
+        (0, TAIL, None),
+    ],
+)
+def test_nothing_is_said_that_is_not_known(code: int, tail: str, reason: str | None) -> None:
+    """A full /dev/shm says the same words; and what succeeds in spite of them needs no cause."""
+    life = Life(job(1)).up().exits(PRIMARY, code, tail=tail)
+    assert (life.job.error.reason if life.job.error else None) == reason

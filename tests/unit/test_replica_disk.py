@@ -1,0 +1,219 @@
+"""When people are told of a replica's disk (SPEC §1.5): sizes that a test sets, time that passes at once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica import extent, loop
+from trainshed.replica.disk import FULL, NEARLY_FULL, NO_ROOM, ROOM_AGAIN, Disk
+
+GB = 1 << 30
+EVERY = 10.0
+
+
+class Clock(loop.Loop):
+    """Moments come when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[float, Callable[[], None]]] = []
+
+    def after(self, seconds: float, handler: Callable[[], None]) -> None:
+        self.asked.append((seconds, handler))
+
+    def next(self) -> float:
+        """Let the only moment that was asked for come; returns how long that took."""
+        ((seconds, handler),) = self.asked
+        self.asked.clear()
+        handler()
+        return seconds
+
+
+class Tree:
+    """In place of a real one: so many bytes, seen in so many moments."""
+
+    def __init__(self, size: int, moments: int) -> None:
+        self.found = 0
+        self._size, self._moments = size, moments
+        self.is_closed = False
+
+    def go_on(self, seconds: float) -> bool:
+        assert seconds < 0.03, "the program's output, or its end, waits"
+        self._moments -= 1
+        self.found = self._size if self._moments <= 0 else self.found + 1
+        return self._moments <= 0
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """A replica with a disk of 100 GB on a file system of 1,000 GB."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int = 100 * GB) -> None:
+        self.size, self.moments, self.free = 0, 1, 500 * GB
+        self.total = 1000 * GB
+        self.trees: list[Tree] = []
+        self.told: list[tuple[str, bool, str]] = []
+        self.clock = Clock()
+        monkeypatch.setattr(extent, "Extent", self._tree)
+        self.disk = Disk(
+            "files",
+            limit=limit,
+            every=EVERY,
+            events=self.clock,
+            note=self._note,
+            room=lambda path: (self.free, self.total),
+        )
+        self.disk.begin()
+
+    def _tree(self, top: str) -> Tree:
+        assert top == "files"
+        self.trees.append(Tree(self.size, self.moments))
+        return self.trees[-1]
+
+    def _note(self, name: str, is_warning: bool, text: str) -> None:
+        self.told.append((name, is_warning, text))
+
+    def look(self, size: int = 0, *, free: int = 500 * GB) -> list[str]:
+        """Names of what is told at the next look."""
+        self.size, self.free = size, free
+        self.told.clear()
+        self.clock.next()
+        return [name for name, _, _ in self.told]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_nine_tenths_and_all_of_a_disk_are_told_once_each(world: World) -> None:
+    assert world.look(89 * GB) == []
+    assert world.look(91 * GB) == [NEARLY_FULL]
+    assert world.look(95 * GB) == []
+    assert world.look(104 * GB) == [FULL]
+    assert [world.look(size * GB) for size in (120, 50, 91, 110)] == [[], [], [], []]
+
+
+def test_what_is_told_names_both_sizes_and_what_would_happen(world: World) -> None:
+    world.look(int(90.5 * GB))
+    ((_, is_warning, text),) = world.told
+    assert is_warning
+    assert text.startswith("its files take 90.5 GB of the 100 GB of its disk: ")
+    world.look(104 * GB)
+    ((_, is_warning, text),) = world.told
+    assert is_warning
+    assert "104 GB, and its disk has 100 GB: on the public service writes would fail" in text
+    assert "bootDiskSizeGb" in text
+
+
+def test_a_disk_that_is_full_at_the_first_look_was_never_nearly_full(world: World) -> None:
+    assert world.look(300 * GB) == [FULL]
+    assert world.look(95 * GB) == []
+
+
+def test_a_disk_of_unknown_size_is_only_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, limit=0)
+    assert world.look(300 * GB) == []
+    assert world.disk.used == 300 * GB
+
+
+def test_little_room_is_told_as_long_as_it_lasts(world: World) -> None:
+    assert world.look(free=60 * GB) == []
+    assert world.look(free=49 * GB) == [NO_ROOM]
+    assert "49 GB free of 1000 GB" in world.told[0][2]
+    assert 'fail with "No space left on device"' in world.told[0][2]
+    # To and fro at the border is not news.
+    assert [world.look(free=free * GB) for free in (55, 20, 51)] == [[], [], []]
+    assert world.look(free=100 * GB) == [ROOM_AGAIN]
+    assert world.told[0][1] is False
+    assert world.look(free=2 * GB) == [NO_ROOM]
+
+
+def test_less_than_a_gigabyte_is_little_of_any_disk(world: World) -> None:
+    world.total = 2 * GB
+    assert world.look(free=GB) == []
+    assert world.look(free=GB - 1) == [NO_ROOM]
+    assert "1023 MB free of 2 GB" in world.told[0][2]
+
+
+def test_a_program_that_fills_and_empties_its_disk_does_not_fill_the_timeline(world: World) -> None:
+    told = [name for n in range(200) for name in world.look(free=n % 2 * 500 * GB)]
+    assert len(told) == 20
+
+
+def test_many_files_are_looked_at_a_moment_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most a hundredth of a processor: each moment is followed by a rest of a hundred times its work."""
+    now = iter(range(10**6))
+    monkeypatch.setattr("time.process_time", lambda: next(now) * 0.002)
+    world.moments = 5
+    assert world.look(7 * GB) == []
+    rests = [world.clock.next() for _ in range(4)]
+    assert rests == [pytest.approx(0.2, rel=0.01)] * 4
+    assert world.disk.used == 7 * GB
+    assert world.clock.next() == EVERY
+
+
+def test_the_size_of_before_stands_until_all_is_seen_anew(world: World) -> None:
+    world.look(5 * GB)
+    world.moments = 3
+    world.look(8 * GB)
+    assert world.disk.used == 5 * GB
+    world.clock.next()
+    world.clock.next()
+    assert world.disk.used == 8 * GB
+
+
+def test_the_end_of_a_program_is_looked_at_as_well(world: World) -> None:
+    """What filled its disk and failed at once is told before its end."""
+    world.size, world.free = 95 * GB, 0
+    world.disk.end()
+    assert [name for name, _, _ in world.told] == [NO_ROOM, NEARLY_FULL]
+    assert world.disk.used == 95 * GB
+    world.clock.next()
+    assert world.clock.asked == [], "nobody looks any more"
+
+
+def test_an_end_waits_for_no_million_files(world: World) -> None:
+    world.look(5 * GB)
+    world.moments = 1000
+    world.look(8 * GB)
+    world.disk.end()
+    assert world.disk.used == 5 * GB
+    assert all(tree.is_closed for tree in world.trees[1:])
+
+
+def test_what_never_began_is_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[str] = []
+    unused = Disk(
+        str(tmp_path / "none"),
+        limit=1,
+        every=EVERY,
+        events=Clock(),
+        note=lambda name, _, __: told.append(name),
+        room=lambda path: (0, GB),
+    )
+    unused.end()
+    assert told == []
+
+
+def test_a_directory_that_is_gone_is_looked_for_again(tmp_path: Path) -> None:
+    clock = Clock()
+    found = Disk(
+        str(tmp_path / "later"),
+        limit=1 << 40,
+        every=EVERY,
+        events=clock,
+        note=lambda name, _, __: None,
+    )
+    found.begin()
+    clock.next()
+    assert found.used == 0
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "file").write_bytes(b"x" * 100_000)
+    clock.next()
+    assert found.used >= 100_000

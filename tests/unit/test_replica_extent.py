@@ -1,0 +1,137 @@
+"""What a directory's files take on the disk, added up a little at a time (SPEC §1.5)."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica.extent import Extent
+
+MIB = 1 << 20
+
+
+def measured(top: Path) -> int:
+    found = Extent(str(top))
+    assert found.go_on(60.0)
+    return found.found
+
+
+def write(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def handles() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """Three megabytes at some depths, of real data: a hole takes nothing."""
+    made = tmp_path / "files"
+    write(made / "a", MIB)
+    write(made / "work" / "b", MIB)
+    write(made / "work" / "deeper" / "still" / "c", MIB)
+    with (made / "hole").open("wb") as file:
+        file.truncate(1 << 40)
+    return made
+
+
+def test_it_is_what_du_says(top: Path) -> None:
+    (top / "work" / "second").hardlink_to(top / "a")
+    said = subprocess.run(["du", "-s", "-B1", top], capture_output=True, check=True, text=True)
+    # The directory itself is not below itself.
+    assert measured(top) == int(said.stdout.split()[0]) - top.stat().st_blocks * 512
+
+
+def test_links_lead_nowhere(top: Path, tmp_path: Path) -> None:
+    """A program makes them: neither one that was there nor one that takes a directory's place is followed."""
+    before = measured(top)
+    write(tmp_path / "others" / "large", 8 * MIB)
+    (top / "link").symlink_to(tmp_path / "others")
+    assert measured(top) - before < MIB
+    with pytest.raises(OSError, match="link"):
+        Extent(str(top / "link"))
+
+
+def test_a_link_in_a_directory_s_place_is_not_followed(
+    top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the place between the look at the directory and its being opened."""
+    write(tmp_path / "others" / "large", 8 * MIB)
+    opened = os.open
+
+    def swapped(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        if path == "work":
+            (top / "work").rename(tmp_path / "aside")
+            (top / "work").symlink_to(tmp_path / "others")
+        return opened(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swapped)
+    assert measured(top) < 2 * MIB
+
+
+def test_another_file_system_does_not_count(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system")
+    found = Extent("/dev")
+    assert found.go_on(60.0)
+    write(own := shared / f"trainshed-test-{os.getpid()}", 4 * MIB)
+    try:
+        again = Extent("/dev")
+        assert again.go_on(60.0)
+        assert again.found - found.found < MIB
+    finally:
+        own.unlink()
+
+
+def test_it_goes_on_where_it_was(top: Path) -> None:
+    whole = measured(top)
+    found = Extent(str(top))
+    steps = 0
+    while not found.go_on(0.0):
+        steps += 1
+    assert steps > 5
+    assert found.found == whole
+
+
+def test_whoever_lets_go_leaves_nothing_open(top: Path) -> None:
+    before = handles()
+    found = Extent(str(top))
+    for _ in range(4):
+        found.go_on(0.0)
+    found.close()
+    assert found.go_on(1.0)
+    assert handles() == before
+
+
+def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
+    """Each directory on the way down is open: of 300 some are left out, and no handle is."""
+    before = handles()
+    place = os.open(top, os.O_RDONLY)
+    for _ in range(300):
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    assert measured(top) >= 3 * MIB
+    assert handles() == before
+
+
+def test_what_goes_while_it_is_looked_at_does_no_harm(top: Path) -> None:
+    found = Extent(str(top))
+    found.go_on(0.0)
+    for path in (top / "a", top / "work" / "b", top / "hole"):
+        path.unlink()
+    assert found.go_on(60.0)
+
+
+def test_a_python_that_reads_no_open_directory_goes_by_proc(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measured(top)
+    monkeypatch.setattr("os.supports_fd", os.supports_fd - {os.scandir})
+    assert measured(top) == whole
