@@ -9,10 +9,8 @@ from typing import Any
 from bench.reduction.cases import Task
 from bench.reduction.network import Host
 from bench.reduction.processes import Answer, Doing, Processes, SideFailed
-from trainshed.reduction.trainshed_reduction.settings import Settings
+from trainshed.reduction.trainshed_reduction.variables import SMALLEST_BYTES
 
-SMALLEST = Settings((), b"").smallest
-"""Bytes; smaller operations stay with gloo."""
 AHEAD = 0.01
 """Seconds between the command to begin and the beginning, so that all ranks are awake for it."""
 
@@ -120,7 +118,11 @@ class Series:
                 f"{name}: operation {number} is wrong by {first['largest']:.3g}; {first['tolerance']:.3g} is what "
                 "rounding may do"
             )
-        if self._processes.side.reduces and self._task.nbytes >= SMALLEST and not first["ordered"]:
+        if (
+            self._processes.side.reduces
+            and self._task.nbytes >= SMALLEST_BYTES
+            and not first["ordered"]
+        ):
             raise SideFailed(
                 f"{name}: operation {number} is not the sum in the order of ranks, bit by bit"
             )

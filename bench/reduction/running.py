@@ -10,10 +10,11 @@ from typing import Any
 
 from bench import report
 from bench.reduction.cases import Case, Task
-from bench.reduction.measuring import SMALLEST, Sample, Series
+from bench.reduction.measuring import Sample, Series
 from bench.reduction.network import CannotRun, Network
 from bench.reduction.processes import Processes, SideFailed
 from bench.reduction.sides import Side, Surroundings, new_token
+from trainshed.reduction.trainshed_reduction.variables import SMALLEST_BYTES
 
 LIMIT = 120.0
 """Seconds for any one answer of the workers."""
@@ -111,7 +112,7 @@ class Bench:
         self, case: Case, side: Side, received: int, facts: Mapping[str, Any]
     ) -> None:
         """A program that falls back to gloo gives right results, too."""
-        due = max((task.nbytes for task in case.tasks if task.nbytes >= SMALLEST), default=0)
+        due = max((task.nbytes for task in case.tasks if task.nbytes >= SMALLEST_BYTES), default=0)
         if received < due:
             raise SideFailed(
                 f"{side.name}: the reducers got {received} bytes, so the workers do without them: {facts}"

@@ -89,10 +89,10 @@ class Clients:
                 service.wake(uid)
             case DrainNode(_, node, drained):
                 await self._drain(node, drained=drained)
-                await service.capacity_changed()
+                await service.answers.capacity_changed()
             case SetQuota():
                 await self._set_quota(request)
-                await service.capacity_changed()
+                await service.answers.capacity_changed()
             case _:
                 assert_never(request)
 

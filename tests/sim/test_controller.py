@@ -119,7 +119,7 @@ class World:
         """The job waits before its next attempt: let that time pass; returns how long it was."""
         now = self.time
         self.time = (await self.until(uid, lambda found: found.not_before > now)).not_before
-        await self.controller.capacity_changed()
+        await self.controller.answers.capacity_changed()
         return self.time - now
 
     async def crash(self) -> None:

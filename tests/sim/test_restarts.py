@@ -184,12 +184,15 @@ def test_a_drained_node_is_left_and_the_replica_goes_on_elsewhere(tmp_path: Path
             stays = replica(running, PRIMARY)[2]
             assert node != stays
             await w.store.intake.drain_node(NodeDrain(node, w.time, "new disk"))
-            await w.controller.capacity_changed()
+            await w.controller.answers.capacity_changed()
             moved = await up(w, uid, WORKER, 2)
             assert replica(moved, WORKER)[2] == stays
             told = [entry.message for entry in await w.store.reader.timeline(uid)]
             assert any("under maintenance: new disk" in message for message in told)
-            assert w.controller.nodes()[0].condition != w.controller.nodes()[1].condition
+            assert (
+                w.controller.answers.nodes()[0].condition
+                != w.controller.answers.nodes()[1].condition
+            )
 
     asyncio.run(story())
 
@@ -291,13 +294,13 @@ def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
             async with asyncio.timeout(5):
                 while "waiting" not in await kinds(w, uid):
                     await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
-            assert w.controller.position(uid) == 1
-            waiting = w.controller.why(uid)
+            assert w.controller.answers.position(uid) == 1
+            waiting = w.controller.answers.why(uid)
             assert waiting is not None
             assert waiting.blockers == (str(other.name),)
             w.engine.exit(first, 1, PRIMARY, 0)
             await w.state(uid, JobState.RUNNING)
-            assert w.controller.position(uid) == 0
+            assert w.controller.answers.position(uid) == 0
 
     asyncio.run(story())
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from trainshed.controller.advancing import Advancing
 from trainshed.controller.alarms import Alarms
+from trainshed.controller.answers import Answers
 from trainshed.controller.carrier import Hands
 from trainshed.controller.carrying import Carrying
 from trainshed.controller.gathering import Gathering
@@ -18,19 +19,10 @@ from trainshed.controller.inboxes import Inbox, Inboxes
 from trainshed.controller.parents import Doors, Parents, parent_of
 from trainshed.controller.pipelines import PipelineReconciler
 from trainshed.controller.room import Room
-from trainshed.controller.sightings import (
-    event_of,
-    settle_leftovers,
-    settle_unknown,
-)
+from trainshed.controller.sightings import event_of, settle_leftovers, settle_unknown
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
-from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
-from trainshed.core.lifecycle.events import (
-    CheckpointDue,
-    Event,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.events import CheckpointDue, Event, ReplicaStarted
 from trainshed.core.lifecycle.machine import Deadline, deadlines
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
@@ -83,6 +75,8 @@ class Controller:
         self._owner = owner
         self._epoch = 0
         self._room = Room(scheduling, self._decide_at)
+        self.answers = Answers(self._room, now, self._capacity_changed)
+        """What the API asks about room."""
         self._advancing = Advancing(
             room=self._room,
             runtimes=self._hands.runtimes,
@@ -163,30 +157,6 @@ class Controller:
     def report(self, uid: JobUid, event: Event) -> None:
         """Something happened to a job."""
         self._inboxes.add(uid, event)
-
-    async def capacity_changed(self) -> None:
-        """A request changed what nodes or quotas there are."""
-        self._room.set_drains(await self._reader.drained_nodes())
-        self._room.set_quotas(dict(await self._reader.quotas()))
-        self._leave_unfit_nodes()
-        self._advancing.decide()
-
-    # --- what the api asks about room ---
-
-    def why(self, uid: JobUid) -> Waiting | None:
-        return self._room.why(uid, self._now())
-
-    def position(self, uid: JobUid) -> int:
-        return self._room.position(uid)
-
-    def preflight(self, job: Job) -> Preflight:
-        return self._room.preflight(job, self._now())
-
-    def nodes(self) -> tuple[NodeStatus, ...]:
-        return self._room.node_statuses()
-
-    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
-        return self._room.quota_statuses(project_id, region)
 
     # --- one job's events ---
 
@@ -288,6 +258,12 @@ class Controller:
 
     def _decide_at(self, at: int) -> None:
         self._advancing.decide_at(at)
+
+    async def _capacity_changed(self) -> None:
+        self._room.set_drains(await self._reader.drained_nodes())
+        self._room.set_quotas(dict(await self._reader.quotas()))
+        self._leave_unfit_nodes()
+        self._advancing.decide()
 
     def _leave_unfit_nodes(self) -> None:
         """Wake every job that has a replica on a node which takes no work."""

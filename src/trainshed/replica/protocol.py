@@ -72,22 +72,28 @@ def stopped_mark(incarnation: int) -> str:
 class LaunchDocument:
     """All that a shim needs to start one incarnation. Paths are absolute.
 
-    `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is: no Python is asked for, or it is used in place). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none.
-    `memory_base`, `cpu_base`, `pids_base`: control group directories under which the replica's own is made ("" = none).
-    `pids_limit`: processes and threads, 0 = no limit. `hidden`: directories whose content the program must not see, `covered`: files likewise; `read_only`: directories it may only read, shown even inside hidden ones; `mounts`: [source, target, read-only] shown besides.
-    `devices`: device files shown in /dev besides the harmless ones. `buckets`: [name, directory] of those shown as /gcs/NAME.
-    `users`: [first, count] of the machine's user numbers that are the program's own (`LEVEL_OWN`), [] = none.
-    `image`: directory of the root file system it sees ("" = the machine's), with `image_user`; `directory`: where it
-    starts ("" = the slot's own working directory). `shm_bytes`: size of /dev/shm, 0 = half of the memory limit.
-    `cluster_port`: a bind of this port on the wildcard address becomes one of `address` (0 = none does).
-    `kept_ports`: the service's, which it can have on `address` alone.
-    `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none; `identity`: JSON
-    text that each connection to it begins with, as one line. `certificate`: PEM file, key and chain, by which Google's
-    storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts that never get into the log. `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, which nothing holds it to, 0 = not known. `stall_after`: seconds without any progress after which the program is ended
-    (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module), as is
-    done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports (`metrics` module).
-    `reducers`: how many the job has if the replica reduces or is to use them, and is watched for it (`reduction` module),
-    0 = it is not; `verdict_after`: seconds without a report after which its processes are looked at, 0 = nobody looks.
+    `hosts`: the hosts file. `python_template`: copied into the slot ("" = nothing is: no Python is asked for, or it
+    is used in place). `level`: sandbox level (`LEVEL_*`). `memory_limit`: bytes, 0 = none. `memory_base`,
+    `cpu_base`, `pids_base`: control group directories under which the replica's own is made ("" = none).
+    `pids_limit`: processes and threads, 0 = no limit. `hidden`: directories whose content the program must not see,
+    `covered`: files likewise; `read_only`: directories it may only read, shown even inside hidden ones; `mounts`:
+    [source, target, read-only] shown besides. `devices`: device files shown in /dev besides the harmless ones.
+    `buckets`: [name, directory] of those shown as /gcs/NAME. `users`: [first, count] of the machine's user numbers
+    that are the program's own (`LEVEL_OWN`), [] = none. `image`: directory of the root file system it sees ("" =
+    the machine's), with `image_user`; `directory`: where it starts ("" = the slot's own working directory).
+    `shm_bytes`: size of /dev/shm, 0 = half of the memory limit. `cluster_port`: a bind of this port on the wildcard
+    address becomes one of `address` (0 = none does). `kept_ports`: the service's, which it can have on `address`
+    alone. `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none;
+    `identity`: JSON text that each connection to it begins with, as one line. `certificate`: PEM file, key and
+    chain, by which Google's storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts
+    that never get into the log. `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the
+    replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, which
+    nothing holds it to, 0 = not known. `stall_after`: seconds without any progress after which the program is ended
+    (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module),
+    as is done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports
+    (`metrics` module). `reducers`: how many the job has if the replica reduces or is to use them, and is watched
+    for it (`reduction` module), 0 = it is not; `verdict_after`: seconds without a report after which its processes
+    are looked at, 0 = nobody looks.
     """
 
     FIELDS = (

@@ -163,7 +163,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         new_uid=new_uid,
         wake=controller.wake,
         suggest=suggesting.wake,
-        room=controller,
+        room=controller.answers,
         settings=_api_settings(settings),
         closing=stopping,
     )

@@ -132,10 +132,11 @@ class Job:
 
     `attempt` counts from 1; 0 before the first admission. `phase` is where that attempt stands, WAITING while there
     is none with room. `outcome` is set as soon as it is decided; the state follows when nothing of the job lives.
-    `retry` is set while the attempt is ended for the next one. `retries`: job retries so far, by rule.
-    `not_before`: it is not admitted earlier. `memory_factor`: what the out-of-memory escalation has made of
-    each replica's limit. `checkpoint`: when something was last seen written to its bucket, or a warning said
-    that nothing was. `short_disks`: nodes of this attempt that were told to have little room left. `notes`: not told yet, for more like them may come until `notes_until`. `public_json` is the created resource in public JSON (input fields only), from
+    `retry` is set while the attempt is ended for the next one. `retries`: job retries so far, by rule. `not_before`:
+    it is not admitted earlier. `memory_factor`: what the out-of-memory escalation has made of each replica's limit.
+    `checkpoint`: when something was last seen written to its bucket, or a warning said that nothing was.
+    `short_disks`: nodes of this attempt that were told to have little room left. `notes`: not told yet, for more like
+    them may come until `notes_until`. `public_json` is the created resource in public JSON (input fields only), from
     which views are made.
     """
 

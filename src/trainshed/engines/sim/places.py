@@ -33,3 +33,9 @@ class Place:
         if self.gone:
             return NodeState.GONE
         return NodeState.DRAINING if self.draining else NodeState.UP
+
+    @property
+    def has(self) -> tuple[float, int, int]:
+        """vCPUs, bytes of memory, accelerators."""
+        accelerators = sum(count for _, count in self.node.accelerators)
+        return self.node.vcpus, self.node.memory_bytes, accelerators

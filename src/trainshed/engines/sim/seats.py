@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineEvent, Slot, SlotExited, SlotLost, SlotStarted
@@ -41,6 +42,11 @@ class Incarnation:
     watch_metrics: bool = False
 
     @property
+    def takes(self) -> tuple[float, int, int]:
+        """vCPUs, bytes of memory, accelerators."""
+        return self.vcpus, self.memory_bytes, self.accelerators
+
+    @property
     def lives(self) -> bool:
         return self.fate in (Fate.STARTING, Fate.RUNNING)
 
@@ -63,6 +69,20 @@ class Seat:
     @property
     def latest(self) -> Incarnation | None:
         return self.incarnations[max(self.incarnations)] if self.incarnations else None
+
+    def begin(self, plan: LaunchPlan, script: Script) -> Incarnation:
+        """One more, handed over."""
+        one = self.incarnations[plan.incarnation] = Incarnation(
+            plan.incarnation,
+            script,
+            self.slot.node,
+            vcpus=plan.cpu_weight / 100,
+            memory_bytes=plan.memory_limit,
+            accelerators=self.accelerators,
+            stall_after=plan.stall_after,
+            watch_metrics=plan.watch_metrics,
+        )
+        return one
 
     def never_started(self, number: int) -> SlotLost:
         return SlotLost(self.job_uid, self.attempt, self.replica, number, "never started")

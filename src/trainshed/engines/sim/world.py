@@ -6,7 +6,6 @@ no service may ever ask for: two live incarnations of a replica, a node over its
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
@@ -18,20 +17,19 @@ from trainshed.engines.port import (
     LinesWritten,
     MetricsWritten,
     Node,
-    NodeChanged,
     Slot,
     SlotRequest,
 )
 from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.gangs import Gang, Gangs
 from trainshed.engines.sim.journals import Journals
+from trainshed.engines.sim.nodes import Nodes
 from trainshed.engines.sim.notebooks import Notebooks
-from trainshed.engines.sim.places import SECOND, Place, Times
+from trainshed.engines.sim.places import SECOND, Times
 from trainshed.engines.sim.processes import Processes
 from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, Life, Reports, Scripts, forever
 from trainshed.engines.sim.seats import Fate, Incarnation, Seat
 from trainshed.engines.sim.tidings import Tidings
-
-Gang = tuple[JobUid, int]
 
 
 class World:
@@ -49,10 +47,11 @@ class World:
         seed: int = 0,
     ) -> None:
         self.clock = clock
-        self.places = {node.name: Place(node) for node in nodes}
         self.scripts = scripts
         self.times = times or Times()
         self.tidings = tidings or Tidings(clock)
+        self._nodes = Nodes(clock, nodes, self.times, self.tidings, self._fenced)
+        self.places = self._nodes.places
         self.strict = strict
         self.violations: list[str] = []
         self.refuse_launches = 0
@@ -68,7 +67,7 @@ class World:
             printed=self._printed,
             reported=self._reported,
         )
-        self._gangs: dict[Gang, dict[ReplicaId, Seat]] = {}
+        self._gangs = Gangs()
         self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
 
     # --- what a service asks for ---
@@ -76,9 +75,7 @@ class World:
     def attach(self, listener: Callable[[EngineEvent], None]) -> None:
         """A service listens from now on, in place of any before: it is told of every replica again."""
         self.tidings.attach(listener)
-        for place in self.places.values():
-            if place.gone or place.draining:
-                self._tell_node(place, "as found")
+        self._nodes.tell_all()
         for seat in self.seats():
             if (latest := seat.latest) is not None:
                 self._tell(seat, latest)
@@ -90,15 +87,13 @@ class World:
         for request in requests:
             if request.node not in self.places:
                 raise LaunchRejected(f"there is no node {request.node}; name one of capacity()")
-        gang = self._gangs.get((job_uid, attempt), {})
         for request in requests:
-            seat = gang.get(request.replica)
+            seat = self.seat(job_uid, attempt, request.replica)
             if seat is None or seat.slot.node != request.node:
-                self._require(request.node)
+                self._nodes.require(request.node)
                 if seat is not None and seat.latest is not None and seat.latest.lives:
                     raise EngineUnavailable(f"{request.replica} still lives on {seat.slot.node}")
-        gang = self._gangs.setdefault((job_uid, attempt), gang)
-        return tuple(self._seat(gang, job_uid, attempt, r).slot for r in requests)
+        return self._gangs.take(job_uid, attempt, requests)
 
     def launch(self, plans: Sequence[LaunchPlan]) -> None:
         self._answer()
@@ -108,7 +103,7 @@ class World:
         seats = [self._known(plan) for plan in plans]
         for plan, seat in zip(plans, seats, strict=True):
             if plan.incarnation not in seat.incarnations and plan.incarnation > seat.refused:
-                self._require(seat.slot.node)
+                self._nodes.require(seat.slot.node)
         for plan, seat in zip(plans, seats, strict=True):
             if (known := seat.incarnations.get(plan.incarnation)) is not None:
                 self._tell(seat, known)
@@ -119,7 +114,7 @@ class World:
 
     def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         self._answer()
-        for seat in self._gangs.get((job_uid, attempt), {}).values():
+        for seat in self._gangs.of(job_uid, attempt).values():
             latest = seat.latest
             seat.refused = 10**9
             if latest is None:
@@ -152,7 +147,7 @@ class World:
 
     def drop_reducers(self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]) -> None:
         self._answer()
-        if (job_uid, attempt) not in self._gangs:
+        if (job_uid, attempt) not in self._gangs.names():
             return
         self.dropped[job_uid, attempt] = frozenset(reducers)
         for replica in reducers:
@@ -162,14 +157,14 @@ class World:
 
     def allocations(self) -> tuple[Gang, ...]:
         self._answer()
-        return tuple(self._gangs)
+        return self._gangs.names()
 
     def release(self, job_uid: JobUid, attempt: int) -> None:
         self._answer()
-        for seat in self._gangs.get((job_uid, attempt), {}).values():
+        for seat in self._gangs.of(job_uid, attempt).values():
             if seat.latest is not None and seat.latest.lives:
                 raise EngineUnavailable(f"{_name(seat)} still lives; stop it first")
-        self._gangs.pop((job_uid, attempt), None)
+        self._gangs.release(job_uid, attempt)
 
     # --- what happens to it ---
 
@@ -178,36 +173,28 @@ class World:
         place = self.places[node]
         if place.alive:
             place.alive = False
-            for seat, one in self._living(node):
-                self._processes.lose(seat, one, f"node {node} died", tell=False)
-            self._silence(place)
+            for seat, one in self._on(node):
+                if one.lives:
+                    self._processes.lose(seat, one, f"node {node} died", tell=False)
+            self._nodes.silence(node)
 
     def cut_off(self, node: str) -> None:
         """The node cannot be reached; its programs go on, at most until the fence."""
         place = self.places[node]
         if place.reachable:
-            self._silence(place)
+            self._nodes.silence(node)
 
     def come_back(self, node: str) -> None:
         """A dead or cut-off node answers again, and is told what was decided of its replicas meanwhile."""
-        place = self.places[node]
-        place.reachable, place.alive, place.since = True, True, self.clock.now
-        if place.gone:
-            place.gone = False
-            self._tell_node(place, "it answers again")
-        for seat in self.seats():
-            for one in seat.incarnations.values():
-                if one.node == node:
-                    self._tell(seat, one)
-                    if one.lives and one.to_stop is not None:
-                        self._stop(seat, one, one.to_stop)
+        self._nodes.come_back(node)
+        for seat, one in self._on(node):
+            self._tell(seat, one)
+            if one.lives and one.to_stop is not None:
+                self._stop(seat, one, one.to_stop)
 
     def drain(self, node: str, *, draining: bool = True) -> None:
         """The engine wants the node left, or takes that back."""
-        place = self.places[node]
-        if place.draining != draining:
-            place.draining = draining
-            self._tell_node(place, "the engine's own maintenance")
+        self._nodes.drain(node, draining=draining)
 
     def kill_shim(self, seat: Seat) -> bool:
         """A replica's shim is killed, and its program with it. False: nothing of it lives."""
@@ -228,11 +215,10 @@ class World:
     # --- what can be seen of it ---
 
     def seats(self) -> Iterator[Seat]:
-        for gang in self._gangs.values():
-            yield from gang.values()
+        return self._gangs.seats()
 
     def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Seat | None:
-        return self._gangs.get((job_uid, attempt), {}).get(replica)
+        return self._gangs.of(job_uid, attempt).get(replica)
 
     def running(self) -> list[Seat]:
         """Slots with a living program."""
@@ -244,34 +230,6 @@ class World:
         if self.clock.now < self.unavailable_until:
             raise EngineUnavailable("the simulated engine was told not to answer now")
 
-    def _require(self, node: str) -> None:
-        place = self.places[node]
-        if place.gone or not place.reachable:
-            raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
-
-    def _seat(
-        self, gang: dict[ReplicaId, Seat], job_uid: JobUid, attempt: int, request: SlotRequest
-    ) -> Seat:
-        seat = gang.get(request.replica)
-        if seat is None:
-            devices = None
-            if request.accelerator or request.accelerators:
-                devices = ",".join(map(str, range(request.accelerators)))
-            address = f"127.{64 + job_uid % 64}.{len(gang) // 250}.{len(gang) % 250 + 1}"
-            slot = Slot(
-                request.replica,
-                request.node,
-                request.hostname,
-                request.hostname,
-                address,
-                2222,
-                devices,
-            )
-            seat = gang[request.replica] = Seat(job_uid, attempt, slot, request.accelerators)
-        elif seat.slot.node != request.node:
-            seat.slot = replace(seat.slot, node=request.node)
-        return seat
-
     def _known(self, plan: LaunchPlan) -> Seat:
         seat = self.seat(plan.job_uid, plan.attempt, plan.replica)
         if seat is None:
@@ -280,19 +238,13 @@ class World:
 
     def _hand_over(self, seat: Seat, plan: LaunchPlan) -> None:
         script = self.scripts(Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation))
-        for attempt, gang in [(a, g) for (uid, a), g in self._gangs.items() if uid == seat.job_uid]:
-            other = gang[seat.replica].latest if seat.replica in gang else None
-            if other is not None and other.lives:
+        for other in self._gangs.of_replica(seat.job_uid, seat.replica):
+            if (latest := other.latest) is not None and latest.lives:
                 self._violated(
-                    f"{_name(seat)}.{plan.incarnation} is to start while {attempt}.{other.number} lives"
+                    f"{_name(seat)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} lives"
                 )
-        one = Incarnation(plan.incarnation, script, seat.slot.node)
-        one.vcpus, one.memory_bytes = plan.cpu_weight / 100, plan.memory_limit
-        one.accelerators, one.stall_after = seat.accelerators, plan.stall_after
-        one.watch_metrics = plan.watch_metrics
-        seat.incarnations[plan.incarnation] = one
         self.starts += 1
-        self._processes.start(seat, one)
+        self._processes.start(seat, seat.begin(plan, script))
 
     def _stop(self, seat: Seat, one: Incarnation, grace: int) -> None:
         if one.lives and not self.places[one.node].reachable:
@@ -300,50 +252,22 @@ class World:
         else:
             self._processes.stop(seat, one, grace)
 
-    def _silence(self, place: Place) -> None:
-        place.reachable, place.since = False, self.clock.now
-        since = place.since
+    def _fenced(self, node: str) -> None:
+        for seat, one in self._on(node):
+            if one.lives:
+                self._processes.lose(seat, one, "its node does not answer", tell=False)
+            self._tell(seat, one, fenced=True)
 
-        def still() -> bool:
-            return not place.reachable and place.since == since
-
-        def gone() -> None:
-            if still():
-                place.gone = True
-                self._tell_node(place, "it does not answer")
-
-        def fenced() -> None:
-            if not still():
-                return
-            for seat in self.seats():
-                for one in seat.incarnations.values():
-                    if one.node == place.node.name and one.lives:
-                        self._processes.lose(seat, one, "its node does not answer", tell=False)
-                    if one.node == place.node.name:
-                        self._tell(seat, one, fenced=True)
-
-        self.clock.after(self.times.lease, gone)
-        self.clock.after(self.times.fence, fenced)
-
-    def _living(self, node: str) -> list[tuple[Seat, Incarnation]]:
-        return [
-            (seat, one)
-            for seat in self.seats()
-            for one in seat.incarnations.values()
-            if one.node == node and one.lives
-        ]
+    def _on(self, node: str) -> list[tuple[Seat, Incarnation]]:
+        """What was ever started there, of slots that were not given back."""
+        found = ((seat, one) for seat in self.seats() for one in seat.incarnations.values())
+        return [(seat, one) for seat, one in found if one.node == node]
 
     def _check_room(self, node: str) -> None:
-        if not self.strict:
+        takes = [one.takes for _, one in self._on(node) if one.fate is Fate.RUNNING]
+        if not self.strict or not takes:
             return
-        room = self.places[node].node
-        alive = [one for _, one in self._living(node) if one.fate is Fate.RUNNING]
-        used = (
-            sum(one.vcpus for one in alive),
-            sum(one.memory_bytes for one in alive),
-            sum(one.accelerators for one in alive),
-        )
-        has = (room.vcpus, room.memory_bytes, sum(count for _, count in room.accelerators))
+        has, used = self.places[node].has, tuple(map(sum, zip(*takes, strict=True)))
         if any(wants > there for wants, there in zip(used, has, strict=True)):
             self._violated(f"node {node} has {has} and is given {used}")
 
@@ -366,9 +290,6 @@ class World:
     def _reported(self, seat: Seat, one: Incarnation, report: Reports) -> None:
         self.notebooks.write(seat.job_uid, one.started, self.clock.now, report)
         self.tidings.tell(MetricsWritten(seat.job_uid, seat.attempt, seat.replica))
-
-    def _tell_node(self, place: Place, cause: str) -> None:
-        self.tidings.tell(NodeChanged(place.node.name, place.state, cause))
 
     def _violated(self, what: str) -> None:
         self.violations.append(f"at {self.clock.now / SECOND:.3f} s: {what}")

@@ -19,6 +19,7 @@ from trainshed_reduction.variables import (
     REDUCERS,
     REPORT_FILE,
     SMALLEST,
+    SMALLEST_BYTES,
     START_LIMIT,
     TOKEN,
     TOKEN_FILE,
@@ -43,7 +44,7 @@ class Settings(NamedTuple):
     worker_gbps: float = 0.0
     reducer_gbps: float = 0.0
     mode: str = "auto"
-    smallest: int = 2 << 20
+    smallest: int = SMALLEST_BYTES
     chunk: int = 256 << 10
     credit: int = 0
     start_limit: float = 60.0

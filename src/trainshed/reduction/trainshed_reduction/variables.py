@@ -50,6 +50,8 @@ NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper(
 START = "TRAINSHED_REDUC"
 """What their names begin with, and nobody else's."""
 MODES = ("auto", "pure", "hybrid", "off")
+SMALLEST_BYTES = 2 << 20
+"""What `SMALLEST` is unless it is said."""
 MOST_PROCESSES = 256
 """That a reducer can tell workers of."""
 

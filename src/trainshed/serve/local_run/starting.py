@@ -1,12 +1,11 @@
 """From a wish to an exit status: brings up what a run needs, in the order that is quickest, and says how it ended."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -65,8 +64,7 @@ def _run_in(room: Room, wish: Wish, settings: Settings, zygote: zygotes.ZygoteHa
     ) as failure:
         raise NotRun(str(failure)) from failure
     except BrokenPipeError:
-        # The interpreter would complain of it once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_off(sys.stdout)
         return _PIPE
     except (asyncio.CancelledError, KeyboardInterrupt):
         tell("Interrupted before the program began.")
@@ -125,5 +123,13 @@ def _told(ended: "Ended", wish: Wish) -> int:
 
 def tell(line: str) -> None:
     """A line for the person at the terminal, if somebody still reads: a build that tells it goes on without."""
-    with contextlib.suppress(BrokenPipeError):
+    try:
         click.echo(line, err=True)
+    except BrokenPipeError:
+        _close_off(sys.stderr)
+
+
+def _close_off(stream: TextIO) -> None:
+    """Nobody reads it any more. What is left in it would make the interpreter complain, and change its exit status, when
+    it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

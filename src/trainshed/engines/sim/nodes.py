@@ -1,0 +1,75 @@
+"""The nodes of the simulated world: which of them answer, and what a service is told of that."""
+
+from collections.abc import Callable, Sequence
+
+from trainshed.engines.port import EngineUnavailable, Node, NodeChanged
+from trainshed.engines.sim.clock import Clock
+from trainshed.engines.sim.places import Place, Times
+from trainshed.engines.sim.tidings import Tidings
+
+
+class Nodes:
+    """`fenced`: called with a node that has not answered until its fence has passed."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: Sequence[Node],
+        times: Times,
+        tidings: Tidings,
+        fenced: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._times = times
+        self._tidings = tidings
+        self._fenced = fenced
+        self.places = {node.name: Place(node) for node in nodes}
+
+    def tell_all(self) -> None:
+        """To a service that comes new: what is not as it should be."""
+        for place in self.places.values():
+            if place.gone or place.draining:
+                self._tell(place, "as found")
+
+    def require(self, node: str) -> None:
+        """Raises EngineUnavailable: nothing can be started there now."""
+        place = self.places[node]
+        if place.gone or not place.reachable:
+            raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
+
+    def drain(self, node: str, *, draining: bool) -> None:
+        place = self.places[node]
+        if place.draining != draining:
+            place.draining = draining
+            self._tell(place, "the engine's own maintenance")
+
+    def silence(self, node: str) -> None:
+        """It answers no more: gone after its lease, fenced later, unless it is back by then."""
+        place = self.places[node]
+        place.reachable, place.since = False, self._clock.now
+        since = place.since
+
+        def still() -> bool:
+            return not place.reachable and place.since == since
+
+        def gone() -> None:
+            if still():
+                place.gone = True
+                self._tell(place, "it does not answer")
+
+        def fenced() -> None:
+            if still():
+                self._fenced(node)
+
+        self._clock.after(self._times.lease, gone)
+        self._clock.after(self._times.fence, fenced)
+
+    def come_back(self, node: str) -> None:
+        place = self.places[node]
+        place.reachable, place.alive, place.since = True, True, self._clock.now
+        if place.gone:
+            place.gone = False
+            self._tell(place, "it answers again")
+
+    def _tell(self, place: Place, cause: str) -> None:
+        self._tidings.tell(NodeChanged(place.node.name, place.state, cause))
