@@ -51,7 +51,7 @@ PARTS = (
     Part(
         "main",
         "start-up, throughput, submit cost, memory",
-        40,
+        90,
         lambda options: main_job.measure(options.rounds, options.jobs, options.seconds),
     ),
     Part(

@@ -10,6 +10,7 @@ from tests.e2e.running import Service, container_job, running
 
 from bench import measures
 from bench.measures import Connection, Row, median, percentile
+from trainshed.replica.zygote import BUSY_SECONDS
 
 FORGIVEN = 2
 """Rounds at the start whose times do not count: caches and imports get warm."""
@@ -144,8 +145,8 @@ def submit_cost(service: Service, seconds: int) -> list[Row]:
 
 
 def idle_memory(service: Service) -> Row:
-    # What a start asks of others, and what clears up after the last job, has ended by then.
-    time.sleep(2)
+    # What a start asks of others has ended by then, and the shims that are kept while jobs are being started are gone.
+    time.sleep(BUSY_SECONDS + 3)
     megabytes = measures.pss_megabytes(measures.family(service.pid))
     return Row(
         "service, buckets and zygote, idle (PSS)",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _QUIET_MS = 60
 """Without a request for so long, what was asked for last has most likely been started."""
 _PAUSE_MS = 5
-_BUSY_SECONDS = 20.0
+BUSY_SECONDS = 20.0
 """After a start, more are likely to follow for so long."""
 
 
@@ -143,7 +143,7 @@ class Zygote:
 
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
-        self._busy_until = time.monotonic() + _BUSY_SECONDS
+        self._busy_until = time.monotonic() + BUSY_SECONDS
         while self._stock:
             with self._stock.pop() as shim_socket:
                 try:

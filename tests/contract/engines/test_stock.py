@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.contract.engines.conftest import House, Run
 from trainshed.core.names import ReplicaId
+from trainshed.engines.local.spawner import STOCK
 from trainshed.engines.port import SlotExited, SlotLost
 
 
@@ -41,7 +42,7 @@ async def stocked(house: House) -> list[tuple[int, int]]:
 
     def ready() -> bool:
         shims = children(house.zygote())
-        return len(shims) >= 3 and all(guardians(shim) for shim in shims)
+        return len(shims) >= STOCK and all(guardians(shim) for shim in shims)
 
     await until(ready)
     return [(shim, guardians(shim)[0]) for shim in children(house.zygote())]

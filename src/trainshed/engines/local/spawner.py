@@ -16,7 +16,7 @@ _PROBE_SECONDS = 30.0
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
-_STOCK, _BUSY_STOCK = 3, 6
+STOCK, _BUSY_STOCK = 2, 6
 """Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
 forks. Each takes two megabytes with its guardian."""
 
@@ -90,7 +90,7 @@ class Spawner:
         # Nobody waits for an answer, but a line always comes with a handle.
         with Path(os.devnull).open() as nothing, contextlib.suppress(OSError):
             handle.request(
-                {"stock": _STOCK, "busy": _BUSY_STOCK, "level": self._level}, nothing.fileno()
+                {"stock": STOCK, "busy": _BUSY_STOCK, "level": self._level}, nothing.fileno()
             )
 
     async def sweep(self, trash: Path) -> None:
