@@ -196,6 +196,14 @@ def test_a_single_worker_has_nothing_to_reduce() -> None:
         assert "a single worker has nothing to reduce" in said
 
 
+def test_two_workers_are_told_that_reducers_make_them_no_faster() -> None:
+    """SPEC §7: of the ring each of two sends one tensor, and to reducers too; three send four thirds."""
+    (said,) = warnings(*workers(2), reducers(1))
+    assert "two workers" in said
+    assert "no faster" in said
+    assert warnings(*workers(3), reducers(4)) == ()
+
+
 def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
     """SPEC §1.6."""
     assert warnings(*workers(4)) == ()

@@ -182,6 +182,8 @@ def test_a_custom_image_runs_as_a_container_where_there_is_an_engine() -> None:
 def test_an_unlisted_prebuilt_image_gets_a_hint(images: Engine | None) -> None:
     catalog = LocalCatalog(Pythons((3, 11)), images=images)
     assert "sklearn-cpu.1-6" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-5:latest"))
+    reducers = "vertex-ai-restricted/training/reductionserver:latest"
+    assert reducers in _refused(catalog.for_image(_IMAGES + "reductionserver:latest"))
 
 
 @pytest.mark.parametrize("region", ["us", "europe", "asia"])

@@ -24,6 +24,10 @@ _SINGLE = (
     "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 will stay idle. "
     "Take it out, or give the job more workers in worker pool 1."
 )
+_PAIR = (
+    "The job has reducers and two workers: two send each other no more than they would send to reducers, so it becomes no "
+    "faster by them. With three workers and more it does."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,13 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     if reducers is None:
         return ()
     workers = [pool for pool in pools if pool.position < POOL]
-    if sum(pool.replica_count for pool in workers) == 1:
+    count = sum(pool.replica_count for pool in workers)
+    if count == 1:
         return (_SINGLE,)
     unknown = unknown_variables(pool for pool in pools if pool.position <= POOL)
     unused = warning_for(frozenset(pool.program.runtime.family for pool in workers))
-    slow = _too_slow(_fleets(workers), _fleets([reducers]))
-    return tuple(filter(None, (unused, slow, *unknown)))
+    idle = _PAIR if count == 2 else _too_slow(_fleets(workers), _fleets([reducers]))
+    return tuple(filter(None, (unused, idle, *unknown)))
 
 
 def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:

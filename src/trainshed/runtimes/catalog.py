@@ -172,7 +172,7 @@ class LocalCatalog:
         )
 
     def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
-        if "/vertex-ai-restricted/training/" in uri:
+        if "/vertex-ai-restricted/training/" in uri or "/vertex-ai/training/reductionserver" in uri:
             return RuntimeRefusal(
                 f"{uri} is not known here. The Reduction Server's image is us-docker.pkg.dev/vertex-ai-restricted/training/"
                 f"reductionserver:latest (or europe-, asia-). {_HOW_TO_MAP}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainshed.replica.program import lies_in_tmp
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from trainshed.engines.local.engine import LocalEngine
 
 _FEW_BYTES = 10 * 2**30
+_IN_TMP = (
+    "Choose another one by --data: where it lies in /tmp, programs have no /tmp of their own, and the path of their TMPDIR "
+    "is too long for the sockets of PyTorch's DataLoader."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,8 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             if path is settings.cache:
                 few = "runtimes take 0.2 to 3 GiB each"
             yield Finding(about, "less", told, f"Make room: {few}. {advice}".strip())
+        elif path is settings.data and lies_in_tmp(str(path)):
+            yield Finding(about, "less", told, _IN_TMP)
         else:
             yield Finding(about, "good", told, advice)
 
