@@ -16,7 +16,7 @@ from tests.reduction.ranks import DType, FileBoard, inputs, issue, settings
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import ReductionFailed
 port, rank, board = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-told = settings([("127.0.0.1", port)], mode="hybrid", absent_limit=1.0)
+told = settings([("127.0.0.1", port)], mode="hybrid", absent_limit=3.0)
 communicator = Communicator(told, group="hybrid", rank=rank, world=3, board=FileBoard(board))
 communicator.start()
 array = inputs(0, rank, 100_000, DType.FLOAT32)

@@ -93,7 +93,8 @@ class Lane:
         self._due = 0.0
 
     def __str__(self) -> str:
-        return "reducer {}:{}".format(*self.target.guess)
+        whose = "reducer" if self.owner is None else "rank {}'s own reducer".format(self.owner)
+        return "{} {}:{}".format(whose, *self.target.guess)
 
     @property
     def first(self) -> Address:
@@ -177,8 +178,8 @@ class Lane:
 
     def complaint(self) -> str:
         """Why the lane does not run, for people."""
-        if self.is_greeted and self.status:
-            return "{}: {}".format(self, self.status)
+        if self.is_greeted:
+            return "{}: {}".format(self, self.status or "it has not said yet whom it waits for")
         return "no connection to {}: {}".format(self, self.cause or "it does not answer")
 
 

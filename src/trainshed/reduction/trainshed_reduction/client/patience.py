@@ -58,7 +58,7 @@ class Patience:
             raise ReductionFailed(
                 "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or its host is lost; "
                 "the other ranks have to begin anew with it".format(
-                    now - since, asked[0].complaint()
+                    now - since, _best(asked).complaint()
                 )
             )
 
@@ -77,6 +77,11 @@ class Patience:
         if waited > self._complain_after:
             self._complain_after *= 3
             self._log(text)
+
+
+def _best(lanes: "Sequence[Lane]") -> Lane:
+    """One that can say who is missing, if there is one."""
+    return next((lane for lane in lanes if lane.status), lanes[0])
 
 
 def _reason(lane: Lane) -> str:

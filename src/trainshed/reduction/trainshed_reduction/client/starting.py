@@ -166,7 +166,7 @@ def _with_others(first: Lane) -> List[Lane]:
     assert first.accept is not None
     host = first.first[0]
     return [first] + [
-        Lane(first.host, Target(first.first, process, (host, port)))
+        Lane(first.host, Target(first.first, process, (host, port)), first.owner)
         for process, port in enumerate(first.accept.ports)
         if process
     ]
