@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.caches import remove_cache
 from trainshed.replica import leases
 from trainshed.runtimes.clearing import Clearing, Piece
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.shelf import Shelf
-from trainshed.runtimes.trees import remove_tree
 
 DAY = 86400 * 10**9
 NOW = 2_000_000_000 * 10**9
@@ -24,7 +24,7 @@ NOW = 2_000_000_000 * 10**9
 def cache(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "cache"
     yield root
-    remove_tree(root)
+    remove_cache(root)
 
 
 def _put(cache: Path, shelf: str, key: str, *, days: int, base: str = "") -> Path:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.caches import remove_cache
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.sheet import Release, Sheet
-from trainshed.runtimes.trees import remove_tree
 
 _UV = """#!/bin/sh
 case "$*" in
@@ -54,7 +54,7 @@ def test_ranges_are_installed(tmp_path: Path) -> None:
     root, said = _built(tmp_path, Release("1.0", _ALL, ("framework>=1",)))
     assert _installs(said) == ["common framework>=1"]
     assert (root / "content.txt").read_text() == ""
-    remove_tree(root)
+    remove_cache(root)
 
 
 def test_a_lock_takes_the_place_of_all_ranges_and_is_part_of_the_name(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_lock_takes_the_place_of_all_ranges_and_is_part_of_the_name(tmp_path: 
     other = tmp_path / "other.lock"
     other.write_text("framework==1.0.4\n")
     assert _built(tmp_path, Release("1.0", _ALL, ("framework>=1",), other))[0] != root
-    remove_tree(tmp_path / "cache")
+    remove_cache(tmp_path / "cache")
 
 
 def test_what_is_tried_first_is_tried_where_no_index_is_configured(tmp_path: Path) -> None:

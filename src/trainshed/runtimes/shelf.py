@@ -29,6 +29,9 @@ _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+SETTLING = "shelf-settling"
+"""The name of the threads that wait for the disk after a build."""
+
 _STAMP_NS = 30 * 10**9
 """How exactly it is known when something was used last."""
 
@@ -115,7 +118,7 @@ class Shelf:
             if not self._boot:
                 self._mark(key).touch()
         if self._boot:
-            settle = threading.Thread(target=self._settle, args=(key,), daemon=True)
+            settle = threading.Thread(target=self._settle, args=(key,), name=SETTLING, daemon=True)
             settle.start()
         return final
 

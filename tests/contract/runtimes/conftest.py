@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 import pytest
 
+from tests.caches import remove_cache
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
-from trainshed.runtimes.trees import remove_tree
 
 
 class Objects:
@@ -128,7 +128,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     assert all(other == base for other in others)
     yield Workshop(cache, objects, runtimes, choice, base, said, data)
     runtimes.close()
-    remove_tree(cache)
+    remove_cache(cache)
 
 
 @pytest.fixture
