@@ -103,8 +103,13 @@ def test_what_a_killed_run_has_left_is_cleared_by_the_next(dead: int) -> None:
     mine, theirs = f"{network.PREFIX}{dead}-w0", f"other{dead}-w0"
     for name in (mine, theirs):
         subprocess.run(["ip", "netns", "add", name], check=True)
-    left = subprocess.Popen(["ip", "netns", "exec", mine, "sleep", "60"])
+    left = subprocess.Popen(
+        ["ip", "netns", "exec", mine, "sh", "-c", "echo is in; exec sleep 60"],
+        stdout=subprocess.PIPE,
+    )
     try:
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"is in\n"
         network.clear_leftovers()
         assert left.wait(10) != 0
         assert mine not in namespaces()
