@@ -70,7 +70,10 @@ def run(
 
 
 def link(service: Service, job: str) -> dict[str, str]:
-    """What stands behind the # of the link of a job's primary."""
+    """What stands behind the # of the link of a job's primary, as soon as it has one: a line may be seen before that."""
+    for view in service.watch(job, 30):
+        if view["state"] == "RUNNING":
+            break
     uri = service.call("GET", f"{CUSTOM_JOBS}/{job}")["webAccessUris"]["workerpool0-0"]
     assert uri.startswith(f"{service.rest}/shell/#")
     fragment: str = urlsplit(str(uri)).fragment
