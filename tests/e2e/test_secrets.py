@@ -53,6 +53,25 @@ sys.stderr.write("\\n")
 print(os.environ["ESCAPED"])
 """
 FAIL = SHOW + "\nraise RuntimeError('no access with ' + value)\n"
+TOGETHER = (
+    SHOW
+    + """
+import socket, time
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    with socket.create_server(place) as server:
+        for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
+            server.accept()
+else:
+    while True:
+        try:
+            socket.create_connection(place).close()
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+"""
+)
+"""The primary ends last: its end is that of all others."""
 BREAK_OFF = (
     SHOW
     + "\nsys.stdout.write('half: ' + value[:-3])\nsys.stdout.flush()\nos.kill(os.getpid(), 9)\n"
@@ -206,7 +225,7 @@ def _content(path: Path) -> bytes:
 
 
 def test_a_job_that_shows_its_secrets_shows_nothing(guarded: Service) -> None:
-    job_id = submit(guarded, showing(SHOW, pools=(1, 2)))
+    job_id = submit(guarded, showing(TOGETHER, pools=(1, 2)))
     assert guarded.finish(job_id)["state"] == "SUCCEEDED"
     for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
         lines = guarded.lines(job_id, replica)
