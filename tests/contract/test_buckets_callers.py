@@ -87,7 +87,8 @@ def ask(
     content = json.dumps(body).encode() if isinstance(body, dict) else body
     connection = Relay(service, who)
     try:
-        connection.request(method, target, content, headers or {})
+        with contextlib.suppress(BrokenPipeError):  # it may have heard enough
+            connection.request(method, target, content, headers or {})
         answer = connection.getresponse()
         text = answer.read()
     finally:

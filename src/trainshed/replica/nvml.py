@@ -130,10 +130,11 @@ class Watch:
 
         self._count = len(uuids)
         self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))
+        parent = os.getpid()
         self._helper = os.fork()
         if self._helper == 0:
             try:
-                system.die_with_parent(signal.SIGKILL)
+                system.help_parent(parent)
                 system.name_process("ts-gpus")
                 system.close_all(handle for handle in system.open_handles() if handle > 2)
                 _observe(library(uuids), self._cells)

@@ -108,6 +108,7 @@ class Endpoint:
         except OSError:
             self._loop.after(_NO_ROOM_PAUSE, self._listen)
             return
+        parent = os.getpid()
         try:
             child = os.fork()
         except OSError:
@@ -116,7 +117,7 @@ class Endpoint:
             return
         if child == 0:
             try:
-                system.die_with_parent(signal.SIGKILL)
+                system.help_parent(parent)
                 keep = {0, 1, 2, alive_write, *(each.fileno() for each in self._listeners)}
                 system.close_all(handle for handle in system.open_handles() if handle not in keep)
                 self._relay(alive_write).run()

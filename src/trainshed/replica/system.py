@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import sys
+from signal import SIGKILL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,6 +125,14 @@ def die_with_parent(signal: int) -> None:
     """Have the kernel send `signal` to this process when its parent dies (not carried over a fork)."""
     if LINUX:
         _prctl(_PR_SET_PDEATHSIG, signal)
+
+
+def help_parent(parent: int) -> None:
+    """In a fork: be killed with `parent`, also if that has died already. One outside our namespace is not to be seen
+    (0); there the death of the namespace's first process is ours."""
+    die_with_parent(SIGKILL)
+    if os.getppid() not in (0, parent):
+        os._exit(0)
 
 
 def leave_keyring() -> None:

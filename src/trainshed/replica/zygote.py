@@ -51,8 +51,10 @@ def run(handle: int) -> "NoReturn":
     os.chdir("/")
     system.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Children are nobody's business here: the kernel reaps them.
+    # Children are nobody's business here: the kernel reaps them. So it does what a killed shim leaves; the machine's
+    # first process may take its time, and until then a dying namespace waits for its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    system.adopt_orphans()
     gc.disable()
     gc.collect()
     if hasattr(gc, "freeze"):

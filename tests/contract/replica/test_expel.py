@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.replica.conftest import PYTHON, Place
-from trainshed.replica import fence, journal, protocol, records
+from tests.contract.replica.conftest import PATIENCE, PYTHON, Place
+from trainshed.engines.local import zygotes
+from trainshed.replica import fence, journal, processes, protocol, records
 
 DAEMON = f"""
 import os, sys, time
@@ -89,6 +90,23 @@ def test_the_journal_of_an_earlier_version_is_enough(place: Place) -> None:
     assert fence.expel(str(place.slot), 1, "no answer")
     assert select.select([shim], [], [], 5)[0]
     os.close(shim)
+
+
+def test_what_a_killed_shim_leaves_is_the_zygotes_to_reap(
+    place: Place, zygote: zygotes.ZygoteHandle
+) -> None:
+    """A namespace is over when its dead are reaped; the machine's first process may take seconds, or never do it."""
+    if place.level != protocol.LEVEL_SESSION:
+        pytest.skip("here a guardian cannot outlive its shim, not even for a look at its parent")
+    line = place.python("import time; print('up'); time.sleep(60)")
+    place.up(line)
+    pids = place.journal()
+    os.kill(pids["guardian"], signal.SIGSTOP)
+    shim = os.pidfd_open(pids["shim"])
+    os.kill(pids["shim"], signal.SIGKILL)
+    assert select.select([shim], [], [], PATIENCE)[0]
+    os.close(shim)
+    assert processes.parents()[pids["guardian"]] == zygote.pid
 
 
 def test_a_stranger_with_the_shims_number_is_not_touched(
