@@ -124,8 +124,14 @@ class Interrupting(list[dict[str, Any]]):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_ends_it_ends_the_job(
-    trainshed: Invoke, service: FakeService, number: signal.Signals
+    trainshed: Invoke,
+    service: FakeService,
+    number: signal.Signals,
+    request: pytest.FixtureRequest,
 ) -> None:
+    # Python takes over from who starts it that SIGINT is ignored, as a shell has it for `pytest &`.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     prepare(service, "CANCELLED")
     never = Stream([job(), job()], threading.Event())
     service.on("GET", f"{JOBS}/7/watch", never, Stream([job(state="CANCELLED")]))
@@ -133,7 +139,7 @@ def test_whoever_ends_it_ends_the_job(
     service.on("POST", f"{JOBS}/7:cancel", {})
     handler = signal.getsignal(signal.SIGTERM)
     result = trainshed("demo")
-    assert result.exit_code == 130
+    assert result.exit_code == 130, result.output
     assert result.stdout.endswith("Cancelling the job.\nCANCELLED\n")
     assert len(service.bodies("POST", f"{JOBS}/7:cancel")) == 1
     assert signal.getsignal(signal.SIGTERM) == handler
