@@ -1,13 +1,16 @@
 """When an image is fetched from its registry, and what counts where that fails (SPEC §4)."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from trainshed.runtimes.images.pulling import ALWAYS, MISSING, NEVER, Pulling
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.runtimes.stopping import Stop
 
 MINUTE = 60 * 10**9
 LATEST = "registry.example.org/team/trainer:latest"
@@ -32,7 +35,7 @@ class Shop:
     def inspect(self, reference: str) -> ImageConfig | None:
         return self.here
 
-    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
+    def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
         self.pulls += 1
         if self.there is None:
             raise self.failure
@@ -50,12 +53,14 @@ class Counter:
     def __init__(self, policy: str) -> None:
         self.now = 0
         self.said: list[str] = []
-        self.pulling = Pulling(policy, lambda: self.now)
+        self.pulling = Pulling(policy, lambda: nullcontext(Path()), lambda: self.now)
 
     def get(
         self, shop: Shop, reference: str, *, can_do_without: bool = False
     ) -> ImageConfig | None:
-        return self.pulling.get(shop, reference, self.said.append, can_do_without=can_do_without)
+        return self.pulling.get(
+            shop, reference, self.said.append, Stop(), can_do_without=can_do_without
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ def test_an_image_that_is_not_here_is_pulled() -> None:
     """SPEC §4."""
     counter, shop = Counter(MISSING), Shop(there=NEWER)
     assert counter.get(shop, VERSION) == NEWER
-    assert counter.said == [f"Pulling {VERSION} with podman."]
+    assert counter.said == [f"Pulling {VERSION} with podman.", f"{VERSION} is pulled: 0.0 s."]
 
 
 def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_that_is_told() -> (
@@ -93,7 +98,10 @@ def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_th
     """SPEC §4: a machine without a network runs what it has."""
     counter, shop = Counter(MISSING), Shop(here=HERE)
     assert counter.get(shop, LATEST) == HERE
-    assert "the registry is silent. What is here is used" in counter.said[-1]
+    assert counter.said[-2:] == [
+        f"{LATEST} could not be pulled: the registry is silent.",
+        f"What is here of {LATEST} is used.",
+    ]
 
 
 def test_a_registry_is_not_asked_for_every_replica() -> None:
@@ -133,6 +141,25 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
     )
     assert "podman load" in str(failed.value)
     assert "setting images" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("unauthorized: authentication required", "podman login registry.example.org."),
+        ("denied: requested access to the resource is denied", "podman login"),
+        ("tls: first record does not look like a TLS handshake", "is a registry without TLS"),
+        ("x509: certificate signed by unknown authority", "does not trust the certificate of"),
+        ('short-name "trainer" did not resolve to an alias', "docker.io/library/NAME:TAG"),
+        ("write /x: no space left on device", "podman image prune"),
+    ],
+)
+def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(said: str, advice: str) -> None:
+    """SPEC §2.1: message, cause, and what to do next."""
+    with pytest.raises(BuildFailed) as failed:
+        Counter(MISSING).get(Shop(failure=ToolFailed(said)), VERSION)
+    assert said in str(failed.value)
+    assert advice in str(failed.value)
 
 
 @pytest.mark.parametrize(

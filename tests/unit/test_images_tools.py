@@ -1,5 +1,6 @@
 """Which tool gets images, and what is said where none works (SPEC §4). The tools are scripts that play podman or docker."""
 
+import asyncio
 import json
 import os
 import select
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from trainshed.runtimes.images.commands import Commands, essence
+from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.images.tool import ToolFailed
 from trainshed.runtimes.images.tools import Tools
+from trainshed.runtimes.stopping import Stop
 
 STORE = {"graphRoot": "/var/lib/images", "graphDriverName": "overlay"}
 WORKS = json.dumps({"store": STORE, "host": {"idMappings": {}}})
@@ -173,6 +176,81 @@ def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path)
     assert "being stopped" in found.missing()
 
 
+def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
+    """SPEC §8: a pull of gigabytes that hangs ends with the job that wanted it."""
+    os.mkfifo(tmp_path / "alive")
+    program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60 & wait")
+    commands, stop = Commands(str(tmp_path / "podman"), os.environ), Stop()
+    failures: list[ToolFailed] = []
+
+    def pull() -> None:
+        try:
+            commands.follow("pull", "x", hear=_unheard, stop=stop)
+        except ToolFailed as failure:
+            failures.append(failure)
+
+    pulling = threading.Thread(target=pull)
+    pulling.start()
+    with (tmp_path / "alive").open() as alive:
+        assert alive.readline() == "begun\n"
+        stop.ask()
+        assert alive.read() == ""
+    pulling.join(30)
+    assert "no job waits for it any more" in str(failures[0])
+
+
+def test_a_pull_is_shown_a_terminal_and_its_lines_are_told_without_its_cursor(
+    tmp_path: Path,
+) -> None:
+    """SPEC §4: progress is visible; tools show it on terminals only."""
+    script = r"test -t 1 && test -t 2 && printf 'a 1\r\n\033[1A\033[Ja 2\rb\n' && printf last >&2"
+    program(tmp_path, "podman", script)
+    heard: list[str] = []
+    commands = Commands(str(tmp_path / "podman"), os.environ)
+    commands.follow("pull", "x", hear=heard.append, stop=Stop())
+    assert [line for line in heard if line] == ["a 1", "a 2", "b", "last"]
+
+
+def test_a_pull_that_says_nothing_lets_its_listener_end_it(tmp_path: Path) -> None:
+    """SPEC §8: whatever waits says why, and not for ever."""
+
+    def hear(line: str) -> None:
+        raise ToolFailed(f"nothing but {line!r}")
+
+    program(tmp_path, "podman", "sleep 60")
+    commands = Commands(str(tmp_path / "podman"), os.environ)
+    with pytest.raises(ToolFailed, match="nothing but ''"):
+        commands.follow("pull", "x", hear=hear, stop=Stop())
+
+
+def test_an_image_that_comes_after_others_says_so(tmp_path: Path) -> None:
+    """SPEC §8: whatever waits says why."""
+    program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' && exit; exec sleep 60")
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    images = Images(
+        tmp_path / "shelf", ImageSettings("podman"), now=time.monotonic_ns, environ=environ
+    )
+    told: list[str] = []
+
+    async def five() -> None:
+        names = [f"registry.example.org/team/trainer:{n}" for n in range(5)]
+        getting = [asyncio.create_task(images.prepare(name, told.append)) for name in names]
+        await asyncio.sleep(0)
+        for each in getting:
+            each.cancel()
+        await asyncio.wait(getting)
+
+    asyncio.run(five())
+    images.close()
+    assert told[0] == (
+        "4 other images are being fetched; registry.example.org/team/trainer:4 is next after one of them."
+    )
+
+
+def _unheard(line: str) -> None:
+    """Nobody listens."""
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -180,6 +258,7 @@ def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path)
         ('time="x" level=warning msg="not shared"\nError: no such host', "no such host"),
         ('time="x" level=error msg="no subuid ranges \\"found\\""', 'no subuid ranges "found"'),
         ("Error response from daemon: pull access denied.", "pull access denied"),
+        ("WARN[0000] not shared\nERRO[0001] no subuid ranges", "no subuid ranges"),
         ("", ""),
     ],
 )
@@ -189,12 +268,23 @@ def test_an_error_is_told_in_the_words_that_matter(said: str, words: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "final"), [("manifest unknown", True), ("connection refused", False)]
+    ("said", "final"),
+    [
+        ("manifest unknown", True),
+        ("reading manifest v1 in registry/team/trainer: StatusCode: 403, no", True),
+        ("pinging container registry: invalid status code from registry 404 (Not Found)", True),
+        ("no image found in manifest list for architecture amd64, OS linux", True),
+        ("denied: requested access to the resource is denied", True),
+        ("connection refused", False),
+        ("invalid status code from registry 500 (Internal Server Error)", False),
+        # The tool's own trouble on this machine, which no other name would help.
+        ("writing blob: mkdir /var/lib/images: permission denied", False),
+    ],
 )
 def test_an_answer_is_told_from_no_answer(tmp_path: Path, said: str, final: bool) -> None:
     """SPEC §2.1: what the service could not reach is tried again."""
     program(tmp_path, "podman", f"echo 'Error: {said}' >&2; exit 125")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     with pytest.raises(ToolFailed) as failed:
-        commands.follow("pull", "x", tell=lambda line: None)
+        commands.follow("pull", "x", hear=_unheard, stop=Stop())
     assert failed.value.final == final

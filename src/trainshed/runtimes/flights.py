@@ -43,6 +43,11 @@ class Flights(Generic[T]):
             if hear is not None:
                 flight.leave(hear)
 
+    def others(self, key: str) -> int:
+        """How many builds of other keys are under way or wait for their turn."""
+        with self._lock:
+            return sum(other != key for other in self._flights)
+
     def _board(self, key: str, build: Build[T], hear: Progress | None) -> "_Flight[T]":
         with self._lock:
             flight = self._flights.get(key)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes.images.contained import Contained
@@ -58,6 +59,10 @@ class Shop:
             done = self.tool("import", *options, str(self.tar), reference)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().removeprefix("sha256:")
+
+    def may_use(self, registry: Registry, place: Path) -> None:
+        """Let the tool speak to it without TLS; docker does that on the loopback anyway."""
+        self.environ["CONTAINERS_REGISTRIES_CONF"] = str(insecure(registry, place))
 
     def images(self, pull: str = "missing", **environ: str) -> Images:
         """As a service that has just started."""
@@ -213,6 +218,25 @@ def test_an_image_that_is_not_here_says_how_to_have_it(shop: Shop) -> None:
     assert f"{shop.name} load" in str(failed.value)
 
 
+def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path: Path) -> None:
+    """SPEC §4: what is not here is fetched, once, and its progress is visible."""
+    registry, said = Registry(), list[str]()
+    try:
+        registry.put("team/trainer:1", [shop.tar.read_bytes()], Cmd=["id"])
+        reference = f"{registry.host}/team/trainer:1"
+        shop.may_use(registry, tmp_path / "registries.conf")
+        images = shop.images()
+        pulled = prepare(images, reference, said.append)
+        shop.tool("rmi", "--force", reference)
+    finally:
+        registry.close()
+    assert pulled.image.command == ("id",)
+    assert said[0] == f"Pulling {reference} with {shop.name}."
+    (summary,) = (line for line in said if line.startswith(f"{reference} is pulled: "))
+    assert " MB in 1 layer, " in summary
+    assert list((shop.shelf / ".pulls").iterdir()) == []
+
+
 def test_a_registry_that_does_not_answer_is_told_with_the_tools_words(shop: Shop) -> None:
     """SPEC §2.1: the service's trouble, which is tried again."""
     with pytest.raises(BuildFailed, match="connection refused"):
@@ -254,5 +278,5 @@ def test_all_of_it_as_an_ordinary_user() -> None:
     """SPEC §4: rootless too."""
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed: images are NOT tested as an ordinary user")
-    few = "podman and (all_that_it_says or once_and_then or how_to_have_it)"
+    few = "podman and (all_that_it_says or once_and_then or how_to_have_it or of_a_registry)"
     run_as_nobody("-k", few, str(Path(__file__)), timeout=300)

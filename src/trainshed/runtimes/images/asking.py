@@ -8,16 +8,19 @@ from typing import Any
 
 from trainshed.runtimes.images.commands import Commands
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
+from trainshed.runtimes.stopping import Stop
 
 _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
 class AskedTool:
-    """What both have in common of the port. `store`: the file that lists the images."""
+    """What both have in common of the port. `store`: the file that lists the images. `takes_scratch`: whether it may be
+    told where to keep what is half pulled."""
 
-    def __init__(self, commands: Commands, store: Path) -> None:
+    def __init__(self, commands: Commands, store: Path, *, takes_scratch: bool = False) -> None:
         self._commands = commands
         self._store = store
+        self._takes_scratch = takes_scratch
 
     def inspect(self, reference: str) -> ImageConfig | None:
         """See the port."""
@@ -30,9 +33,10 @@ class AskedTool:
         found = json.loads(answer)
         return _config(found[0]) if found else None
 
-    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
+    def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
         """See the port."""
-        self._commands.follow("pull", "--", reference, tell=tell)
+        environ = {"TMPDIR": str(scratch)} if self._takes_scratch else {}
+        self._commands.follow("pull", "--", reference, hear=hear, stop=stop, environ=environ)
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
         """See the port. By a container that is never started: the only thing both tools export."""

@@ -9,14 +9,20 @@ import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
+from trainshed.runtimes.images.screen import Screen
 from trainshed.runtimes.images.tool import ToolFailed
-from trainshed.runtimes.stopping import OVERSEEN
+from trainshed.runtimes.stopping import OVERSEEN, Stop
 
 _CHUNK = 1 << 20
 _LAST_LINES = 12
-_SAID_ALREADY = ("time=", "Error", "Trying to pull ")
-_SAID = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
+_LOGGED = (
+    re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$'),
+    # The same on a terminal.
+    re.compile(r"^(?P<level>DEBU|INFO|WARN|ERRO|FATA)\[\d+\] (?P<message>.*)$"),
+)
+_ERRORS = ("error", "fatal", "ERRO", "FATA")
 _FINAL = (
     "manifest unknown",
     "name unknown",
@@ -26,11 +32,23 @@ _FINAL = (
     "unauthorized",
     "authentication required",
     "denied",
+    "statuscode: 403",
+    "statuscode: 404",
+    "(forbidden)",
+    "(not found)",
+    "does not look like a tls handshake",
+    "gave http response to https",
+    "x509: ",
+    "no image found in",
+    "no matching manifest",
     "did not resolve to an alias",
+    "short-name resolution enforced",
     "invalid reference format",
     "repository name not known",
 )
 """What registries and tools say where another try would hear the same."""
+_OWN = ": permission denied"
+"""What the system says to the tool: no word of a registry."""
 
 
 class Commands:
@@ -47,7 +65,7 @@ class Commands:
     ) -> None:
         self.binary = binary
         self._options = options
-        self._environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
+        self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
         self._quick = quick
         self._long = long
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -56,7 +74,7 @@ class Commands:
 
     def with_options(self, *options: str) -> "Commands":
         """The same, each with these options in front."""
-        return Commands(self.binary, self._environ, *options, quick=self._quick, long=self._long)
+        return Commands(self.binary, self.environ, *options, quick=self._quick, long=self._long)
 
     def close(self) -> None:
         """Kill what runs, and run nothing more."""
@@ -72,18 +90,31 @@ class Commands:
             self._check(process, late, errors.decode(errors="replace"), self._quick)
         return output.decode(errors="replace")
 
-    def follow(self, *arguments: str, tell: Callable[[str], None]) -> None:
-        """Run it to its end, telling what it says on standard error. Raises ToolFailed."""
-        with self._started(arguments, self._long, stdout=subprocess.DEVNULL) as (process, late):
-            last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-            assert process.stderr is not None
-            for raw in process.stderr:
-                line = raw.decode(errors="replace").rstrip()
-                last.append(line)
-                if line and not line.startswith(_SAID_ALREADY):
-                    tell(line)
-            process.wait()
-            self._check(process, late, "\n".join(last), self._long)
+    def follow(
+        self,
+        *arguments: str,
+        hear: Callable[[str], None],
+        stop: Stop,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run it to its end with a terminal to show its progress on, handing each line of that to `hear`, and "" about every
+        second in which there is none. `environ`: further variables. Raises ToolFailed, and what `hear` raises."""
+        last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        with Screen() as screen:
+            shown = self._started(arguments, None, screen.end, environ or {})
+            with shown as (process, late):
+                stop.began(process)
+                try:
+                    for line in screen.lines():
+                        if line:
+                            last.append(line)
+                        hear(line)
+                    process.wait()
+                finally:
+                    stop.ended(process)
+                if process.returncode and stop.asked:
+                    raise ToolFailed("it was stopped, because no job waits for it any more")
+                self._check(process, late, "\n".join(last), self._long)
 
     def pour(self, *arguments: str, take: Callable[[bytes], None]) -> None:
         """Hand its standard output to `take`. Raises ToolFailed, and what `take` raises."""
@@ -102,7 +133,11 @@ class Commands:
 
     @contextmanager
     def _started(
-        self, arguments: tuple[str, ...], seconds: float, stdout: int = subprocess.PIPE
+        self,
+        arguments: tuple[str, ...],
+        seconds: float | None,
+        output: int = subprocess.PIPE,
+        environ: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
         """The running command, and what is set if it took too long. It has ended when the context is left."""
         # Its other end is ours alone: it closes when this process ends, however it ends.
@@ -111,9 +146,9 @@ class Commands:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", OVERSEEN, "image", self.binary, *self._options, *arguments],
                 stdin=watched,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                env=self._environ,
+                stdout=output,
+                stderr=output,
+                env={**self.environ, **environ},
                 cwd="/",
                 # A group of its own: such tools start themselves anew in other namespaces.
                 start_new_session=True,
@@ -129,7 +164,7 @@ class Commands:
             late.set()
             _kill(process)
 
-        limit = threading.Timer(seconds, end)
+        limit = threading.Timer(threading.TIMEOUT_MAX if seconds is None else seconds, end)
         limit.daemon = True
         limit.start()
         with process:
@@ -158,18 +193,25 @@ class Commands:
         if late.is_set():
             raise ToolFailed(f"it did not answer within {seconds:.0f} seconds")
         words = essence(errors) or f"it ended with status {process.returncode}"
-        raise ToolFailed(words, final=any(sign in words.lower() for sign in _FINAL))
+        answer = words.lower().replace(_OWN, "")
+        raise ToolFailed(words, final=any(sign in answer for sign in _FINAL))
+
+
+def logged(line: str) -> tuple[str, str]:
+    """What a tool logs: how grave it is, in its own words, and the message; "" and the line if that is none of its log."""
+    for form in _LOGGED:
+        if match := form.match(line):
+            return match["level"], match["message"].strip().replace('\\"', '"')
+    return "", line
 
 
 def essence(errors: str) -> str:
     """What of a tool's standard error says why: the last thing it complained of, without its decoration."""
     complaints: list[str] = []
     for line in errors.splitlines():
-        said = _SAID.match(line.strip())
-        if said is None:
-            complaints.append(line.strip())
-        elif said["level"] in ("error", "fatal"):
-            complaints.append(said["message"].replace('\\"', '"'))
+        level, message = logged(line.strip())
+        if not level or level in _ERRORS:
+            complaints.append(message)
     telling = [line for line in complaints if line]
     named = [line for line in telling if line.lower().startswith(("error", "cannot"))]
     words = (named or telling or [""])[-1]

@@ -1,6 +1,7 @@
 """podman, as root or rootless, as a tool for images. No daemon: it reads and writes its store itself."""
 
 import json
+import os
 from pathlib import Path
 
 from trainshed.runtimes.images.asking import AskedTool
@@ -24,7 +25,10 @@ class Podman(AskedTool):
             # It has one user only to give files to, and could not take images in which others have some. Nor do we care:
             # what an ordinary user unpacks is all his own.
             commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
-        return cls(commands, Path(store["graphRoot"], f"{driver}-images", "images.json"))
+        # Rootless without a directory of its own it keeps its state below $TMPDIR, which must then stay the same.
+        settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
+        images = Path(store["graphRoot"], f"{driver}-images", "images.json")
+        return cls(commands, images, takes_scratch=settled)
 
     def fingerprint(self) -> str:
         """See the port."""

@@ -26,6 +26,11 @@ def names_registry(reference: str) -> bool:
     return bool(slash) and ("." in host or ":" in host)
 
 
+def host_of(reference: str) -> str:
+    """The registry that it comes from, as it says it; "docker.io" where it says none."""
+    return reference.partition("/")[0] if names_registry(reference) else "docker.io"
+
+
 def is_local(reference: str) -> bool:
     """Whether it can be on this machine only: podman calls so what is built or imported without a registry in its name."""
     return reference.startswith("localhost/")

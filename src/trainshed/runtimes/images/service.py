@@ -1,6 +1,7 @@
 """The container images of this machine: looked up, pulled as the operator wants it, unpacked once, described."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -15,13 +16,15 @@ from trainshed.runtimes.images import pulling, unpacking
 from trainshed.runtimes.images.known import Known, KnownImages
 from trainshed.runtimes.images.pulling import Pulling
 from trainshed.runtimes.images.references import fault_of, is_pinned
+from trainshed.runtimes.images.scratch import Scratch
 from trainshed.runtimes.images.tool import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.intercepting import PACKAGES_PAST_SETTINGS
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf, waiting_for
+from trainshed.runtimes.stopping import Stop
 
-_WORKERS = 2
+_WORKERS = 4
 _ROOT, _CONFIG = "root", "image.json"
 _TELL_EVERY = 3 * 10**9
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
@@ -68,14 +71,17 @@ class Images:
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(settings.tool, environ, now)
-        self._pulling = Pulling(settings.pull, now)
+        self._scratch = Scratch(self._root / ".pulls")
+        self._pulling = Pulling(settings.pull, self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
-        self._flights = Flights[Unpacked](self._workers)
+        # Gigabytes are not fetched for nobody.
+        self._flights = Flights[Unpacked](self._workers, abandons=True)
 
     def search(self) -> None:
         """Look for a tool in the background."""
         with contextlib.suppress(RuntimeError):  # The service is being closed.
             self._workers.submit(self._tools.search)
+            self._workers.submit(self._scratch.sweep)
 
     def close(self) -> None:
         """Kill what is under way and start nothing more. Stop the callers of `prepare` first."""
@@ -113,11 +119,16 @@ class Images:
 
     async def prepare(self, reference: str, progress: Progress | None) -> Unpacked:
         """Get and unpack what is missing, once, however many callers wait. Raises PackageFailed, BuildFailed."""
+        ahead = self._flights.others(reference)
+        if progress is not None and ahead >= _WORKERS:
+            progress(
+                f"{ahead} other images are being fetched; {reference} is next after one of them."
+            )
         return await self._flights.fly(
-            reference, lambda tell, _: self._prepare(reference, tell), progress
+            reference, functools.partial(self._prepare, reference), progress
         )
 
-    def _prepare(self, reference: str, tell: Progress) -> Unpacked:
+    def _prepare(self, reference: str, tell: Progress, stop: Stop) -> Unpacked:
         tool = self._tools.search()
         known = self._known.find(reference)
         unpacked = self._unpacked(known)
@@ -129,12 +140,17 @@ class Images:
         # Before anything is asked: what changes from here on is looked up again the next time.
         fingerprint = tool.fingerprint()
         try:
-            config = self._pulling.get(tool, reference, tell, can_do_without=unpacked is not None)
+            config = self._pulling.get(
+                tool, reference, tell, stop, can_do_without=unpacked is not None
+            )
             if config is None:
                 assert unpacked is not None
                 return unpacked
+            if (changed := tool.fingerprint()) != fingerprint:
+                # By the pull. In this order, so that the next job need not look again.
+                fingerprint, config = changed, tool.inspect(reference) or config
             _check_machine(reference, config)
-            image = self._unpack(tool, reference, config, tell)
+            image = self._unpack(tool, reference, config, tell, stop)
             self._known.keep(Known(reference, config.id, fingerprint))
         except ToolFailed as failure:
             raise BuildFailed(
@@ -155,7 +171,12 @@ class Images:
         return image
 
     def _unpack(
-        self, tool: ImageTool, reference: str, config: ImageConfig, tell: Progress
+        self,
+        tool: ImageTool,
+        reference: str,
+        config: ImageConfig,
+        tell: Progress,
+        stop: Stop,
     ) -> Unpacked:
         self._open_shelf()
 
@@ -166,6 +187,10 @@ class Images:
 
             def advance(done: int) -> None:
                 nonlocal last
+                if stop.asked:
+                    raise BuildFailed(
+                        f"{reference} is not unpacked, because no job waits for it any more."
+                    )
                 if self._now() - last > _TELL_EVERY:
                     last = self._now()
                     tell(f"{unpacking.megabytes(done)} of {reference} are unpacked.")

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+from trainshed.runtimes.stopping import Stop
 
 
 class ToolFailed(Exception):
@@ -49,8 +52,10 @@ class ImageTool(Protocol):
         """The image of that name or id that is on this machine; None: there is none."""
         ...
 
-    def pull(self, reference: str, tell: Callable[[str], None]) -> None:
-        """Fetch it from its registry. `tell` takes a line of progress at a time."""
+    def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
+        """Fetch it from its registry. `scratch`: an empty directory for what is half pulled. `hear` takes what it shows on
+        a terminal, line by line, "" about every second in which that is nothing; what it raises ends the pull. So does
+        `stop`."""
         ...
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:

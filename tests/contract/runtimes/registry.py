@@ -1,0 +1,215 @@
+"""An image registry on the loopback: the pull side of the OCI distribution API, with the troubles that registries have.
+
+It serves over HTTP without TLS, which podman speaks with registries that `registries.conf` calls insecure.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import select
+import socket
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+_ARCHITECTURE = "amd64"
+
+
+@dataclass
+class Held:
+    """A blob of which only a half is sent. `asked`: somebody has that half; `left`: who had it has closed the connection;
+    `cut`: to be set: the registry closes it."""
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    left: threading.Event = field(default_factory=threading.Event)
+    cut: threading.Event = field(default_factory=threading.Event)
+
+
+class Registry:
+    """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for, "" = none. `refusing`:
+    (part of the path, status, body) of what it answers otherwise than it should. A registry that is closed refuses connections;
+    it opens on the same port again."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.login = ""
+        self.refusing: tuple[str, int, str] | None = None
+        self._blobs: dict[str, bytes] = {}
+        self._manifests: dict[str, bytes] = {}
+        self._held: dict[str, Held] = {}
+        self._released = threading.Event()
+        self._server: _Server | None = None
+        self._port = 0
+        self.open()
+
+    @property
+    def host(self) -> str:
+        """HOST:PORT, as image names begin."""
+        return f"127.0.0.1:{self._port}"
+
+    def open(self) -> None:
+        """Listen, the first time on a free port."""
+        self._server = _Server(("127.0.0.1", self._port), _Answer)
+        self._server.registry = self
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        """Refuse connections from now on."""
+        self._released.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def put(self, name: str, layers: Sequence[bytes], **config: Any) -> None:
+        """An image NAME:TAG of these tar archives, with what it says of itself (`Entrypoint`, `Cmd`, …)."""
+        packed = [gzip.compress(layer, 1, mtime=0) for layer in layers]
+        said = {
+            "architecture": _ARCHITECTURE,
+            "os": "linux",
+            "config": config,
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
+        }
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": self._keep(CONFIG, json.dumps(said).encode()),
+            "layers": [self._keep(LAYER, layer) for layer in packed],
+        }
+        content = json.dumps(manifest).encode()
+        repository, _, tag = name.rpartition(":")
+        digest = _digest(content)
+        for reference in (tag, digest):
+            self._manifests[f"/v2/{repository}/manifests/{reference}"] = content
+
+    @contextmanager
+    def holding(self, layer: bytes) -> Generator[Held]:
+        """Send a half of that layer, and the rest of it when the context is left."""
+        digest = _digest(gzip.compress(layer, 1, mtime=0))
+        held = self._held[digest] = Held()
+        self._released.clear()
+        try:
+            yield held
+        finally:
+            self._held.clear()
+            self._released.set()
+
+    def digest(self, name: str) -> str:
+        """What NAME:TAG stands for now."""
+        repository, _, tag = name.rpartition(":")
+        return _digest(self._manifests[f"/v2/{repository}/manifests/{tag}"])
+
+    def manifests(self) -> int:
+        """How often it was asked what a name stands for."""
+        return sum(1 for line in self.asked if "/manifests/" in line)
+
+    def answer(self, request: "_Answer") -> None:
+        """Answer one request."""
+        path = request.path
+        given = request.headers.get("Authorization", "").removeprefix("Basic ")
+        if self.refusing is not None and self.refusing[0] in path:
+            _, status, text = self.refusing
+            request.reply(status, "text/plain", text.encode())
+        elif self.login and given != base64.b64encode(self.login.encode()).decode():
+            request.reply(401, *_error("UNAUTHORIZED", "authentication required"))
+        elif path in ("/v2", "/v2/"):
+            request.reply(200, "application/json", b"{}")
+        elif path in self._manifests:
+            request.reply(200, MANIFEST, self._manifests[path])
+        elif (digest := path.rpartition("/blobs/")[2]) in self._held:
+            self._send_half(request, self._blobs[digest], self._held[digest])
+        elif digest in self._blobs:
+            request.reply(200, "application/octet-stream", self._blobs[digest])
+        elif "/manifests/" in path:
+            request.reply(404, *_error("MANIFEST_UNKNOWN", "manifest unknown"))
+        else:
+            request.reply(404, *_error("BLOB_UNKNOWN", "blob unknown"))
+
+    def _send_half(self, request: "_Answer", blob: bytes, held: Held) -> None:
+        half = len(blob) // 2
+        request.begin(200, "application/octet-stream", len(blob))
+        request.wfile.write(blob[:half])
+        request.wfile.flush()
+        held.asked.set()
+        while not self._released.wait(0.02):
+            if _has_left(request.connection):
+                held.left.set()
+                break
+            if held.cut.is_set():
+                break
+        if self._released.is_set() and not held.cut.is_set():
+            request.wfile.write(blob[half:])
+        else:
+            request.close_connection = True
+
+    def _keep(self, kind: str, content: bytes) -> dict[str, Any]:
+        digest = _digest(content)
+        self._blobs[digest] = content
+        return {"mediaType": kind, "digest": digest, "size": len(content)}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    registry: Registry
+
+
+class _Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride] -- it is of no other kind
+
+    def do_GET(self) -> None:
+        self.server.registry.answer(self)
+
+    def do_HEAD(self) -> None:
+        self.server.registry.answer(self)
+
+    def begin(self, status: int, kind: str, size: int) -> None:
+        self.server.registry.asked.append(f"{self.command} {self.path} {status}")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Basic realm="team"')
+        self.end_headers()
+
+    def reply(self, status: int, kind: str, content: bytes) -> None:
+        self.begin(status, kind, len(content))
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name is the library's
+        """Say nothing."""
+
+
+def insecure(registry: Registry, place: Path) -> Path:
+    """Write the `registries.conf` with which podman speaks to it."""
+    place.write_text(f'[[registry]]\nlocation = "{registry.host}"\ninsecure = true\n')
+    return place
+
+
+def _has_left(connection: socket.socket) -> bool:
+    readable, _, _ = select.select([connection], [], [], 0)
+    try:
+        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+    except ConnectionResetError:
+        return True
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _error(code: str, message: str) -> tuple[str, bytes]:
+    body = {"errors": [{"code": code, "message": message, "detail": None}]}
+    return "application/json", json.dumps(body).encode()

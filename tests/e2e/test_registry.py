@@ -1,0 +1,292 @@
+"""Jobs whose images come from a registry: pulled, pulled again, refused, silent, and killed in the middle (SPEC §2.1, §3, §4).
+
+The registry is ours, on the loopback and without TLS, as docs/containers.md says how to use one; podman pulls from it.
+"""
+
+import io
+import os
+import random
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.runtimes.podman import podman, storage
+from tests.contract.runtimes.registry import Registry, insecure
+from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e.running import CUSTOM_JOBS, Service, running, start, submit
+
+TEAM = "team/trainer"
+GONE = 30
+"""Seconds in which a process that was killed has closed what it had open."""
+
+
+@dataclass
+class House:
+    """A running service, the registry that its podman may use, and the layer below all images."""
+
+    service: Service
+    registry: Registry
+    base: bytes
+    place: Path
+
+    def image(self, tag: str, says: str = "hello", *layers: bytes) -> str:
+        """An image at the registry whose program says that; its reference."""
+        program = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": [f"echo {says}"]}
+        self.registry.put(f"{TEAM}:{tag}", [self.base, *layers], **program)
+        return f"{self.registry.host}/{TEAM}:{tag}"
+
+    def submit(self, image: str, replicas: int = 1) -> str:
+        return submit(self.service, job(image, replicas))
+
+    def run(self, image: str) -> list[str]:
+        """Run a job that succeeds; what its program said."""
+        uid = self.submit(image)
+        self.succeed(uid)
+        return self.service.lines(uid, "workerpool0-0")
+
+    def succeed(self, uid: str) -> None:
+        assert self.service.finish(uid, seconds=120)["state"] == "SUCCEEDED", "\n".join(
+            self.told(uid)
+        )
+
+    def built(self, uid: str) -> list[str]:
+        """What the job's log says of its pull."""
+        return self.service.lines(uid, "service")
+
+    def told(self, uid: str) -> list[str]:
+        """The job's timeline."""
+        found = self.service.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")
+        return [entry["message"] for entry in found["entries"]]
+
+    def failure(self, uid: str) -> str:
+        self.service.finish(uid, seconds=120)
+        return self.service.call("GET", f"{CUSTOM_JOBS}/{uid}")["error"]["message"]
+
+
+def job(image: str, replicas: int = 1) -> dict[str, Any]:
+    pools = [
+        {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": str(count),
+            "containerSpec": {"imageUri": image},
+        }
+        for count in (1, replicas - 1)
+        if count
+    ]
+    return {"displayName": "pulled", "jobSpec": {"workerPoolSpecs": pools}}
+
+
+def layer(seed: int, size: int = 400_000) -> bytes:
+    """A layer with one file that cannot be made smaller."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        member = tarfile.TarInfo(f"ballast-{seed}")
+        member.size = size
+        archive.addfile(member, io.BytesIO(random.Random(seed).randbytes(size)))
+    return made.getvalue()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    place = tmp_path_factory.mktemp("house")
+    registry = Registry()
+    (place / "service.toml").write_text(f'cache = "{place}/cache"\n')
+    with_programs(place / "root.tar")
+    base = (place / "root.tar").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(place)))
+        patch.setenv("CONTAINERS_REGISTRIES_CONF", str(insecure(registry, place / "registries")))
+        (place / "auth.json").write_text("{}")
+        patch.setenv("REGISTRY_AUTH_FILE", str(place / "auth.json"))
+        podman("info")
+        with running(place / "first", "--config", str(place / "service.toml")) as service:
+            yield House(service, registry, base, place)
+        podman("rmi", "--all", "--force")
+    registry.close()
+
+
+@pytest.fixture(autouse=True)
+def as_it_should(house: House) -> Iterator[None]:
+    """Whatever a test did to the registry is over with it."""
+    yield
+    house.registry.close()
+    house.registry.open()
+    house.registry.login, house.registry.refusing = "", None
+
+
+def test_an_image_is_pulled_once_and_the_next_job_asks_nobody(house: House) -> None:
+    """SPEC §4: the job's log says what was fetched; the same job again starts with nothing to fetch."""
+    image = house.image("v1", "hello", layer(1))
+    uid = house.submit(image)
+    house.succeed(uid)
+    assert house.service.lines(uid, "workerpool0-0") == ["hello"]
+    said = house.built(uid)
+    assert said[0] == f"Pulling {image} with podman."
+    (pulled,) = (line for line in said if line.startswith(f"{image} is pulled: "))
+    assert " in 2 layers, " in pulled
+    assert pulled.endswith(" s.")
+    asked = len(house.registry.asked)
+    again = house.submit(image)
+    house.succeed(again)
+    assert len(house.registry.asked) == asked
+    assert house.built(again) == []
+
+
+def test_a_pull_is_watched_and_is_gone_at_once_with_the_job_that_wanted_it(house: House) -> None:
+    """SPEC §4, §8: whoever waits for gigabytes sees them come; a registry that hangs keeps no job from being cancelled,
+    and nothing of its pull is left."""
+    ballast = layer(2, 6_000_000)
+    image = house.image("hanging", "never", ballast)
+    with house.registry.holding(ballast) as held:
+        uid = house.submit(image)
+        assert held.asked.wait(60)
+        progress = next(
+            line for line in house.service.follow(uid, "service") if " of 2 layers, " in line
+        )
+        # Half of the ballast has come; the other layer may have been here already.
+        assert re.fullmatch(
+            rf"Pulling {re.escape(image)}: [3-5] MB of [6-8] MB, 1 of 2 layers, .*", progress
+        )
+        house.service.call("POST", f"{CUSTOM_JOBS}/{uid}:cancel", {})
+        assert house.service.finish(uid, seconds=60)["state"] == "CANCELLED"
+        assert held.left.wait(GONE)
+    assert any(f"Pulling {image}: " in line for line in house.told(uid)), house.told(uid)
+    # It is pulled anew for the next one, whatever was left by the other.
+    assert house.run(image) == ["never"]
+    assert list((house.place / "cache" / "images" / ".pulls").iterdir()) == []
+
+
+def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
+    """SPEC §4: once, however many wait for it."""
+    ballast = layer(3)
+    image = house.image("shared", "together", ballast)
+    before = house.registry.manifests()
+    with house.registry.holding(ballast) as held:
+        gang = house.submit(image, replicas=4)
+        assert held.asked.wait(60)
+        alone = house.submit(image)
+        # It has been told that somebody builds the same before the rest of the layer is sent.
+        assert any("being built already" in line for line in house.service.follow(alone, "service"))
+    for uid in (gang, alone):
+        house.succeed(uid)
+    assert sorted(house.service.lines(gang)) == ["together"] * 4
+    assert house.registry.manifests() == before + 1
+
+
+def test_latest_is_asked_about_and_another_tag_is_not(house: House) -> None:
+    """SPEC §4: `image_pull = "missing"`; docs/containers.md."""
+    tags = {"latest": "new", "v7": "old"}
+    for tag in tags:
+        podman("pull", house.image(tag, "old"))
+        house.image(tag, "new")
+    assert {tag: house.run(f"{house.registry.host}/{TEAM}:{tag}") for tag in tags} == {
+        tag: [says] for tag, says in tags.items()
+    }
+
+
+def test_a_digest_is_that_image_wherever_its_tag_went(house: House) -> None:
+    """SPEC §3, §4: it never changes, and its registry is not asked again."""
+    house.image("moved", "first")
+    digest = house.registry.digest(f"{TEAM}:moved")
+    house.image("moved", "second")
+    pinned = f"{house.registry.host}/{TEAM}@{digest}"
+    assert house.run(pinned) == ["first"]
+    house.registry.close()
+    assert house.run(pinned) == ["first"]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_an_image_that_the_registry_does_not_have_fails_the_job_at_once(
+    house: House, plain: bool
+) -> None:
+    """SPEC §2.1: the user's mistake, told with the tool's words. `plain`: some registries, and what stands before them,
+    have no words of the distribution API."""
+    if plain:
+        house.registry.refusing = ("/manifests/", 404, "nothing here")
+    before = house.registry.manifests()
+    uid = house.submit(f"{house.registry.host}/{TEAM}:missing")
+    message = house.failure(uid)
+    assert ("StatusCode: 404" if plain else "manifest unknown") in message
+    assert "podman load" in message
+    assert house.registry.manifests() == before + 1
+
+
+def test_a_registry_that_asks_who_it_is_is_told_by_podmans_own_login(house: House) -> None:
+    """SPEC §2.1: without rights the job fails at once and says how to have them."""
+    image = house.image("secret", "let in")
+    house.registry.login = "ada:lovelace"
+    message = house.failure(house.submit(image))
+    assert "unauthorized" in message
+    assert f"podman login {house.registry.host}" in message
+    podman("login", "--username=ada", "--password=lovelace", house.registry.host)
+    assert house.run(image) == ["let in"]
+
+
+def test_a_registry_that_is_down_for_a_while_costs_an_attempt(house: House) -> None:
+    """SPEC §2.1: the service's trouble; the job goes on by itself when the registry is there again."""
+    image = house.image("later", "at last")
+    house.registry.close()
+    uid = house.submit(image)
+    for view in house.service.watch(uid, seconds=120):
+        if view["attempt"] > 1 or view["retries"]:
+            break
+    house.registry.open()
+    house.succeed(uid)
+    said = "\n".join(house.built(uid))
+    assert "retrying in 1s" in said
+    assert "connection refused" in said
+
+
+def test_a_connection_that_breaks_costs_an_attempt(house: House) -> None:
+    """SPEC §2.1: the service's trouble as well."""
+    ballast = layer(5)
+    image = house.image("broken", "all of it", ballast)
+    with house.registry.holding(ballast) as held:
+        uid = house.submit(image)
+        assert held.asked.wait(60)
+        held.cut.set()
+    house.succeed(uid)
+    assert any("could not be pulled: " in line for line in house.built(uid)), house.built(uid)
+    assert house.service.lines(uid, "workerpool0-0") == ["all of it"]
+
+
+def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(
+    house: House,
+) -> None:
+    """SPEC §2.1: the cause and what to do; docs/containers.md says how."""
+    other = Registry()
+    try:
+        other.put(f"{TEAM}:v1", [house.base])
+        message = house.failure(house.submit(f"{other.host}/{TEAM}:v1"))
+    finally:
+        other.close()
+    assert f"{other.host} is a registry without TLS" in message
+
+
+def test_a_service_that_is_killed_in_the_middle_of_a_pull_goes_on_with_it(house: House) -> None:
+    """SPEC §8: the job survives, and of the pull that was killed nothing is left."""
+    ballast = layer(4)
+    image = house.image("killed", "still here", ballast)
+    config = ("--config", str(house.place / "service.toml"))
+    data = house.place / "second"
+    scratch = house.place / "cache" / "images" / ".pulls"
+    with house.registry.holding(ballast) as held:
+        killed = start(data, *config)
+        uid = submit(killed, job(image))
+        assert held.asked.wait(60)
+        if not os.geteuid():
+            # An ordinary user's podman keeps that elsewhere, unless it has a runtime directory.
+            assert any(scratch.glob("*/*"))
+        killed.kill()
+        assert held.left.wait(GONE)
+    with running(data, *config) as service:
+        assert service.finish(uid, seconds=120)["state"] == "SUCCEEDED", service.lines(
+            uid, "service"
+        )
+        assert service.lines(uid, "workerpool0-0") == ["still here"]
+    assert list(scratch.iterdir()) == []
