@@ -246,6 +246,15 @@ def test_the_out_of_memory_message_is_the_public_one() -> None:
     )
 
 
+def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
+    """SPEC §2.1: the last lines of its log, which shows the message of a line in JSON (§5)."""
+    told = '{"severity": "ERROR", "message": "no batch"}\n{"loss": 0.3}\n{"message": 7}\n{broken}'
+    error = judge(ended(exited(1, tail=told)), FRESH, RULES).error
+    assert error is not None
+    assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
+    assert error.tail == told
+
+
 def test_the_user_code_message_carries_the_last_lines_and_a_link() -> None:
     """SPEC §2.1: followed by the last lines of its log and a link to them."""
     record = exited(1, tail="Traceback (most recent call last):\nValueError: bad batch size\n")

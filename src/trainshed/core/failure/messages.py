@@ -1,6 +1,8 @@
 """The public messages of a job's end, and the typed facts beside them (SPEC §2.1, facts §2.2, §2.3). Words only."""
 
+import contextlib
 import enum
+import json
 from typing import Final, assert_never
 from urllib.parse import quote
 
@@ -83,7 +85,17 @@ def _filled(own: str, evidence: Evidence) -> str:
 
 
 def _tail(evidence: Evidence) -> str:
-    return evidence.exit.tail.strip() if evidence.exit else ""
+    lines = evidence.exit.tail.strip().split("\n") if evidence.exit else ()
+    return "\n".join(map(_shown, lines))
+
+
+def _shown(line: str) -> str:
+    """What the log shows of it: the message of a line that is a JSON object with one."""
+    if line.startswith("{") and line.endswith("}"):
+        with contextlib.suppress(ValueError, RecursionError):
+            message = json.loads(line).get("message")
+            return message if isinstance(message, str) else line
+    return line
 
 
 def _user_code(evidence: Evidence, status: int, body: str) -> str:
