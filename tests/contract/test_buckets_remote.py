@@ -23,6 +23,7 @@ import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain
+from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import BucketRules, BucketTable
@@ -36,9 +37,7 @@ KEYS = {"TEST_STORE_KEY": "key-of-a-test", "TEST_STORE_SECRET": "canary-secret-o
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """An S3-compatible server with one bucket, `corp`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],

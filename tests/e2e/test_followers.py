@@ -1,7 +1,6 @@
 """Followers of the command line while the service is killed and started again (SPEC §5): no line is lost or doubled."""
 
 import json
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
+from tests.ports import free_port
 
 COUNTS = """
 import os, time
@@ -24,11 +24,6 @@ for n in range({count}):
 """
 """Counts; goes on after `held` when there is a file at `gate`."""
 GONE = "does not answer any more"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def follower(data: Path, *words: str) -> subprocess.Popen[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import Service, command, environment, running, start
+from tests.ports import free_ports
 from trainshed.serve.authority import Authority
 
 grpc: Any = importlib.import_module("grpc")
@@ -19,15 +20,6 @@ grpc: Any = importlib.import_module("grpc")
 LIST = "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"
 REQUEST = b"\n\x21projects/p1/locations/us-central1"
 DAY = 86_400
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has at this moment."""
-    opened = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in opened]
-    for each in opened:
-        each.close()
-    return ports
 
 
 def ask(service: Service, address: str, *, roots: str = "") -> bytes:

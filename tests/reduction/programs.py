@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.reduction.reducers import TOKEN, Address, free_port
+from tests.ports import free_port
+from tests.reduction.reducers import TOKEN, Address
 from trainshed_reduction import variables
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "e2e" / "programs" / "reduction"
@@ -69,7 +70,12 @@ def run_ranks(
         _Rank(
             [str(python), str(PROGRAMS / program)],
             # A report is a replica's, and each of these stands for one.
-            {**common, "RANK": str(rank), **({variables.REPORT_FILE: ""} if rank else {})},
+            {
+                **common,
+                "RANK": str(rank),
+                variables.REPLICA: f"workerpool1-{rank}",
+                **({variables.REPORT_FILE: ""} if rank else {}),
+            },
             when or {},
         )
         for rank in range(ranks)

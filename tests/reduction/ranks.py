@@ -86,15 +86,16 @@ class Exchange:
 
 
 class Remembered:
-    """What a rank has given to its native backend. `asked`: somebody wanted to know."""
+    """What a rank has given to its native backend, by number; of one that the reducers had before, by minus that number.
+    `asked`: somebody wanted to know."""
 
     def __init__(self, texts: Mapping[int, str]) -> None:
         self._texts = texts
         self.asked = threading.Event()
 
-    def text(self, ordinal: int) -> str:
+    def text(self, ordinal: int, *, is_passed: bool) -> str:
         self.asked.set()
-        return self._texts.get(ordinal, "")
+        return self._texts.get(-ordinal if is_passed else ordinal, "")
 
 
 class Finisher:

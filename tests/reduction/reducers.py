@@ -1,12 +1,12 @@
 """Reducers as processes, for tests of the worker's side: started, killed, and started again where they were."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
+from tests.ports import free_port
 from tests.reduction.certificates import Authority
 from trainshed_reduction import settings, variables
 from trainshed_reduction.variables import NATIVE
@@ -26,12 +26,6 @@ def environment(**more: str) -> dict[str, str]:
         own[NATIVE] = os.environ[NATIVE]
     paths = [str(PACKAGES), str(Path(__file__).resolve().parents[2])]
     return {**own, "PYTHONPATH": os.pathsep.join(paths), **more}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Reducer:

@@ -1,8 +1,5 @@
 """What becomes of a group whose reducers are killed or lost for good, and of workers that were replaced (SPEC §7, §2.1)."""
 
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.ports import free_port
 from tests.reduction import kills, ranks
 from tests.reduction.ranks import (
     Exchange,
@@ -21,7 +19,7 @@ from tests.reduction.ranks import (
     issue,
     settings,
 )
-from tests.reduction.reducers import TOKEN, Reducers, environment, free_port
+from tests.reduction.reducers import TOKEN, Reducers
 from tests.reduction.workers import Worker
 from trainshed_reduction import layout
 from trainshed_reduction.client.communicator import Communicator
@@ -235,68 +233,3 @@ def test_a_newer_generation_of_workers_takes_the_place_of_an_older_one() -> None
 
         for text in old.run(replaced):
             assert "has taken the place of generation" in text
-
-
-HYBRID = """
-import sys, time
-from pathlib import Path
-from tests.reduction.ranks import DType, FileBoard, inputs, issue, settings
-from trainshed_reduction.client.communicator import Communicator
-port, rank, board = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-told = settings([("127.0.0.1", port)], mode="hybrid", lost_after=120.0)
-communicator = Communicator(told, group="hybrid", rank=rank, world=3, board=FileBoard(board))
-communicator.start()
-for step in range(2):
-    array = inputs(step, rank, 100_000, DType.FLOAT32)
-    issue(communicator, array, DType.FLOAT32).wait()
-    print(communicator.describe() if step == 0 else array.tobytes().hex(), flush=True)
-time.sleep(120)
-"""
-
-
-def test_workers_that_reduce_beside_too_few_reducers_take_them_along_when_they_die(
-    tmp_path: Path,
-) -> None:
-    """SPEC §7 (hybrid): exact sums over reducers of the pool and of the workers; nothing is left after SIGKILL."""
-    with Reducers(1) as reducers:
-        workers = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    HYBRID,
-                    str(reducers.addresses[0][1]),
-                    str(rank),
-                    str(tmp_path),
-                ],
-                env=environment(),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(3)
-        ]
-        try:
-            wanted = expected(1, 3, 100_000, DType.FLOAT32, Reduction.SUM).tobytes().hex()
-            for worker in workers:
-                assert worker.stdout is not None
-                assert "hybrid" in worker.stdout.readline()
-                assert worker.stdout.readline().strip() == wanted
-            children = _children(workers)
-            assert len(children) == 3
-        finally:
-            for worker in workers:
-                worker.send_signal(signal.SIGKILL)
-                worker.wait()
-        deadline = time.monotonic() + ranks.PATIENCE
-        while any(Path(f"/proc/{child}").exists() for child in children):
-            assert time.monotonic() < deadline, "a worker's own reducer outlived it"
-            time.sleep(0.01)
-
-
-def _children(workers: "list[subprocess.Popen[str]]") -> list[int]:
-    return [
-        int(child)
-        for worker in workers
-        for task in Path(f"/proc/{worker.pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]

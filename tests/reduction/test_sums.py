@@ -133,9 +133,10 @@ def test_sizes_that_differ_are_told_at_once_by_rank(addresses: tuple[Address, ..
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096 if rank == 2 else 5000, DType.FLOAT32)
-        operation = issue(communicator, array, DType.FLOAT32)
-        assert operation is not None
         with pytest.raises(ReductionFailed) as caught:
+            # The last of the ranks may hear of it when it asks.
+            operation = issue(communicator, array, DType.FLOAT32)
+            assert operation is not None
             operation.wait(ranks.PATIENCE)
         with pytest.raises(ReductionFailed):
             issue(communicator, array, DType.FLOAT32)
@@ -170,6 +171,37 @@ def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
         assert (
             "operation 17: ranks 0, 2 have the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the SUM of 3 "
             "elements of FLOAT32 in its native backend" in text
+        )
+
+
+def test_a_rank_that_has_a_native_operation_too_many_is_told(
+    addresses: tuple[Address, ...],
+) -> None:
+    """SPEC §7: its next one for the reducers took the place of what the others have; then they wait, and the error names it."""
+
+    def act(rank: int, communicator: Communicator) -> str:
+        array = inputs(1, rank, 4096, DType.FLOAT32)
+
+        def begin(ordinal: int) -> Operation:
+            begun = communicator.issue(array.data.cast("B"), DType.FLOAT32, Reduction.SUM, ordinal)
+            assert begun is not None
+            return begun
+
+        assert begin(17 + rank).wait(ranks.PATIENCE)
+        if rank == 1:
+            assert failed.wait(ranks.PATIENCE)
+        with pytest.raises(ReductionFailed) as caught:
+            begin(18 + rank).wait(ranks.PATIENCE)
+        failed.set()
+        return str(caught.value)
+
+    failed = threading.Event()
+    here = Remembered({-18: "the SUM of 3 elements of FLOAT32 as operation 17"})
+    told = settings(addresses, wait_limit=300.0)
+    for text in Ranks(told, 2, group="shifted", apart=lambda _: here).run(act):
+        assert (
+            "operation 18: rank 0 has the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the SUM of 3 elements "
+            "of FLOAT32 as operation 17 in its native backend" in text
         )
 
 

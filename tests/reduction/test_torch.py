@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
-from tests.reduction.reducers import Reducers, free_port
+from tests.reduction.reducers import Reducers
 from trainshed.reduction import distribution
 from trainshed_reduction import variables
 
@@ -20,6 +21,7 @@ ANOTHER = {
     "size": "rank 1 has the SUM of 1000 elements of FLOAT32 in its native backend",
     "type": "rank 1 has the SUM of 700001 elements of UINT8 in its native backend",
     "order": "rank 1 has the SUM of 1400002 elements of FLOAT32 as operation 9",
+    "later": "rank 1 has the SUM of 1000 elements of FLOAT32 as operation 8 in its native backend",
 }
 
 
@@ -151,7 +153,7 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
     assert "made no process group" in idle.said[0]
 
 
-@pytest.mark.parametrize("differing", ["size", "type", "order"])
+@pytest.mark.parametrize("differing", ["size", "type", "order", "later"])
 def test_ranks_that_go_different_ways_are_told_at_once(
     torch_python: Path, site: Path, differing: str
 ) -> None:

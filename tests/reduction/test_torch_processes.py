@@ -28,18 +28,21 @@ def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -
     assert "1 reducer" in ended[0].said[0]
 
 
+@pytest.mark.parametrize("node_first", ["0", "1"])
 def test_spawned_ranks_speak_for_their_program(
-    torch_python: Path, site: Path, tmp_path: Path
+    torch_python: Path, site: Path, tmp_path: Path, node_first: str
 ) -> None:
-    """SPEC §7: no rank writes over what another one reports, and the program does not say that reducers were idle."""
+    """SPEC §7: no rank writes over what another one reports, and the program does not say that reducers were idle. Those of a
+    replica share its link, though no launcher says so, and sum among themselves first."""
     report = tmp_path / "report"
     with Reducers(1) as reducers:
         told = with_reducers(reducers.addresses, **{variables.REPORT_FILE: str(report)})
-        told[variables.NODE_FIRST] = "0"
+        told[variables.NODE_FIRST] = node_first
         ended = run_ranks(torch_python, "spawned.py", 2, environment(site, **told))
     assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
     notes = {note["id"]: note["text"] for note in json.loads(report.read_text())["notes"]}
     assert "1 reducer" in notes["mode"]
+    assert ("after a sum within each of 2 nodes" in notes["mode"]) is (node_first == "1")
     assert "idle" not in notes
 
 

@@ -12,6 +12,8 @@ from trainshed_demo.cluster import Address
 from trainshed_demo.frames import Channel, Kind, PeerLostError
 from trainshed_demo.model import CLASSES, PIXELS, Examples, Network, Sums, Vector
 
+from tests.ports import free_port
+
 SETTINGS = np.array([1, 2, 3], np.float32)
 
 
@@ -167,11 +169,6 @@ def test_no_examples_give_no_gradient() -> None:
     sums = network.sums(network.initial_state(seed=1).parameters, nothing)
     assert not sums.gradient.any()
     assert (sums.loss, sums.correct, sums.count) == (0, 0, 0)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def join_later(

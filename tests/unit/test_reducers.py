@@ -178,6 +178,13 @@ def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, wo
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_nobody_is_advised_to_have_more_reducers_that_will_idle(count: int) -> None:
+    """SPEC §7: how many there are and how fast is of no matter then."""
+    (said,) = warnings(*workers(count, image=TENSORFLOW), reducers(1))
+    assert "will stay idle" in said
+
+
 @pytest.mark.parametrize("image", [PYTORCH, CUSTOM_IMAGE])
 def test_programs_that_may_use_reducers_are_not_warned(image: str) -> None:
     """SPEC §7: PyTorch uses them; what is in an image of the user's, only its run can tell."""
@@ -258,11 +265,17 @@ def test_a_misspelt_variable_is_a_warning() -> None:
         {"name": "TRAINSHED_REDUCTION_MIN_BYTES", "value": "1"},
         {"name": "TRAINSHED_ELSEWHERE", "value": "1"},
         {"name": "TRAINSHED_REDUCTION_MODE", "value": "pure"},
+        {"name": "TRAINSHED_REDUCTION_CHUNK_SIZE", "value": "1"},
+        {"name": "TRAINSHED_REDUCTION_COLOUR", "value": "1"},
     ]
     assert warnings(primary, more, reducers(4)) == (
         "Worker pools 0, 1 set TRAINSHED_REDUCTION_MIN_BYTE, which means nothing to the Reduction Server; "
         "TRAINSHED_REDUCTION_MIN_BYTES may be meant.",
         "Worker pools 0, 1 set TRAINSHED_REDUCTION_MODE, which means nothing to the Reduction Server; "
+        "TRAINSHED_REDUCTION may be meant.",
+        "Worker pools 0, 1 set TRAINSHED_REDUCTION_CHUNK_SIZE, which means nothing to the Reduction Server; "
+        "TRAINSHED_REDUCTION_CHUNK_BYTES may be meant.",
+        "Worker pools 0, 1 set TRAINSHED_REDUCTION_COLOUR, which means nothing to the Reduction Server; "
         "the guide on the Reduction Server names all that do.",
     )
     assert warnings(primary, more) == ()

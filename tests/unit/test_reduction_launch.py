@@ -83,6 +83,7 @@ def test_workers_know_the_reducers_in_order(replica: ReplicaId) -> None:
     assert found is not None
     assert found.reducers == (("workerpool2-0", 2222), ("workerpool2-1", 2222))
     assert (found.attempt, found.worker_gbps, found.reducer_gbps) == (3, 10, 32)
+    assert given[variables.REPLICA] == str(replica)
     assert given["PYTHONPATH"] == "/packages"
     assert reduction.LISTEN not in given
 
@@ -171,7 +172,8 @@ def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
 
 
 def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
-    """SPEC §7 (security): the key is for reducers alone, and of no evaluator's business; what a job says is not used."""
+    """SPEC §7 (security): workers have what a reducer of their own shows (hybrid); a key is of no evaluator's business; what
+    a job says is not used."""
     names = {reduction.CA, reduction.CERT, reduction.KEY}
     env = [{"name": name, "value": "guessed"} for name in names]
     spec = parsed(package(env=env), pool(), reducers(), package())
@@ -184,8 +186,9 @@ def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
         return {name: refs[0].made for name, refs in marks.items() if refs}
 
     made = secrets.Made
-    assert told(PRIMARY) == told(WORKER) == {reduction.CA: made.AUTHORITY}
-    assert told(FIRST) == {reduction.CERT: made.CERTIFICATE, reduction.KEY: made.KEY}
+    shown = {reduction.CERT: made.CERTIFICATE, reduction.KEY: made.KEY}
+    assert told(PRIMARY) == told(WORKER) == {reduction.CA: made.AUTHORITY, **shown}
+    assert told(FIRST) == shown
     assert told(EVALUATOR) == {}
     assert not names & set(environ(spec, WORKER)), "without TLS nothing is said of it"
     assert environ(spec, PRIMARY)[reduction.CA] == "guessed", "a job may bring its own"

@@ -327,6 +327,9 @@ def test_reducers_take_no_accelerators() -> None:
     }
     found = violations(custom_job(pool(), pool(), reducers))
     assert f"{POOLS}[2].machine_spec.accelerator_type" in found
+    reducers["machineSpec"] = {"machineType": "a2-highgpu-1g"}
+    found = violations(custom_job(pool(), pool(), reducers))
+    assert "do not use accelerators" in found[f"{POOLS}[2].machine_spec.machine_type"]
 
 
 def test_reducers_only_in_the_third_pool() -> None:
@@ -521,6 +524,13 @@ def test_warnings_of_pools() -> None:
     evaluators = parse(custom_job(tf, {}, {}, tf | {"replicaCount": "2"})).spec.warnings
     assert len(evaluators) == 1
     assert "2 evaluators" in evaluators[0]
+
+
+def test_a_misspelt_secret_is_told() -> None:
+    """SPEC §8: it is no error, for a program may be meant to get just that."""
+    env = [{"name": "A", "value": "x $(secert:db)"}, {"name": "B", "value": "$(OTHER)"}]
+    _workers, said = parse(custom_job(container(env=env), package(env=env))).spec.warnings
+    assert "variable A has $(secert:db)" in said and "$(secret:NAME)" in said
 
 
 def test_what_is_ignored_is_said() -> None:

@@ -244,10 +244,11 @@ def _known(
 
 
 def _size(text: str) -> int:
-    """Bytes: `1.3GB`, `500 MiB`, a plain number."""
+    """Bytes: `1.3GB`, `500 MiB`, a plain whole number."""
     match = _SIZE.fullmatch(text.strip())
     size = 0
-    if match:
+    # Parts of bytes are gigabytes whose unit was forgotten.
+    if match and (match[2] or "." not in match[1]):
         base = 1024 if match[3] else 1000
         size = round(float(match[1]) * base ** _POWERS[match[2].lower()])
     if size < 1:

@@ -110,6 +110,12 @@ TABLE: tuple[Support, ...] = (
 )
 
 
+def can_only_idle(families: frozenset[str]) -> bool:
+    """Whether none of these runtime families has a way to reducers, not even by a program's own call."""
+    hopeless = {family for row in TABLE if _TAKE_IT_OUT in row.warning for family in row.families}
+    return families <= hopeless
+
+
 def warning_for(families: frozenset[str]) -> str:
     """What a job is told whose workers run in these runtime families; "" if one of them may use reducers.
 

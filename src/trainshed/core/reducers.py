@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
-from trainshed.core.reducer_support import warning_for
+from trainshed.core.reducer_support import can_only_idle, warning_for
 from trainshed.core.specs.model import Machine, WorkerPool
 from trainshed.core.specs.reducers import unknown_variables
 
@@ -79,9 +79,11 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     if count == 1:
         return (_SINGLE,)
     unknown = unknown_variables(pool for pool in pools if pool.position <= POOL)
-    unused = warning_for(frozenset(pool.program.runtime.family for pool in workers))
-    idle = _PAIR if count == 2 else _too_slow(_fleets(workers), _fleets([reducers]))
-    return tuple(filter(None, (unused, idle, *unknown)))
+    families = frozenset(pool.program.runtime.family for pool in workers)
+    advice = _PAIR if count == 2 else _too_slow(_fleets(workers), _fleets([reducers]))
+    if can_only_idle(families):
+        advice = ""
+    return tuple(filter(None, (warning_for(families), advice, *unknown)))
 
 
 def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:

@@ -18,6 +18,7 @@ REDUCERS = known.REDUCERS
 TOKEN = known.TOKEN
 TOKEN_FILE = known.TOKEN_FILE
 ATTEMPT = known.ATTEMPT
+REPLICA = known.REPLICA
 WORKER_GBPS = known.WORKER_GBPS
 REDUCER_GBPS = known.REDUCER_GBPS
 CA = known.CA
@@ -57,7 +58,8 @@ def variables(
     if is_reducer(spec, replica.pool):
         return {LISTEN: str(endpoints[replica])}
     places = ",".join(str(endpoints[reducer]) for reducer in reducers(spec))
-    return {REDUCERS: places, ATTEMPT: str(attempt), LOST_FILE: LOST, **_bandwidths(spec)}
+    told = {REDUCERS: places, ATTEMPT: str(attempt), REPLICA: str(replica), LOST_FILE: LOST}
+    return told | _bandwidths(spec)
 
 
 def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:
@@ -66,10 +68,11 @@ def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str
     if not takes_part(spec, replica):
         return {}
     made = {TOKEN: Made.TOKEN}
-    if spec.reduction_tls and is_reducer(spec, replica.pool):
+    if spec.reduction_tls:
+        # Workers may reduce as well, and are then reducers to each other.
         made |= {CERT: Made.CERTIFICATE, KEY: Made.KEY}
-    elif spec.reduction_tls:
-        made[CA] = Made.AUTHORITY
+        if not is_reducer(spec, replica.pool):
+            made[CA] = Made.AUTHORITY
     return {name: secrets.job_mark(what, uid) for name, what in made.items()}
 
 

@@ -176,9 +176,9 @@ class Beside:
             self._calls.close()
         self.memory.close()
 
-    def seal(self) -> None:
-        """Write down what it measured last. May have something to say in the log."""
+    def seal(self, *, succeeded: bool) -> None:
+        """Write down what it measured last. May have something to say in the log. `succeeded`: the program."""
         if self._metrics is not None:
             self._metrics.seal()
         if self._reduction is not None:
-            self._reduction.seal()
+            self._reduction.seal(succeeded=succeeded)

@@ -59,7 +59,7 @@ _MOST_PROCESSES = 100
 _SILENT_LOOKS = 3
 """After so many looks at which no framework was found that is said, in case that people wonder."""
 _SHORT = 0.25
-"""A program that ended in this part of the time before the first look may have failed before it came to its reducers."""
+"""A program that failed in this part of the time before the first look may not have come to its reducers."""
 
 
 class Reduction:
@@ -140,11 +140,12 @@ class Reduction:
             self._owed_after = time.monotonic() + self._pause * _SHORT
             self._events.after(self._pause, self._look_at_program)
 
-    def seal(self) -> None:
+    def seal(self, *, succeeded: bool) -> None:
         """The program is over: take down the last of it."""
         self._lookout.close()
         self._look(last=True)
-        if time.monotonic() >= self._owed_after and not self._is_there and self._known <= {SILENCE}:
+        is_owed = time.monotonic() >= self._owed_after or (succeeded and self._pause > 0)
+        if is_owed and not self._is_there and self._known <= {SILENCE}:
             text = verdicts.text_at_end(self._suspect, self._reducers)
             self._note(reduction_reports.Note(UNUSED, reduction_reports.WARNING, text))
         if self._metrics:

@@ -269,7 +269,7 @@ class Shim:
         """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
         assert self._transcript is not None and self._beside is not None
         self._transcript.end()
-        self._beside.seal()
+        self._beside.seal(succeeded=self._status == 0)
         lines, tail = self._transcript.seal()
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)

@@ -146,6 +146,7 @@ def test_a_bandwidth_may_be_given(trainshed: Invoke) -> None:
         (("--workers", "1"), "--workers", "nothing to reduce"),
         (("--gradients", "big"), "--gradients", "is not a size such as 1.3GB"),
         (("--gradients", "0"), "--gradients", "is not a size"),
+        (("--gradients", "1.3"), "--gradients", "is not a size such as 1.3GB"),
         (("--worker-gbps", "nan"), "--worker-gbps", "is not a number of Gbps"),
         (("--reducers", "0"), "--reducers", "0 is not in the range"),
     ],

@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
+from tests.ports import free_port
 from trainshed.core.launch import ImageRoot
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
@@ -112,9 +113,7 @@ def test_the_ports_and_addresses_of_other_replicas_cannot_be_taken(house: Run) -
 
 def test_the_ports_of_the_service_cannot_be_listened_on_while_it_is_away(house: Run) -> None:
     """SPEC §1.4, §4: a program there would be given the tokens of whoever calls the service, and keep it from starting."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = (
         "import ctypes, os, socket, struct\n"
         "for host in ('127.0.0.1', '0.0.0.0'):\n"

@@ -186,9 +186,16 @@ def test_nobody_looks_where_there_are_no_reducers(place: Place) -> None:
     assert not (place.logs / reduction.FILE).exists()
 
 
-def test_reducers_that_were_never_used_are_told_of_at_the_end(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("program", "after"),
+    [("time.sleep(1); raise SystemExit(1)", 3), ("time.sleep(0)", 600)],
+    ids=["it had the time", "it succeeds at once"],
+)
+def test_reducers_that_were_never_used_are_told_of_at_the_end(
+    place: Place, program: str, after: float
+) -> None:
     """SPEC §7: never silently idle reducers, however short the job: told and kept before the end is."""
-    line = run(place, "import time; time.sleep(1)", verdict_after=3)
+    line = run(place, f"import time; {program}", verdict_after=after)
     ((number, name, severity, text),) = notes(line)
     assert (number, name, severity) == (1, reduction.UNUSED, "WARNING")
     assert "ended without using the job's 4 reducers" in text

@@ -174,7 +174,7 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
     if is_reducer and (kind or count or found.needs_accelerators):
         spec.fault(
-            "acceleratorType" if kind or not count else "acceleratorCount",
+            "acceleratorType" if kind else "acceleratorCount" if count else "machineType",
             "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
             "for example n1-highcpu-16.",
         )

@@ -115,6 +115,22 @@ def reducer_tls(
     return context
 
 
+def distrust(worker: ssl.SSLContext, reducer: ssl.SSLContext) -> str:
+    """Why that worker would not believe that reducer, "" = it would. They meet in memory."""
+    sent, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = worker.wrap_bio(answered, sent), reducer.wrap_bio(sent, answered, server_side=True)
+    while True:
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except OSError as error:
+                return str(error)
+            if side is sides[0]:
+                return ""
+
+
 @contextlib.contextmanager
 def _shown(text: str) -> Generator[str, None, None]:
     """The path of a file with this text, for what reads files only: of memory, or, where there is none of that kind, in

@@ -9,8 +9,12 @@ from trainshed_reduction.variables import (
     ATTEMPT,
     CA,
     CA_FILE,
+    CERT,
+    CERT_FILE,
     CHUNK,
     CREDIT,
+    KEY,
+    KEY_FILE,
     LOST_AFTER,
     LOST_FILE,
     MODE,
@@ -36,7 +40,8 @@ class Settings(NamedTuple):
     """A worker's. `reducers`: (host, port). Bandwidths in Gbit/s, 0 = not known. `smallest`, `chunk`, `credit`: bytes;
     `credit` 0 = chosen by the number of reducers. `start_limit`: seconds to wait for reducers and ranks when a group
     is made; `wait_limit`: for any answer later; `lost_after`: without a reducer before it is given up; `absent_limit`: without a
-    rank that all reducers miss."""
+    rank that all reducers miss. `ca…`: whom to believe over TLS; `cert…`, `key…`: what this worker's own reducer shows; PEM
+    text, or files, which win."""
 
     reducers: Tuple[Tuple[str, int], ...]
     token: bytes
@@ -55,6 +60,10 @@ class Settings(NamedTuple):
     report_file: str = ""
     ca_file: str = ""
     ca: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    cert: str = ""
+    key: str = ""
 
     @property
     def is_secured(self) -> bool:
@@ -105,6 +114,10 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
         report_file=environ.get(REPORT_FILE, ""),
         ca_file=environ.get(CA_FILE, ""),
         ca=environ.get(CA, ""),
+        cert_file=environ.get(CERT_FILE, ""),
+        key_file=environ.get(KEY_FILE, ""),
+        cert=environ.get(CERT, ""),
+        key=environ.get(KEY, ""),
     )
     if faults:
         raise Unusable("; ".join(faults))

@@ -18,6 +18,8 @@ MODE = "TRAINSHED_REDUCTION"
 """auto (default), pure (workers never reduce), hybrid, off (native all-reduce)."""
 SMALLEST = "TRAINSHED_REDUCTION_MIN_BYTES"
 """Operations of fewer bytes go to the native backend."""
+REPLICA = "TRAINSHED_REDUCTION_REPLICA"
+"""Which one a rank is in: ranks that a program starts itself (mp.spawn) share its link, as torchrun's do."""
 NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
 """0: every rank sends all of its tensors itself, though it shares its link with the node's others."""
 NATIVE = "TRAINSHED_REDUCTION_NATIVE"
@@ -43,7 +45,8 @@ CERT = "TRAINSHED_REDUCTION_CERT"
 CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
 KEY = "TRAINSHED_REDUCTION_KEY"
 KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
-"""Reducers: speak TLS, as whom; likewise. Without a key of its own a certificate's text or file has it too."""
+"""Reducers, and workers that reduce beside them: speak TLS, as whom; likewise. Without a key of its own a certificate's text
+or file has it too."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
 """All that mean anything."""

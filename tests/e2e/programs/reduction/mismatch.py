@@ -17,6 +17,7 @@ OTHERS = {
     "size": torch.ones(1000),
     "type": torch.ones(LARGE, dtype=torch.uint8),
     "order": torch.ones(1000),
+    "later": torch.ones(1000),
 }
 
 asked = threading.Event()
@@ -69,6 +70,13 @@ def main():
         work = dist.all_reduce(tensor, async_op=True)
         if rank == 1 and differing == "order":
             dist.all_reduce(torch.ones(2 * LARGE))
+        if differing == "later":
+            # The other's next is as large as the one that came instead.
+            if rank == 1:
+                dist.all_reduce(torch.ones(LARGE))
+            else:
+                work.wait()
+                work = dist.all_reduce(torch.ones(LARGE), async_op=True)
         work.wait()
         print("no error")
     except RuntimeError as error:

@@ -22,6 +22,13 @@ class Beginning(NamedTuple):
     lost: Tuple[int, ...]
 
 
+class Place(NamedTuple):
+    """Where a worker's own reducer listens (HOST:PORT), or, without an address, what keeps the worker from having one."""
+
+    address: str
+    lack: str = ""
+
+
 class Post(NamedTuple):
     """A rank's, at the end of an epoch. `lost`: lanes that it cannot reach any more."""
 
@@ -53,14 +60,14 @@ class Agreement:
         generation, indexes = json.loads(told)
         return Beginning(int(generation), tuple(int(index) for index in indexes))
 
-    def publish_place(self, place: str) -> None:
-        """Where this worker's own reducer listens."""
+    def publish_place(self, place: Place) -> None:
+        """Of this worker's own reducer."""
         self._post("beside/{}".format(self._rank), place)
 
-    def places(self, seconds: float) -> List[str]:
-        """All ranks' own reducers. Raises ReductionFailed."""
+    def places(self, seconds: float) -> List[Place]:
+        """All ranks' own reducers, by rank. Raises ReductionFailed."""
         deadline = time.monotonic() + seconds
-        found: List[str] = []
+        found: List[Place] = []
         for rank in range(self._world):
             told = self._read("beside/{}".format(rank), deadline - time.monotonic())
             if told is None:
@@ -69,7 +76,8 @@ class Agreement:
                         rank, seconds
                     )
                 )
-            found.append(str(json.loads(told)))
+            address, lack = json.loads(told)
+            found.append(Place(str(address), str(lack)))
         return found
 
     def is_called_for(self, generation: int, epoch: int) -> bool:

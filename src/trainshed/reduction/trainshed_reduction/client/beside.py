@@ -16,6 +16,7 @@ from typing import Callable, Dict, Optional
 
 from trainshed_reduction import variables
 from trainshed_reduction.client.connecting import Address
+from trainshed_reduction.settings import Settings
 
 _PAUSE = 0.5
 """Seconds between two starts."""
@@ -25,9 +26,9 @@ class Beside:
     """Starts it at once. `host`: the worker's address on its way to the reducers. `address`: where it listens, always
     the same. Raises OSError."""
 
-    def __init__(self, host: str, token: bytes, log: "Callable[[str], None]") -> None:
+    def __init__(self, host: str, settings: Settings, log: "Callable[[str], None]") -> None:
         self.address: Address = (host, _free_port(host))
-        self._token = token
+        self._settings = settings
         self._log = log
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._again = 0.0
@@ -75,7 +76,14 @@ class Beside:
         )
         environment[variables.LISTEN] = "{}:{}".format(*self.address)
         environment[variables.PROCESSES] = "1"
-        environment[variables.TOKEN] = self._token.decode()
+        settings = self._settings
+        environment[variables.TOKEN] = settings.token.decode()
+        if settings.is_secured and settings.cert_file:
+            environment[variables.CERT_FILE] = settings.cert_file
+            environment[variables.KEY_FILE] = settings.key_file
+        elif settings.is_secured:
+            environment[variables.CERT] = settings.cert
+            environment[variables.KEY] = settings.key
         return environment
 
 

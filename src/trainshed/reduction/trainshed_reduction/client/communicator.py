@@ -104,7 +104,12 @@ class Communicator:
             return "no reducers"
         processes = sum(lane.host < formation.reducers for lane in formation.lanes)
         return describe(
-            self._settings, self._world, formation.reducers, processes, formation.shares
+            self._settings,
+            self._world,
+            formation.reducers,
+            processes,
+            formation.shares,
+            lack=formation.lack,
         )
 
     def metrics(self) -> Dict[str, Metric]:

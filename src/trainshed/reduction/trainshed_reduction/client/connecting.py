@@ -12,7 +12,7 @@ from typing import Callable, NamedTuple, Optional, Sequence, Tuple, Union
 from trainshed_reduction import proof, wire
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.variables import CA
+from trainshed_reduction.variables import CA, CERT, CERT_FILE
 from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
 Address = Tuple[str, int]
@@ -100,6 +100,8 @@ class Attempt:
             start = self._connect()
         except proof.Refused as error:
             self._close(Failed(str(error), True))
+        except socket.timeout:
+            self._close(Failed("it does not answer", False))
         except (OSError, wire.Malformed, ValueError) as error:
             self._close(Failed(str(error) or type(error).__name__, False))
         else:
@@ -188,6 +190,24 @@ def trust(settings: Settings) -> Optional[ssl.SSLContext]:
                 settings.ca_file or CA, error
             )
         ) from error
+
+
+def nothing_to_show(settings: Settings, tls: Optional[ssl.SSLContext]) -> str:
+    """Why the other workers could not believe a reducer of this worker's own, if they believe whom it does itself; "" if they
+    could, or all is plain TCP."""
+    if tls is None:
+        return ""
+    if not settings.cert_file and not settings.cert:
+        return "no certificate for a reducer of its own ({})".format(CERT_FILE)
+    try:
+        shown = proof.reducer_tls(
+            settings.cert_file, settings.key_file, cert=settings.cert, key=settings.key
+        )
+        fault = proof.distrust(tls, shown)
+    except OSError as error:
+        fault = str(error)
+    where = settings.cert_file or CERT
+    return fault and "a certificate in {} that cannot be used: {}".format(where, fault)
 
 
 def _keep_alive(connection: socket.socket) -> None:

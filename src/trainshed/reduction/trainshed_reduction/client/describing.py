@@ -7,9 +7,15 @@ from trainshed_reduction.settings import Settings
 
 
 def describe(
-    settings: Settings, world: int, reducers: int, processes: int, shares: layout.Shares
+    settings: Settings,
+    world: int,
+    reducers: int,
+    processes: int,
+    shares: layout.Shares,
+    *,
+    lack: str = "",
 ) -> str:
-    """`reducers`: replicas of the pool, of `processes` in all."""
+    """`reducers`: replicas of the pool, of `processes` in all. `lack`: why workers do not reduce though it would pay."""
     known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
     # Where nothing is known of the links, reducers are taken to have what they need.
     speed = settings.reducer_gbps / settings.worker_gbps if known else world / reducers
@@ -30,6 +36,8 @@ def describe(
         " over TLS" if settings.is_secured else "",
         limit,
     )
+    if lack:
+        text += "; workers would reduce as well, but {}".format(lack)
     if world > 2:
         text += "; reducers alone are faster than the ring from {:.2f} times a worker's bandwidth on".format(
             layout.break_even(world)

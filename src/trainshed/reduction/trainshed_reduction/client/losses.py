@@ -30,7 +30,8 @@ class Losses:
         self.epoch = 0
 
     def found(self, now: float) -> List[Lane]:
-        """Those that were without an answer for too long, or that the service has given up."""
+        """Those that were without an answer for too long, or that the service has given up. Not workers' own while no lane
+        runs: a worker may be gone with its own, and then cannot agree on anything (`Patience.look_for_absent`)."""
         given_up = lost_reducers(self._settings.lost_file)
         lost: List[Lane] = []
         for lane in self._lanes:
@@ -41,7 +42,24 @@ class Losses:
                 lost.append(lane)
             elif now - lane.seen > self._settings.lost_after:
                 lost.append(lane)
+        if all(lane.owner is not None for lane in lost) and not any(
+            lane.running for lane in self._lanes
+        ):
+            return []
         return lost
+
+    def tell_silence(self, lane: Lane) -> None:
+        """In the report alone, where nothing else says why the program stands still. Not of workers' own: they are silent
+        with their worker, who may take his time."""
+        reports = self._membership.reports
+        if reports is None or lane.owner is not None:
+            return
+        # Nothing that differs between ranks: the service tells what they say alike once for all.
+        text = (
+            "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer for "
+            "{:g} s more".format(*lane.first, self._settings.lost_after)
+        )
+        reports.note("silent {}:{}".format(*lane.first), text, "WARNING")
 
     def is_called_for(self) -> bool:
         """Whether another rank has begun to agree on a loss."""

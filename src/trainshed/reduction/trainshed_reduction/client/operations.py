@@ -28,7 +28,8 @@ class Pending(Operation):
         if not self._event.wait(timeout):
             return False
         if self._failure is not None:
-            raise self._failure
+            # Where it was found, in a thread of ours, is no news to the program, whose own lines count.
+            raise self._failure.with_traceback(None)
         return True
 
     def on_done(self, callback: "Callable[[Operation], None]") -> None:

@@ -57,7 +57,7 @@ class Patience:
         if now - since > self._absence:
             raise ReductionFailed(
                 "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or its host is lost; "
-                "the other ranks have to begin anew with it".format(
+                "the other ranks have to begin anew with it (restartJobOnWorkerRestart in a job's scheduling sees to that)".format(
                     now - since, _best(asked).complaint()
                 )
             )

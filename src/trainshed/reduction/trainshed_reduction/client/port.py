@@ -56,8 +56,10 @@ class Piece(NamedTuple):
 class Apart(Protocol):
     """What a rank's program leaves to its native backend, of the operations of the same group."""
 
-    def text(self, ordinal: int) -> str:
-        """What the operation was, for people; "" if it was not left to it, has ended, or has only begun. From any thread."""
+    def text(self, ordinal: int, *, is_passed: bool) -> str:
+        """What the operation was, for people; "" if it was not left to it, has ended, or has only begun. From any thread.
+        `is_passed`: the reducers have done one of that number for this rank, and not the one that others mean: then an
+        earlier one that has surely not ended, if there is one, which they have not issued."""
         ...
 
 

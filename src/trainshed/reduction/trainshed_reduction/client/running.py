@@ -180,9 +180,10 @@ class Running:
             self._lose(lane, "a {} frame came, which is not due".format(kind.name))
 
     def _answer(self, ordinal: int, others: str) -> None:
-        """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be slow; but if it
-        has given the very same one to its native backend, it will never come. Raises ReductionFailed then."""
-        own = self._apart.text(ordinal) if self._apart is not None else ""
+        """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be slow; but if it has
+        given the very same one, or one too many before, to its native backend, it never comes. Raises ReductionFailed then."""
+        is_passed = not self.ledger.open and self.ledger.ordinal >= ordinal
+        own = self._apart.text(ordinal, is_passed=is_passed) if self._apart is not None else ""
         if own:
             raise ReductionFailed(
                 "operation {}: {} at the reducers, rank {} has {} in its native backend, where it waits for them: every "
@@ -256,6 +257,7 @@ class Running:
         if self._beside is not None:
             self._beside.look_after()
         for lane in self._patience.look(self.ledger, self._lanes, now):
+            losses.tell_silence(lane)
             self._lose(lane, "nothing was heard from it for {:.0f} s".format(now - lane.seen))
         if all(lane.running or lane.dropped for lane in self._lanes):
             return

@@ -9,9 +9,9 @@ import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.agreement import Beginning, new_generation
+from trainshed_reduction.client.agreement import Beginning, Place, new_generation
 from trainshed_reduction.client.beside import Beside
-from trainshed_reduction.client.connecting import Address, Target
+from trainshed_reduction.client.connecting import Address, Target, nothing_to_show
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.losses import lost_reducers
 from trainshed_reduction.client.membership import Membership
@@ -22,13 +22,15 @@ _LONGEST_WAIT = 0.5
 
 
 class Formation(NamedTuple):
-    """`reducers`: replicas of the pool; `weights`: by lane."""
+    """`reducers`: replicas of the pool; `weights`: by lane. `lack`: why workers do not reduce beside them though it would
+    pay."""
 
     generation: int
     lanes: List[Lane]
     weights: List[float]
     reducers: int
     shares: layout.Shares
+    lack: str = ""
 
 
 class Starting:
@@ -44,6 +46,7 @@ class Starting:
         """All that were made, whether or not the group came together."""
         self.beside: Optional[Beside] = None
         """This worker's own reducer, if it has one."""
+        self._lack = ""
 
     def form(self) -> Formation:
         """Raises ReductionFailed, which names what is missing; `lanes` and `beside` are then the caller's to end."""
@@ -67,21 +70,21 @@ class Starting:
         self._await(firsts, lambda lane: lane.accept is not None)
         lanes = [each for first in firsts for each in _with_others(first)]
         shares = self._shares(len(hosts))
+        own = self._start_own(firsts[0].own) if shares.is_hybrid else []
+        if not own:
+            shares = _pure(len(hosts))
         weights = [
             shares.reducer / sum(other.host == lane.host for other in lanes) for lane in lanes
         ]
-        if shares.is_hybrid:
-            own = self._start_own(firsts[0].own)
-            lanes += [
-                Lane(len(hosts) + rank, Target(place, 0, place), rank)
-                for rank, place in enumerate(own)
-            ]
-            weights += [shares.worker] * len(own)
+        lanes += [
+            Lane(len(hosts) + rank, Target(place, 0, place), rank) for rank, place in enumerate(own)
+        ]
+        weights += [shares.worker] * len(own)
         self.lanes = lanes
         self._await(lanes, lambda lane: lane.start is not None)
         for index, lane in enumerate(lanes):
             lane.index = index
-        return Formation(self._hello.generation, lanes, weights, len(hosts), shares)
+        return Formation(self._hello.generation, lanes, weights, len(hosts), shares, self._lack)
 
     def run(self, formation: Formation) -> Running:
         """The group that has come together."""
@@ -115,28 +118,34 @@ class Starting:
     def _shares(self, reducers: int) -> layout.Shares:
         """Hybrid only where all workers can tell each other where their own reducers are."""
         settings = self._settings
-        pure = layout.Shares(1 / reducers, 0.0)
         known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
         if settings.mode == "pure" or (settings.mode == "auto" and not known):
-            return pure
+            return _pure(reducers)
         speed = settings.reducer_gbps / settings.worker_gbps if known else 1.0
         shares = layout.shares(self._hello.world, reducers, speed)
-        if not shares.is_hybrid:
-            return pure
-        if self._agreement is None or settings.is_secured:
-            self._membership.log(
-                "the reducers' bandwidth is too small, and workers cannot reduce beside them: "
-                + ("that has no TLS" if settings.is_secured else "there is no store to meet at")
-            )
-            return pure
+        if shares.is_hybrid and self._agreement is None:
+            self._lack = "there is no store to meet at"
+            return _pure(reducers)
         return shares
 
     def _start_own(self, own: str) -> List[Address]:
+        """Where the ranks' own reducers listen; nothing if some rank cannot have one: then all do without."""
         assert self._agreement is not None
-        self.beside = Beside(own, self._settings.token, self._membership.log)
-        self._agreement.publish_place("{}:{}".format(*self.beside.address))
+        place = Place("", nothing_to_show(self._settings, self._dial.tls))
+        if not place.lack:
+            self.beside = Beside(own, self._settings, self._membership.log)
+            place = Place("{}:{}".format(*self.beside.address))
+        self._agreement.publish_place(place)
         places = self._agreement.places(self._deadline - time.monotonic())
-        return [(host, int(port)) for host, _, port in (place.rpartition(":") for place in places)]
+        for rank, each in enumerate(places):
+            if each.lack:
+                self._lack = "rank {} has {}".format(rank, each.lack)
+                if self.beside is not None:
+                    self.beside.close()
+                    self.beside = None
+                return []
+        parts = (each.address.rpartition(":") for each in places)
+        return [(host, int(port)) for host, _, port in parts]
 
     def _await(self, lanes: "Sequence[Lane]", ready: "Callable[[Lane], bool]") -> None:
         """Connect these and wait until they are ready. Raises ReductionFailed."""
@@ -159,6 +168,10 @@ class Starting:
             due = earliest(lanes)
             until = min(self._deadline, now + _LONGEST_WAIT, due if due is not None else now + 1)
             self._inbox.take(max(0.001, until - now))
+
+
+def _pure(reducers: int) -> layout.Shares:
+    return layout.Shares(1 / reducers, 0.0)
 
 
 def _with_others(first: Lane) -> List[Lane]:

@@ -23,12 +23,14 @@ class Uneven(ValueError):
 def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]:
     """Ranks by node where nodes have several; None where each has one. Raises Uneven.
 
-    `places`: of each rank, the node's name and how many processes its launcher started there."""
-    if all(place["processes"] in ("", "1") for place in places):
+    `places`: of each rank, the node's name, how many processes its launcher started there, and the replica that the
+    service calls it, "" where none does: what tells nodes apart where no launcher has anything to say (mp.spawn)."""
+    launched = any(place["processes"] not in ("", "1") for place in places)
+    if not launched and not all(place["replica"] for place in places):
         return None
     nodes: Dict[object, List[int]] = {}
     for rank, place in enumerate(places):
-        nodes.setdefault(place["name"], []).append(rank)
+        nodes.setdefault(place["name" if launched else "replica"], []).append(rank)
     sizes = {len(ranks) for ranks in nodes.values()}
     if len(sizes) > 1:
         raise Uneven("nodes have different numbers of ranks: {}".format(sorted(sizes)))

@@ -5,7 +5,8 @@ does that where the others do not would wait there for ever, and they for it at 
 
 Programs whose all-reduces follow one another are told for sure. Where callbacks of futures issue some, the ranks' orders
 may differ, and nothing is wrong with that if they do not use the same way; so an order alone proves nothing, and only what
-the native backend has for a while without an end is told of.
+the native backend has for a while without an end is told of. So where one rank has a native operation too many, and a next
+one for the reducers that is as large as the others' at that place, those two are added up; it is told when the others wait.
 """
 
 from __future__ import annotations
@@ -57,11 +58,16 @@ class Order:
             None if work is None or first.is_cuda else weakref.ref(work),
         )
 
-    def text(self, ordinal: int) -> str:
+    def text(self, ordinal: int, *, is_passed: bool) -> str:
         native = self._natives[ordinal % _REMEMBERED]
-        if native is None or native.ordinal != ordinal or not native.hangs:
+        if native is not None and native.ordinal == ordinal:
+            return native.text if native.hangs else ""
+        earlier = (each for each in self._natives if each is not None and each.ordinal < ordinal)
+        open_ones = [each for each in earlier if each.is_open] if is_passed else []
+        if not open_ones:
             return ""
-        return native.text
+        oldest = min(open_ones)
+        return "{} as operation {}".format(oldest.text, oldest.ordinal)
 
 
 class _Native(NamedTuple):
@@ -76,9 +82,16 @@ class _Native(NamedTuple):
 
     @property
     def hangs(self) -> bool:
+        if self.work is None or self.work() is None:
+            return time.monotonic() - self.since >= _UNKNOWN
+        return self.is_open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is sure that it has not ended, though it had some time."""
         work = None if self.work is None else self.work()
-        age = time.monotonic() - self.since
-        return age >= _UNKNOWN if work is None else age >= _PENDING and not work.is_completed()
+        aged = time.monotonic() - self.since >= _PENDING
+        return work is not None and aged and not work.is_completed()
 
     @property
     def text(self) -> str:

@@ -26,7 +26,7 @@ from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
 from trainshed_reduction.pytorch.work import ReductionWork
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.variables import NODE_FIRST
+from trainshed_reduction.variables import NODE_FIRST, REPLICA
 from trainshed_reduction.wire import DType, Reduction
 
 
@@ -252,10 +252,12 @@ def _judge(found: Sequence[Optional[bytes]]) -> bytes:
 
 
 def _node() -> Dict[str, object]:
-    """Where this process is: torchrun's words for it, or the host's name."""
+    """Where this process is: torchrun's words for it, the service's, or the host's name."""
+    replica = os.environ.get(REPLICA, "")
     return {
-        "name": os.environ.get("GROUP_RANK") or socket.gethostname(),
+        "name": os.environ.get("GROUP_RANK") or replica or socket.gethostname(),
         "processes": os.environ.get("LOCAL_WORLD_SIZE", "1"),
+        "replica": replica,
     }
 
 

@@ -79,7 +79,7 @@ class ReductionWork(dist.Work):
     def _value(self, _: "torch.futures.Future[object]") -> List[torch.Tensor]:
         failure = self._pending.failure()
         if failure is not None:
-            raise failure
+            raise failure.with_traceback(None)
         return self._tensors
 
 

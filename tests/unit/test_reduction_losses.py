@@ -1,0 +1,37 @@
+"""What a worker reports of reducers that fall silent."""
+
+import json
+from pathlib import Path
+
+from trainshed_reduction.client.connecting import Target
+from trainshed_reduction.client.desk import Desk
+from trainshed_reduction.client.lanes import Lane
+from trainshed_reduction.client.ledger import Ledger
+from trainshed_reduction.client.losses import Losses
+from trainshed_reduction.client.membership import Membership
+from trainshed_reduction.reports import Reports
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import GROUP, Hello
+
+
+def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -> None:
+    """SPEC §7: the timeline says why a job stands still before the reducer is given up; a worker's own is silent with it."""
+    report = tmp_path / "report"
+    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0)
+    settings = Settings((), b"", lost_after=30.0)
+    told = Membership(
+        settings, Desk(), hello, None, None, None, Reports(str(report)), list[str]().append
+    )
+    losses = Losses(told, Ledger((1.0,), 0, 2, 4096), (), 0)
+    first = ("10.0.0.2", 2222)
+    losses.tell_silence(Lane(4, Target(("10.0.0.9", 99), 0, ("10.0.0.9", 99)), 2))
+    assert not report.exists()
+    for port in (2222, 3333):
+        losses.tell_silence(Lane(1, Target(first, port - 2222, (first[0], port))))
+    (note,) = json.loads(report.read_text())["notes"]
+    assert note == {
+        "id": "silent 10.0.0.2:2222",
+        "severity": "WARNING",
+        "text": "reducer 10.0.0.2:2222 has fallen silent: it is connected to again, and given up if it does not answer for "
+        "30 s more",
+    }
