@@ -236,7 +236,11 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
     busy.putrequest("POST", "/upload/storage/v1/b/bucket-1/o?uploadType=media&name=last")
     busy.putheader("Content-Length", "2")
     busy.putheader("Authorization", f"Bearer {service.token}")
+    busy.putheader("Expect", "100-continue")
     busy.endheaders()
+    # What is not accepted yet when it is told to go need not be served.
+    go_on = b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert busy.sock.recv(len(go_on), socket.MSG_WAITALL) == go_on
     busy.send(b"o")
     assert service.process is not None
     before = service.process

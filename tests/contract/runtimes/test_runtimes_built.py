@@ -126,14 +126,16 @@ def test_virtual_environments_can_be_made(replica: Replica) -> None:
 def test_the_start_costs_little_more_than_a_bare_environment(
     replica: Replica, tmp_path: Path
 ) -> None:
-    """Within 3 ms of a bare virtual environment's start, the two run in turn."""
+    """Within 3 ms of a bare virtual environment's start, the two run in turn; by what they use of a processor, since the
+    clock tells more of the tests beside it."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     contenders = [bare / "bin" / "python", replica.root / "python" / "bin" / "python"]
     best = [float("inf")] * 2
     for _ in range(40):
         for index, python in enumerate(contenders):
-            started = time.perf_counter()
-            subprocess.run([python, "-c", "pass"], check=True, env={})
-            best[index] = min(best[index], time.perf_counter() - started)
+            process = os.posix_spawn(python, [python, "-c", "pass"], {})
+            _, status, used = os.wait4(process, 0)
+            assert status == 0
+            best[index] = min(best[index], used.ru_utime + used.ru_stime)
     assert best[1] - best[0] < 0.003, best
