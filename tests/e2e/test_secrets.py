@@ -255,6 +255,18 @@ def test_a_program_that_dies_while_it_writes_a_secret(guarded: Service) -> None:
     assert_nowhere(guarded, job_id)
 
 
+def test_secrets_are_the_same_with_a_new_key(guarded: Service) -> None:
+    """SPEC §8: the key is changed while the service runs; the former one opens nothing any more."""
+    file = guarded.data / "secrets.key"
+    former = file.read_text()
+    assert "2 values are sealed" in cli(guarded.data, "secrets", "rotate-key").stdout
+    assert file.read_text() != former and len(file.read_text().split()) == 1
+    job_id = submit(guarded, showing(SHOW))
+    assert guarded.finish(job_id)["state"] == "SUCCEEDED"
+    assert had_it(guarded.lines(job_id))
+    assert_nowhere(guarded, job_id)
+
+
 def test_a_package_gets_its_secrets_as_well(guarded: Service) -> None:
     job = package_job(upload(guarded, "secrets/pkg-1.0.tar.gz", source_package(SHOW)))
     spec = job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]

@@ -1,5 +1,7 @@
 """What of an environment may be kept when a failed replica is (issue: secrets redacted when it is captured)."""
 
+import json
+
 import pytest
 
 from trainshed.access.redaction import REDACTED, redacted
@@ -33,6 +35,15 @@ def test_names_of_credentials(name: str) -> None:
 )
 def test_names_of_other_things(name: str) -> None:
     assert redacted({name: "x"}) == {name: "x"}
+
+
+def test_what_is_redacted_is_not_told_by_the_jobs_description() -> None:
+    """CLUSTER_SPEC holds the variables of the job once more. Short values stand everywhere."""
+    env = {"HUB_TOKEN": 'a"b\\cdefg', "DB_PASSWORD": "root"}
+    spec = json.dumps([{"name": name, "value": value} for name, value in env.items()])
+    found = redacted(env | {"CLUSTER_SPEC": spec, "WHO": "root"})
+    assert [each["value"] for each in json.loads(found["CLUSTER_SPEC"])] == [REDACTED, "root"]
+    assert found["WHO"] == "root"
 
 
 def test_variables_that_came_from_secrets_and_values_that_tell() -> None:

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.devices import FakeDevices
@@ -76,6 +78,16 @@ def test_environment_of_a_slot() -> None:
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": "http://127.64.0.7:2223/storage/v1/",
     }
+
+
+@pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])
+def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
+    """SPEC §3: the user's word is last. A home directory of his own in place of the replica's is no harm to anybody."""
+    chosen = {"HOME": "/gcs/mine", "TMPDIR": "/dev/shm", "PYTHONUNBUFFERED": "0"}
+    environ = (*PLAN.environ, *chosen.items(), ("HOSTNAME", "other"))
+    made = document(replace(HOST, level=level), replace(PLAN, environ=environ)).environ
+    assert chosen.items() <= made.items()
+    assert made["HOSTNAME"] == "host-a", "it is found by that"
 
 
 def test_without_namespaces_paths_lead_into_the_slot() -> None:

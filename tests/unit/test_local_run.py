@@ -192,6 +192,16 @@ def test_a_machine_without_gpus_is_refused(directory: Path) -> None:
         job.request(wish, packing.pack(wish), "python")
 
 
+@pytest.mark.parametrize(
+    ("image", "meant"), [("pytroch", "pytorch"), ("tensorflow2=2.11", "tensorflow")]
+)
+def test_a_misspelt_runtime_is_not_asked_for_as_an_image(image: str, meant: str) -> None:
+    """SPEC §8: local runs know runtimes by their names."""
+    runtimes = job.NamedRuntimes(LocalCatalog(Pythons((3, 11))), image)
+    refused = runtimes.for_image(runtimes.uri)
+    assert isinstance(refused, RuntimeRefusal) and f"did you mean {meant}?" in refused.reason
+
+
 def test_a_python_that_is_not_here_is_never_another_one() -> None:
     """Who names a runtime by its own name is not given something near."""
     catalog = LocalCatalog(Pythons((3, 11)))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.runtimes import installer as module
+from trainshed.runtimes.install_failed import InstallFailed
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.narration import BEAT, Narration
 
@@ -33,6 +34,25 @@ def test_in_a_long_silence_it_says_what_it_waits_for() -> None:
     narration.hear(" Downloaded torch")
     narration.silence()
     assert said[-1] == f"Still working since 'Downloaded torch': {BEAT:.0f} s."
+
+
+def test_before_it_has_said_anything_it_says_what_is_done() -> None:
+    said: list[str] = []
+    narration = Narration(said.append, "compiling")
+    narration.silence()
+    assert said == [f"Still compiling: {BEAT:.0f} s."]
+
+
+def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
+    """TensorFlow's remarks about missing GPUs are no news of a build; of a failed one they are."""
+    said: list[str] = []
+    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    installer = Installer(tmp_path / "cache", known, "/bin/false", limit_seconds=30)
+    installer.run(["/bin/sh", "-c", "echo no libcudart"], tmp_path, said.append)
+    assert said == []
+    with pytest.raises(InstallFailed, match="no libcudart"):
+        installer.run(["/bin/sh", "-c", "echo no libcudart; exit 1"], tmp_path, said.append)
+    assert said == []
 
 
 def test_a_silent_installer_gives_signs_of_life(

@@ -120,6 +120,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Secrets.List": "trainshed.secrets.list",
     "trainshed.v1.Secrets.Set": "trainshed.secrets.set",
     "trainshed.v1.Secrets.Delete": "trainshed.secrets.delete",
+    "trainshed.v1.Secrets.RotateKey": "trainshed.secrets.rotateKey",
     "trainshed.v1.Jobs.List": "trainshed.jobs.list",
     "trainshed.v1.Jobs.Explain": "trainshed.jobs.explain",
     "trainshed.v1.Jobs.Describe": "trainshed.jobs.get",

@@ -1,7 +1,8 @@
 """What of a program's environment may be kept or shown: everything but what is, or looks like, a credential. Pure."""
 
+import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 REDACTED: Final = "(redacted)"
@@ -17,15 +18,36 @@ _TELLING_VALUES: Final = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@"  # a URL with a password in it
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
+_LEAST_REPEATED: Final = 6
+"""Characters of a value that is looked for in other variables as well: `true` and `root` stand everywhere."""
 
 
 def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
     """The variables with `(redacted)` as the value of each that holds a secret (`secret_names`: the variables that do),
-    whose name looks like a credential's, or whose value does."""
+    whose name looks like a credential's, or whose value does. CLUSTER_SPEC and TF_CONFIG, which repeat the job with its
+    variables, have it in the place of the same values."""
+    hidden = {
+        name for name, value in environ.items() if name in secret_names or _tells(name, value)
+    }
+    repeated = tuple(_spellings(environ[name] for name in hidden))
     return {
-        name: REDACTED if name in secret_names or _tells(name, value) else value
+        name: REDACTED if name in hidden else _without(value, repeated)
         for name, value in environ.items()
     }
+
+
+def _spellings(values: Iterable[str]) -> Iterable[str]:
+    """How values may stand in a text: as they are, and in JSON."""
+    long = {value for value in values if len(value) >= _LEAST_REPEATED}
+    written = {json.dumps(value, ensure_ascii=False)[1:-1] for value in long}
+    # One may be a part of another.
+    return sorted(long | written, key=len, reverse=True)
+
+
+def _without(value: str, texts: Iterable[str]) -> str:
+    for text in texts:
+        value = value.replace(text, REDACTED)
+    return value
 
 
 def _tells(name: str, value: str) -> bool:

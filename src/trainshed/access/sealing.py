@@ -2,13 +2,18 @@
 
 Owns the key: given by the environment, or in a file of its own that is made when the first secret is. A sealed value
 is bound to its project, name and version, and says by which key it was sealed (that key's fingerprint, from which
-nothing follows). Blocks on the disk for a moment when the key is read or made.
+nothing follows). Blocks on the disk for a moment when the key is read, made or changed.
+
+While the key is changed there are several, in the file as in the variable: the first one seals, each opens what it has
+sealed. The file has the new one before anything is sealed with it, and loses the former ones when nothing is sealed with
+them any more; so what is stored can be opened at every moment.
 """
 
 import base64
 import binascii
 import hashlib
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +22,9 @@ from typing import Final
 from trainshed.replica import durable
 
 VARIABLE: Final = "TRAINSHED_SECRETS_KEY"
-"""The environment variable that may hold the key, in base64."""
+"""The environment variable that may hold the key, in base64; former ones after it, with blanks in between."""
 FILE: Final = "secrets.key"
-"""The key's file in the data directory."""
+"""The key's file in the data directory; a line each, if there are former ones."""
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -61,14 +66,25 @@ class Sealer:
     def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
         self._file = file
         self._given = VARIABLE in environ
-        self._key = _decoded(environ[VARIABLE], f"The variable {VARIABLE}") if self._given else b""
+        self._keys: tuple[bytes, ...] = ()
+        self._forgotten: tuple[bytes, ...] = ()
+        """Keys that the file has lost: what was read before that can be opened as long as the service lives."""
+        self._changing = threading.Lock()
+        if self._given:
+            self._keys = _decoded(environ[VARIABLE], f"The variable {VARIABLE}")
         if not self._given:
             self._read()
 
     @property
     def has_key(self) -> bool:
         """Whether there is a key. Without one nothing can be opened, and `seal` makes a new one."""
-        return bool(self._key or self._read())
+        return bool(self._keys or self._read())
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the key that seals, as errors name it; "" without one."""
+        keys = self._keys or self._read()
+        return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
         """Encrypt a value. Makes a key if there is none. Raises KeyUnusable, OSError (it cannot be written)."""
@@ -76,7 +92,7 @@ class Sealer:
             AESGCM,
         )  # Takes as long as all else here.
 
-        key = self._key or self._read() or self._make()
+        key = (self._keys or self._read() or self._make())[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)
         content = AESGCM(key).encrypt(nonce, value.encode(), secret.bound())
         return _FORMAT + _fingerprint(key) + nonce + content
@@ -86,22 +102,22 @@ class Sealer:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        key = self._key or self._read()
-        if not key:
+        own = self._keys or self._read()
+        if not own:
             raise Unsealable(
                 f"The secret {secret} cannot be opened: the key that it was sealed with is missing. Put the file "
                 f"{self._file} back from a backup, or start the service with {VARIABLE}. If the key is lost, delete "
                 "the secrets and set them again."
             )
+        keys = {_fingerprint(key): key for key in (*own, *self._forgotten)}
         fingerprint, nonce, content = _split(sealed)
-        if fingerprint != _fingerprint(key):
+        if fingerprint not in keys:
             raise Unsealable(
                 f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, and the key in "
-                f"use, from {self._place()}, is {_fingerprint(key).hex()}. Put the former key back, or set the secret "
-                "again."
+                f"use, from {self._place()}, is {self.fingerprint}. Put the former key behind it, or set the secret again."
             )
         try:
-            return AESGCM(key).decrypt(nonce, content, secret.bound()).decode()
+            return AESGCM(keys[fingerprint]).decrypt(nonce, content, secret.bound()).decode()
         except InvalidTag:
             raise Unsealable(
                 f"The secret {secret} cannot be opened: what the database holds of it was changed or is damaged. Set "
@@ -116,42 +132,77 @@ class Sealer:
             "is made with the next one."
         )
 
+    def start_change(self) -> str:
+        """Seal with a new key from now on, the file's or the variable's first one; its fingerprint. All that is stored is
+        to be sealed anew then. Raises KeyUnusable (there is none, or no new one in the variable), OSError."""
+        with self._changing:
+            # The file may have been changed by hand: what opens anything is kept, wherever it is.
+            keys = tuple(dict.fromkeys((*self._keys, *self._read())))
+            if not keys:
+                raise KeyUnusable(
+                    "There is no key that could be changed: one is made with the first secret."
+                )
+            if self._given and len(keys) == 1:
+                raise KeyUnusable(
+                    f"The key comes from the variable {VARIABLE}, which the service cannot change. Make a new one with "
+                    f'`openssl rand -base64 {_KEY_BYTES}`, start the service with {VARIABLE}="NEW FORMER", and change the '
+                    "key then."
+                )
+            if not self._given:
+                self._keep((secrets.token_bytes(_KEY_BYTES), *keys))
+            return self.fingerprint
+
+    def end_change(self, fingerprint: str) -> None:
+        """All that is stored is sealed with the key of that fingerprint: let the file forget the former ones. If the key
+        was changed once more meanwhile, that change does it. Raises OSError."""
+        with self._changing:
+            if not self._given and self.fingerprint == fingerprint:
+                self._forgotten += self._keys[1:]
+                self._keep(self._keys[:1])
+
     def _place(self) -> str:
         return VARIABLE if self._given else str(self._file)
 
-    def _read(self) -> bytes:
-        """The key of the file; b"" if there is none. It may have been put back since."""
+    def _read(self) -> tuple[bytes, ...]:
+        """The keys of the file, () if there are none. It may have been put back since."""
         if self._given:
-            return self._key
+            return self._keys
         try:
             text = self._file.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
-            return b""
+            return ()
         except OSError as failure:
             raise KeyUnusable(
                 f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}); make it readable for the "
                 "user that runs the service, and for nobody else."
             ) from None
-        self._key = _decoded(text, f"The key of the secrets, {self._file},")
+        self._keys = _decoded(text, f"The key of the secrets, {self._file},")
         self._file.chmod(0o600)
-        return self._key
+        return self._keys
 
-    def _make(self) -> bytes:
-        key = secrets.token_bytes(_KEY_BYTES)
-        durable.write(str(self._file), base64.b64encode(key).decode() + "\n")
-        self._key = key
-        return key
+    def _make(self) -> tuple[bytes, ...]:
+        with self._changing:
+            return self._keep((secrets.token_bytes(_KEY_BYTES),))
+
+    def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        text = "".join(f"{base64.b64encode(key).decode()}\n" for key in keys)
+        durable.write(str(self._file), text)
+        self._keys = keys
+        return keys
 
 
-def _decoded(text: str, what: str) -> bytes:
-    """Raises KeyUnusable, which does not repeat the text."""
-    try:
-        key = base64.b64decode(text.strip(), validate=True)
-    except (binascii.Error, ValueError):
-        raise KeyUnusable(f"{what} is not base64. {_WANTED}.") from None
-    if len(key) != _KEY_BYTES:
-        raise KeyUnusable(f"{what} holds {len(key)} bytes. {_WANTED}.")
-    return key
+def _decoded(text: str, what: str) -> tuple[bytes, ...]:
+    """The keys in a text, the one that seals first. Raises KeyUnusable, which does not repeat the text."""
+    found: list[bytes] = []
+    for word in text.split() or [""]:
+        try:
+            key = base64.b64decode(word, validate=True)
+        except (binascii.Error, ValueError):
+            raise KeyUnusable(f"{what} is not base64. {_WANTED}.") from None
+        if len(key) != _KEY_BYTES:
+            raise KeyUnusable(f"{what} holds {len(key)} bytes. {_WANTED}.")
+        found.append(key)
+    return tuple(found)
 
 
 def _fingerprint(key: bytes) -> bytes:

@@ -175,6 +175,7 @@ def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
         *_elsewhere(spec, services.buckets),
         *_not_mounted(spec, services.buckets),
         *_without_gpus(services, spec),
+        *_without_shells(services, spec),
     )
     return replace(spec, warnings=(*spec.warnings, *found)) if found else spec
 
@@ -185,6 +186,15 @@ def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
         there = {kind for node in services.room.nodes() for kind, _ in node.accelerators}
         if warning := without_gpus(spec.pools, there):
             yield warning
+
+
+def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
+    allowed = services.shells is not None and services.shells.allowed
+    if not allowed and json.loads(spec.job_json).get("enableWebAccess"):
+        yield (
+            "The job asks for web access (enable_web_access), and there will be none: this service opens no shells, its "
+            "operator has turned them off (setting `shell`)."
+        )
 
 
 def runtime_notices(spec: JobSpec) -> tuple[str, ...]:

@@ -4,11 +4,13 @@ A link opens a shell for whoever has it, so it is shown only to who may open one
 their project, get none.
 """
 
+import json
 from typing import Any, Final
 
 from trainshed.access.permissions import PERMISSIONS, held
 from trainshed.access.principals import Principal
 from trainshed.api.call import Call
+from trainshed.api.services import Services
 from trainshed.api.shell.tickets import Links
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.tuning.records import TuningJob
@@ -19,13 +21,13 @@ OPEN: Final = "trainshed.v1.Jobs.Shell"
 
 def add_to_job(call: Call, job: Job, uris: Any) -> None:
     """Put the links of a job that has asked for them into the map of its view."""
-    if (links := _links(call)) is not None:
+    if (links := _links(call.services, call.principal)) is not None:
         uris.update(links.of_job(job))
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
     """The same for the trials that run, of a tuning job that has asked for it, in whichever API's view of them."""
-    links = _links(call)
+    links = _links(call.services, call.principal)
     if links is None or not job.running:
         return
     running = {str(trial.number): trial.job for trial in job.running}
@@ -38,12 +40,25 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
             view.web_access_uris.update(links.of_replicas(uid, job.name.api, replicas))
 
 
+def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
+    """The links of a job that runs and has asked for them, of either API; none for whom they are not shown to."""
+    links = _links(services, principal)
+    found = links.of_job(job) if links is not None else {}
+    return found if found and _asked(job) else {}
+
+
 def may_open(principal: Principal) -> bool:
     return PERMISSIONS[OPEN] in held(principal)
 
 
-def _links(call: Call) -> Links | None:
-    shells = call.services.shells
-    if shells is None or not shells.allowed or not may_open(call.principal):
+def _asked(job: Job) -> bool:
+    created: dict[str, Any] = json.loads(job.public_json)
+    programs = (created.get(part, {}) for part in ("jobSpec", "trainingInput"))
+    return any(program.get("enableWebAccess") for program in programs)
+
+
+def _links(services: Services, principal: Principal) -> Links | None:
+    shells = services.shells
+    if shells is None or not shells.allowed or not may_open(principal):
         return None
     return shells.links

@@ -40,7 +40,8 @@ def description(
         ("Error", job.error),
         ("Code", str(job.error_code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure, job.error)) if job.failure else ""),
-        ("Left", "\n".join(_autopsy_lines(job, zone))),
+        ("Left", "\n".join(_autopsy_lines(job.program, zone))),
+        ("Shell", "\n".join(_shell_lines(job.program))),
     ]
     program = job.program
     if program is not job:
@@ -143,6 +144,14 @@ def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
         yield f"{each.task}, until {local_moment(each.expires, zone)}: trainshed jobs autopsy {job.id} {each.task}"
     if len(kept) > _NAMED or len(kept) < len(job.autopsies):
         yield f"all that is kept: trainshed jobs autopsy {job.id} --list"
+
+
+def _shell_lines(job: JobView) -> Iterator[str]:
+    """Of a job with web access that runs: what to type for a shell, and its links."""
+    if not job.links:
+        return
+    yield f"trainshed jobs shell {job.id}{' [REPLICA]' if len(job.links) > 1 else ''}, or in a browser:"
+    yield from pairs(job.links)
 
 
 def _behind(count: int) -> str:

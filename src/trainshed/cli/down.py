@@ -1,5 +1,6 @@
 """`trainshed down`: cancel what runs, wait until it is over, stop the service, wait until it has ended."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ def command(session: Session, data: Path | None, timeout: float) -> None:
     except Unreachable as none_runs:
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
         return
+    _refuse_another(endpoint, chosen=data is not None or "TRAINSHED_DATA" in os.environ)
     deadline = session.now() + round(timeout * _SECOND)
 
     def left() -> float:
@@ -49,6 +51,16 @@ def command(session: Session, data: Path | None, timeout: float) -> None:
         _cancel(client, jobs)
         _wait_until_over(client, jobs, left)
         _stop(endpoint, process, left())
+
+
+def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
+    """All other commands of this shell may be for another service than the one that would be stopped."""
+    named = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
+    if named and named != endpoint.rest and not chosen:
+        raise click.ClickException(
+            f"This shell was pointed at {named} (TRAINSHED_ENDPOINT), and the service with its data in {endpoint.data} "
+            f"is at {endpoint.rest}. Say which one is meant: trainshed down --data DIRECTORY"
+        )
 
 
 def _cancel(client: Client, jobs: Sequence[JobView]) -> None:

@@ -1,4 +1,5 @@
-"""`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`. Shows no value, ever."""
+"""`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`, and change the key that they are sealed
+with. Shows no value, ever."""
 
 import json
 import os
@@ -115,6 +116,27 @@ def delete(endpoint: Endpoint, *, name: str, version: int | None, project: str |
     endpoint.client().delete(path, project=_whose(endpoint, project), version=version)
     which = f"version {version} of {name}" if version else name
     click.echo(f"{which}  is deleted")
+
+
+@command.command("rotate-key", short_help="Seal all secrets with a new key.")
+@takes_endpoint
+def rotate_key(endpoint: Endpoint) -> None:
+    """Seal the secrets of all projects with a new key, and forget the former one.
+
+    Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have read is not
+    safe by that: set it anew as well.
+    """
+    done = endpoint.client().post(f"{_SECRETS}:rotateKey", {})
+    count, left = done["sealed"], done["left"]
+    click.echo(
+        f"{count} {'value is' if count == 1 else 'values are'} sealed with the new key {done['key']}"
+    )
+    if left:
+        named = ", ".join(f"{each['name']}@{each['version']} of {each['project']}" for each in left)
+        click.echo(
+            f"Not opened by any key that is here, and left as they were: {named}. Set or delete them.",
+            err=True,
+        )
 
 
 def secret_table(secrets: list[dict[str, Any]]) -> list[str]:

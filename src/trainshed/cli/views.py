@@ -120,7 +120,7 @@ class JobView:
     `kind`: "custom", "tuning" or "pipeline"; `parent`: name of the work that made it, and `trial` which trial it evaluates.
     `error` is "" without one. Of descriptions only: `rule`, the row of the failure table that decided the
     end; `waits`, why it is not running yet, as texts, and `waiting`, the same with what it is made of; `failure`; `retries`,
-    by rule; `replicas`; of a tuning job `tuning` and `trials`; of a pipeline `child`, its job, and the `model` that it left. `autopsies`: what is kept of replicas that failed.
+    by rule; `replicas`; of a tuning job `tuning` and `trials`; of a pipeline `child`, its job, and the `model` that it left. `autopsies`: what is kept of replicas that failed; `links`: to the shells of those that run, by task.
     """
 
     id: str
@@ -149,6 +149,7 @@ class JobView:
     child: "JobView | None" = None
     model: str = ""
     autopsies: "tuple[AutopsyView, ...]" = ()
+    links: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "JobView":
@@ -183,6 +184,7 @@ class JobView:
             child=JobView.parse(child) if child else None,
             model=pipeline.get("model", ""),
             autopsies=tuple(map(AutopsyView.parse, found.get("autopsies", ()))),
+            links=tuple(found.get("webAccessUris", {}).items()),
         )
 
     @property

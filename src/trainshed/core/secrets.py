@@ -5,6 +5,7 @@ A launch plan holds marks, never values: what reads, prints or stores it sees wh
 `marked` makes them, of a job's own text. Pure.
 """
 
+import difflib
 import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ PATTERN = r"\$\(secret:([^()]*)\)"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
+_NEARLY = re.compile(r"(?<!\$)\$[({]{1,2}\s*(\w+)\s*[:/.]\s*[\w@.-]+\s*[)}]{1,2}")
 _MADE = re.compile(r"\.job-([a-z]+)\.([0-9]+)")
 # Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
@@ -36,7 +38,7 @@ class Made(enum.StrEnum):
     AUTHORITY = "authority"
     """Whom workers believe that it is a reducer, as PEM. Not secret."""
     CERTIFICATE = "certificate"
-    """What reducers show them, as PEM. Not secret."""
+    """What reducers show them, those too that workers have beside them, as PEM. Not secret."""
     KEY = "key"
     """That certificate's, as PEM."""
 
@@ -151,6 +153,18 @@ def argument_fault(text: str) -> str:
             "A secret cannot be named in an argument. Name it in the value of a variable in env, and have the program "
             "read that; or write $(VARIABLE) here. $$(secret: stands for those characters themselves."
         )
+    return ""
+
+
+def nearly_named(text: str) -> str:
+    """What in a variable's value may have been meant to name a secret and does not: `$(secert:db)`, `${secret:db}`; "" =
+    nothing."""
+    for match in _NEARLY.finditer(text):
+        word = match[1].lower()
+        if difflib.get_close_matches(word, ["secret"], cutoff=0.8) and not _REFERENCE.match(
+            match[0]
+        ):
+            return match[0]
     return ""
 
 

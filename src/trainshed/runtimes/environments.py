@@ -131,7 +131,7 @@ class Environments:
     def _prove(self, sheet: Sheet, prefix: Prefix, progress: Callable[[str], None]) -> None:
         """Run the sheet's own program in the environment as a program would see it."""
         command = [str(prefix.executable), "-I", str(sheet.smoke)]
-        self._installer.run(command, prefix.root, progress)
+        self._installer.run(command, prefix.root, progress, "proving the runtime")
 
 
 @cache

@@ -118,7 +118,8 @@ class Installer:
         # A cache that an operator named serves others as well, and links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += ["--link-mode", mode, *what]
-        self._execute(command, target.parent, progress, stop=stop, apart=apart)
+        doing = "finding out which packages are needed"
+        self._execute(command, target.parent, progress, doing, stop=stop, apart=apart)
         (target / ".lock").unlink(missing_ok=True)
 
     def wheel(
@@ -136,10 +137,15 @@ class Installer:
         self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
 
     def run(
-        self, command: Sequence[str], cwd: Path, progress: Callable[[str], None] | None = None
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        progress: Callable[[str], None] | None = None,
+        doing: str = "working",
     ) -> None:
-        """Run a program in the installer's clean environment. Blocks. Raises InstallFailed with its last lines."""
-        self._execute(command, cwd, progress or _say_nothing)
+        """Run a program in the installer's clean environment. Blocks. `progress` hears that it is still `doing` it, and
+        nothing that it says. Raises InstallFailed with its last lines."""
+        self._execute(command, cwd, progress or _say_nothing, doing, quiet=True)
 
     def compile(
         self,
@@ -154,7 +160,8 @@ class Installer:
         command = [str(python), "-I", "-m", "compileall", "-qq", "-j", "0", "-x", _NOT_COMPILED]
         try:
             tell = progress or _say_nothing
-            self._execute([*command, str(directory)], directory, tell, apart=apart)
+            command.append(str(directory))
+            self._execute(command, directory, tell, "compiling", quiet=True, apart=apart)
         except InstallFailed:
             # Packages ship files that are no modules (templates, old syntax): their import would fail anyway.
             return
@@ -164,7 +171,9 @@ class Installer:
         command: Sequence[str],
         cwd: Path,
         tell: Callable[[str], None],
+        doing: str = "working",
         *,
+        quiet: bool = False,
         stop: Stop | None = None,
         apart: Confinement | None = None,
     ) -> None:
@@ -193,7 +202,7 @@ class Installer:
             limit.start()
             if self._closed:
                 stop.ask()
-            narration = Narration(tell)
+            narration = Narration(tell, doing, quiet=quiet)
             try:
                 for line in _lines(process.stdout.fileno()):
                     if line is None:

@@ -11,10 +11,15 @@ _BEGINS, _ENDS = "Downloading ", " Downloaded "
 
 
 class Narration:
-    """Takes the lines of one installer in their order and tells others. For one thread."""
+    """Takes the lines of one installer in their order and tells others. For one thread. `doing`: what it is at, as long as
+    it has said nothing. `quiet`: what it says is nothing to people."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
+    ) -> None:
         self._tell = tell
+        self._doing = doing
+        self._quiet = quiet
         self._downloading: dict[str, str] = {}
         """Of each file that is on its way, by name: name and size."""
         self._changed: list[str] = []
@@ -24,7 +29,7 @@ class Narration:
     def hear(self, line: str) -> None:
         """The installer said something."""
         self._silent = 0.0
-        if not line.strip():
+        if not line.strip() or self._quiet:
             return
         if line.startswith(_CHANGES):
             self._changed.append(line.strip().replace("==", " "))
@@ -44,7 +49,7 @@ class Narration:
         self._silent += BEAT
         still = f"Still downloading {', '.join(self._downloading.values())}"
         if not self._downloading:
-            still = f"Still working{f' since {self._last!r}' if self._last else ''}"
+            still = f"Still working since {self._last!r}" if self._last else f"Still {self._doing}"
         self._tell(f"{still}: {self._silent:.0f} s.")
 
     def end(self) -> None:

@@ -225,7 +225,7 @@ def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
         ("packages for jobs with reducers", reduction),
     ):
         if found:
-            yield f"{len(found)} {title}: {_size(size_of(*(each.path for each in found)))}"
+            yield f"{title}: {len(found)}, {_size(size_of(*(each.path for each in found)))}"
     yield f"packages of jobs: {_size(size_of(cache / 'packages'))}"
     # What an environment has as well goes with the environment.
     alone = size_of(cache / "uv", alone=True)

@@ -28,6 +28,16 @@ class Sealed:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A sealed value with all that it belongs to."""
+
+    project_id: str
+    name: str
+    version: int
+    content: bytes
+
+
 class Secrets(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
@@ -49,6 +59,14 @@ class Secrets(Protocol):
 
     async def has_any(self) -> bool:
         """Whether there is a secret in any project."""
+        ...
+
+    async def reseal(
+        self, seal: Callable[[Stored], bytes | None]
+    ) -> tuple[int, tuple[Stored, ...]]:
+        """Put in the place of every sealed value, of all projects, what `seal` makes of it, all of them or none; None
+        leaves one as it is. Returns how many were replaced, and those that were left. `seal` runs in the writer's thread,
+        where nothing is added meanwhile, and what it raises is raised here."""
         ...
 
     async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: int) -> None:

@@ -8,7 +8,7 @@ from tests.contract.api.house import House
 from tests.contract.api.rooms import node
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
-from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
 from trainshed.core.names import JobUid
 from trainshed.store.port import NodeDrain
 
@@ -227,6 +227,18 @@ async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -
     assert (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json["jobPosition"] == "4"
     (listed,) = (await house.call("GET", "/v1/projects/p1/jobs")).json["jobs"]
     assert listed["jobPosition"] == "4"
+
+
+async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> None:
+    """SPEC §8: that some seconds have to pass is half of the answer."""
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    failed = PreparationFailed(1, "the registry does not answer", by_user=False)
+    await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
+    pause = Waiting(WaitReason.BACK_OFF, "is tried again in 2 s")
+    house.room.reasons[JobUid(1000)] = pause
+    view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
+    assert view["waits"][0] == pause.message
+    assert "the registry does not answer" in view["waits"][1] == view["waiting"]["hint"]
 
 
 async def test_only_a_queued_job_has_a_position(house: House) -> None:

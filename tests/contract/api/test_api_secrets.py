@@ -11,6 +11,7 @@ from tests.contract.api.house import LOCATION, SECOND, House
 from tests.unit.specs_requests import container, custom_job, package
 from trainshed.access.permissions import ROLES
 from trainshed.access.principals import Role
+from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
 
 pytestmark = pytest.mark.anyio
@@ -201,3 +202,34 @@ async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind
     assert "has none yet" in violations(await house.call("POST", path, body))[where]
     await house.call("POST", SECRETS, asked(name="nobody"))
     assert (await house.call("POST", path, body)).status == 200
+
+
+async def test_the_key_is_changed_and_jobs_notice_nothing(house: House, tmp_path: Path) -> None:
+    """SPEC §8. What no key opens is named, and left as it is."""
+    for project in ("p1", "p2"):
+        await house.call("POST", SECRETS, asked(project=project))
+    await house.store.secrets.add("p1", "lost", 1, lambda version: b"sealed with a lost key")
+    before = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
+    (former,) = (tmp_path / "secrets.key").read_text().split()
+    done = await house.call("POST", f"{SECRETS}:rotateKey", {})
+    assert done.status == 200, done.body
+    assert (done.json["sealed"], done.json["left"]) == (
+        2,
+        [{"project": "p1", "name": "lost", "version": 1}],
+    )
+    after = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
+    assert after != before
+    fresh = Sealer(tmp_path / "secrets.key", {})
+    assert fresh.fingerprint == done.json["key"]
+    assert fresh.open(after, SecretId("p1", "db", 1)) == VALUE
+    assert former not in (tmp_path / "secrets.key").read_text()
+
+
+async def test_a_key_that_is_not_there_cannot_be_changed(house: House, tmp_path: Path) -> None:
+    refused = await house.call("POST", f"{SECRETS}:rotateKey", {})
+    assert refused.error["status"] == "FAILED_PRECONDITION"
+    assert "with the first secret" in refused.error["message"]
+    await house.store.secrets.add("p1", "db", 1, lambda version: b"sealed with a lost key")
+    refused = await house.call("POST", f"{SECRETS}:rotateKey", {})
+    assert "from a backup" in refused.error["message"]
+    assert not (tmp_path / "secrets.key").exists()

@@ -46,6 +46,11 @@ async def links(house: Shelled, name: str, token: str = "") -> dict[str, str]:
     return (await house.call("GET", f"/v1/{name}", token=token)).json.get("webAccessUris", {})
 
 
+async def described_links(house: Shelled, token: str = "") -> dict[str, str]:
+    found: dict[str, str] = (await house.call("GET", JOB, token=token)).json["webAccessUris"]
+    return found
+
+
 async def story(house: Shelled) -> list[str]:
     entries = await house.store.reader.timeline(JobUid(1000))
     return [entry.message for entry in entries if entry.kind == "shell"]
@@ -229,6 +234,16 @@ async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
 async def test_without_being_asked_for_there_are_no_links(house: Shelled) -> None:
     name = await running(house, web_access=False)
     assert await links(house, name) == {}
+    assert await described_links(house) == {}
+
+
+async def test_the_description_has_the_same_links(house: Shelled) -> None:
+    """SPEC §8; programs, which may read the description too, are shown none."""
+    name = await running(house)
+    assert await described_links(house) == await links(house, name) != {}
+    assert await described_links(house, PROGRAM_TOKEN) == {}
+    await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
+    assert list(await described_links(house)) == ["workerpool1-0"]
 
 
 async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
@@ -243,6 +258,7 @@ async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
     await house.run(name)
     found = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]["webAccessUris"]
     assert sorted(found) == ["master-replica-0", "worker-replica-0"]
+    assert await described_links(house) == found
 
 
 async def test_programs_that_may_read_a_job_get_no_links(house: Shelled) -> None:
@@ -296,6 +312,10 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
     name = await running(house)
     asked = {k: v[0] for k, v in parse_qs(urlsplit((await links(house, name))["workerpool0-0"]).fragment).items()}  # fmt: skip
     house.shells.allowed = False
+    asking = custom_job(enableWebAccess=True)
+    told = (await house.call("POST", JOBS, asking)).json["name"].rpartition("/")[2]
+    entries = await house.store.reader.timeline(JobUid(int(told)))
+    assert any("opens no shells" in e.message for e in entries if e.kind == "warning")
     assert await links(house, name) == {}
     assert "turned them off" in (await house.call("POST", f"{JOB}:shell", {})).error["message"]
     refused = await house.call("POST", "/shell/ticket", asked, token=None)

@@ -382,6 +382,18 @@ async def test_what_needs_replicas_names_a_trials_job(house: House, method: str,
         assert (await house.call(method, f"{OURS}/71{path}")).status == 200
 
 
+async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None:
+    """SPEC §8: the SDK shows the pipeline's id, and what is typed with it means the replicas of its job."""
+    tunes = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
+    for asked in (pipeline(trainingTaskInputs=inputs()), tunes):
+        answer = await house.call("POST", f"{LOCATION}/trainingPipelines", asked)
+        assert answer.status == 200, answer.body
+    found = await house.call("GET", f"{OURS}/1000/drills")
+    assert found.json["name"].endswith("customJobs/1001")
+    refused = await house.call("GET", f"{OURS}/1002/drills")
+    assert "is a tuning job" in refused.error["message"]
+
+
 async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
     """SPEC §1.7."""
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))

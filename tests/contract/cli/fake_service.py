@@ -4,6 +4,7 @@ Its answers have the shapes that `trainshed.api.trainshed_v1.views` describes.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -69,6 +70,13 @@ class FakeService:
         return queue.pop(0) if len(queue) > 1 else queue[0]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong, but for a client that has hung up: it may be a test later, and stand in its output."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def serve(service: FakeService) -> ThreadingHTTPServer:
     """Start answering on a free port of loopback."""
 
@@ -113,7 +121,7 @@ def serve(service: FakeService) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the library
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     service.address = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

@@ -46,6 +46,27 @@ def test_it_cancels_waits_and_stops(
     assert asked == [*(("GET", state) for state in live), ("POST", None), ("GET", None)]
 
 
+def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
+    trainshed: Invoke,
+    service: FakeService,
+    process: "subprocess.Popen[bytes]",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It cancels all jobs: those of a service that nobody has named are not for it."""
+    (tmp_path / ".trainshed").symlink_to(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TRAINSHED_DATA")
+    monkeypatch.setenv("TRAINSHED_ENDPOINT", "http://127.0.0.1:9")
+    result = trainshed("down")
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:9" in result.stderr and service.address in result.stderr
+    assert process.poll() is None and service.asked == []
+    service.on("GET", JOBS, EMPTY)
+    monkeypatch.setenv("TRAINSHED_ENDPOINT", f"{service.address}/")
+    assert trainshed("down").exit_code == 0
+
+
 def test_a_job_that_was_over_already_is_no_error(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:

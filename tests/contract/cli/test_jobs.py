@@ -176,6 +176,19 @@ def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeServi
     ]
 
 
+def test_describe_says_how_to_open_a_shell(trainshed: Invoke, service: FakeService) -> None:
+    """SPEC §8: of a job with web access, while it runs."""
+    links = {"workerpool0-0": "http://h/shell/#a", "workerpool1-0": "http://h/shell/#b"}
+    service.on("GET", f"{JOBS}/7", job(webAccessUris=links))
+    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
+    (first,) = (n for n, line in enumerate(lines) if line.startswith("Shell "))
+    said, *told = (" ".join(line.split()) for line in lines[first : first + 3])
+    assert said == "Shell trainshed jobs shell 7 [REPLICA], or in a browser:"
+    assert told == [" ".join(link) for link in links.items()]
+    service.on("GET", f"{JOBS}/7", job())
+    assert "Shell" not in trainshed("jobs", "describe", "7").stdout
+
+
 def test_describe_says_why_a_job_waits(trainshed: Invoke, service: FakeService) -> None:
     waiting = {
         "reason": "quota",

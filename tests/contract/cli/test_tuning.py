@@ -292,10 +292,12 @@ def test_drills_and_tuning_do_not_go_together(trainshed: Invoke, tmp_path: Path)
 def test_a_pipeline_without_trials_shows_its_jobs_replicas(
     trainshed: Invoke, service: FakeService
 ) -> None:
-    child = job("8", replicas=[replica("workerpool0-0")])
+    kept = {"task": "workerpool0-0", "attempt": 1, "expireTime": "2026-11-21T06:00:05Z"}
+    child = job("8", replicas=[replica("workerpool0-0")], autopsies=[kept])
     own: dict[str, Any] = {"kind": "pipeline", "replicas": [], "pipeline": {}, "child": child}
     service.on("GET", f"{JOBS}/7", job() | own)
     rows = trainshed("jobs", "describe", "7").stdout.splitlines()
     assert rows[-1].split()[:2] == ["workerpool0-0", "RUNNING"]
+    assert any("trainshed jobs autopsy 8 workerpool0-0" in row for row in rows)
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
     assert trainshed("jobs", "logs", "7").stdout == "workerpool0-0  one\n"

@@ -5,9 +5,10 @@ What a description holds is told in `views`.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
 
+from trainshed.access.principals import Principal
 from trainshed.api.aiplatform_v1 import pipeline_views, tuning_views
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.jobs import queue_position
@@ -15,7 +16,8 @@ from trainshed.api.ml_v1 import views as ml
 from trainshed.api.services import Services
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.tuning_views import pipeline_view, trial_view, tuning_view
-from trainshed.core.capacity import Waiting
+from trainshed.api.web_access import links_of
+from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
@@ -103,20 +105,25 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
 
 
 async def described(
-    services: Services, found: Seen, memory: Memory, *, whole: bool = True
+    services: Services, principal: Principal, found: Seen, memory: Memory, *, whole: bool = True
 ) -> dict[str, Any]:
-    """The description. `whole` False: in the public resource of a tuning job its trials are left out, which are told
+    """The description, for `principal`. `whole` False: in the public resource of a tuning job its trials are left out, which are told
     beside it."""
-    view = await _described(services, found, memory)
+    view = await _described(services, principal, found, memory)
     return view | {"resource": await _resource(services, found, whole=whole)}
 
 
-async def _described(services: Services, found: Seen, memory: Memory) -> dict[str, Any]:
+async def _described(
+    services: Services, principal: Principal, found: Seen, memory: Memory
+) -> dict[str, Any]:
     """The same without the resource."""
     work = found.work
     match work:
         case Job():
-            return (await _common(services, found)) | views.job_parts(work, _kept(services, work))
+            found = replace(found, waiting=await _with_cause(services, work, found.waiting))
+            links = links_of(services, principal, work)
+            parts = views.job_parts(work, _kept(services, work), links)
+            return (await _common(services, found)) | parts
         case TuningJob():
             trials = await _trials(services, work, found.below, memory)
             return (await _common(services, found)) | {
@@ -128,10 +135,19 @@ async def _described(services: Services, found: Seen, memory: Memory) -> dict[st
             name, state = (str(child.work.name), views.state(child.work)) if child else ("", None)
             return (await _common(services, found)) | {
                 "pipeline": pipeline_view(work, name, state),
-                "child": await _described(services, child, memory) if child else None,
+                "child": await _described(services, principal, child, memory) if child else None,
             }
         case _:
             assert_never(work)
+
+
+async def _with_cause(services: Services, job: Job, waiting: Waiting | None) -> Waiting | None:
+    """Of a job that only lets time pass before it is tried again: why it has to be."""
+    if waiting is None or waiting.reason is not WaitReason.BACK_OFF or waiting.hint:
+        return waiting
+    timeline = await services.reader.timeline(job.uid)
+    verdicts = [entry.message for entry in timeline if entry.kind == "verdict"]
+    return replace(waiting, hint=verdicts[-1]) if verdicts else waiting
 
 
 def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:

@@ -1,7 +1,5 @@
 """Finds what a path of ours names: a job, a tuning job, a pipeline."""
 
-from typing import assert_never
-
 from trainshed.api.jobs import read_job_name
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.records import Job
@@ -27,22 +25,25 @@ async def find_work(reader: Reader, target: str) -> tuple[Work, str]:
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
-    """The same for what only a job with replicas of its own has. Raises NotFound, and FailedPrecondition for a tuning job
-    or a pipeline, which says of which job to ask instead."""
+    """The same for what only a job with replicas of its own has; a pipeline stands for its job. Raises NotFound, and
+    FailedPrecondition for a tuning job, which says of which job to ask instead."""
     work, etag = await find_work(reader, target)
-    match work:
-        case Job():
-            return work, etag
-        case TuningJob():
-            what = "a tuning job, and only its trials' jobs have replicas"
-        case Pipeline():
-            what = "a training pipeline, and only its job has replicas"
-        case _:
-            assert_never(work)
-    raise FailedPrecondition(f"{work.name} is {what}. {await _advice(reader, work)}")
+    if isinstance(work, Pipeline):
+        try:
+            work, etag = await reader.job_by_uid(work.job)
+        except NotFound:
+            raise FailedPrecondition(
+                f"{work.name} has no job: it has begun none yet, or that was deleted."
+            ) from None
+    if isinstance(work, Job):
+        return work, etag
+    assert isinstance(work, TuningJob), "the job of a pipeline is no pipeline"
+    raise FailedPrecondition(
+        f"{work.name} is a tuning job, and only its trials' jobs have replicas. {await _advice(reader, work)}"
+    )
 
 
-async def _advice(reader: Reader, work: TuningJob | Pipeline) -> str:
+async def _advice(reader: Reader, work: TuningJob) -> str:
     """Names a job that has replicas: of trials one that runs, else the newest."""
     jobs = await _with_replicas(reader, work.uid)
     if not jobs:

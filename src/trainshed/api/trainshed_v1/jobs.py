@@ -90,7 +90,9 @@ async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int)
 async def describe(call: JsonCall) -> dict[str, Any]:
     """`GET /trainshed/v1/jobs/{job}`: the description."""
     work, etag = await find_work(call.services.reader, call.target)
-    return await described(call.services, await seen(call.services, work, etag), Memory())
+    return await described(
+        call.services, call.principal, await seen(call.services, work, etag), Memory()
+    )
 
 
 async def timeline(call: JsonCall) -> dict[str, Any]:

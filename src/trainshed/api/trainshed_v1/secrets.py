@@ -1,22 +1,23 @@
-"""Secrets of a project: set, list, delete. No method gives a value back (SPEC §8).
+"""Secrets of a project: set, list, delete; the key of all of them. No method gives a value back (SPEC §8).
 
 A secret: `{name, created, lastUsed, versions: [{version, created, lastUsed}]}`, newest version first; its own moments are
 the newest version's `created` and the last use of any. `lastUsed` "" = no program was given it yet. Without `project`
 the service's own is meant.
 """
 
+import asyncio
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from trainshed.access.sealing import KeyUnusable, SecretId
+from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
 from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.api.trainshed_v1.projects import read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.secrets import name_fault, value_fault
-from trainshed.store.secrets import SecretVersion
+from trainshed.store.secrets import SecretVersion, Stored
 
 
 async def list_(call: JsonCall) -> dict[str, Any]:
@@ -79,6 +80,44 @@ async def delete(call: JsonCall) -> dict[str, Any]:
     fields.refuse()
     await call.services.secrets.delete(project, call.target, version)
     return {}
+
+
+async def rotate_key(call: JsonCall) -> dict[str, Any]:
+    """`POST /trainshed/v1/secrets:rotateKey {}`: seals the secrets of all projects with a new key.
+    `{key, sealed, left: [{project, name, version}]}`: the key's fingerprint, how many versions were sealed, and those that
+    could not be opened and stay as they are. Raises FailedPrecondition (no key, or one that only the environment can
+    change). If it breaks off, all secrets can be opened as before, and it can be asked for again."""
+    call.fields().refuse()
+    sealer, secrets = call.services.sealer, call.services.secrets
+    if not sealer.has_key and await secrets.has_any():
+        raise FailedPrecondition(sealer.missing())
+
+    def again(stored: Stored) -> bytes | None:
+        secret = SecretId(stored.project_id, stored.name, stored.version)
+        try:
+            return sealer.seal(sealer.open(stored.content, secret), secret)
+        except Unsealable:
+            return None
+
+    try:
+        key = await asyncio.to_thread(sealer.start_change)
+        sealed, left = await secrets.reseal(again)
+        await asyncio.to_thread(sealer.end_change, key)
+    except KeyUnusable as failure:
+        raise FailedPrecondition(str(failure)) from None
+    except OSError as failure:
+        raise Unavailable(
+            f"The new key of the secrets cannot be kept ({failure.strerror}); all secrets can still be opened. Make "
+            "room, and send the request again."
+        ) from None
+    return {
+        "key": key,
+        "sealed": sealed,
+        "left": [
+            {"project": each.project_id, "name": each.name, "version": each.version}
+            for each in left
+        ],
+    }
 
 
 def _view(name: str, versions: Iterable[SecretVersion]) -> dict[str, Any]:

@@ -77,6 +77,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drill_plans.delete),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method("trainshed.v1.Secrets.Set", secrets.set_),
+    ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/*"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method("trainshed.v1.Jobs.Explain", explain.explain),

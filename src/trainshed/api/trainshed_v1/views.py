@@ -12,7 +12,8 @@ the typed facts beside the public error, null or `{rule, cause, replica, task, s
 resource. Besides, of a job: `attempt` and its `phase`; `retries` so far, by rule; `replicas`, each `{id, task, state, node,
 incarnation, startTime, restarts, leaving, exit}` with `restarts` in this attempt by rule, `leaving` why it was asked to leave
 its node, and `exit` null or `{exitCode, signal, outOfMemory, startTime, endTime, logLines}`; `autopsies`, what is kept of
-replicas that failed, each `{replica, task, attempt, expireTime}`. Of a tuning job: `tuning` and
+replicas that failed, each `{replica, task, attempt, expireTime}`; `webAccessUris`, the links to shells by `task`, of a job
+that has asked for them, while it runs. Of a tuning job: `tuning` and
 `trials` (`tuning_views`). Of a pipeline: `pipeline` (`tuning_views`), and `child`, the description of its job without the
 resource, null if that was deleted.
 """
@@ -88,8 +89,11 @@ def description(
     }
 
 
-def job_parts(job: Job, kept: Sequence[Autopsy] = ()) -> dict[str, Any]:
-    """What only a job with replicas of its own has. `kept`: of those of its replicas that failed."""
+def job_parts(
+    job: Job, kept: Sequence[Autopsy] = (), links: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What only a job with replicas of its own has. `kept`: of those of its replicas that failed. `links`: to the shells
+    of those that run, by their names."""
     return {
         "attempt": job.attempt,
         "phase": job.phase.value,
@@ -104,6 +108,7 @@ def job_parts(job: Job, kept: Sequence[Autopsy] = ()) -> dict[str, Any]:
             }
             for autopsy in kept
         ],
+        "webAccessUris": dict(links or {}),
     }
 
 

@@ -32,7 +32,7 @@ async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
         # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
         if seen.mark != sent:
             sent = seen.mark
-            told = line(await described(services, seen, memory, whole=False))
+            told = line(await described(services, call.principal, seen, memory, whole=False))
             pace.looked()
             pace.spoke()
             yield told

@@ -37,7 +37,8 @@ def again(job: Job, now: int) -> TimelineEntry:
 
 
 def waits_again(job: Job, now: int) -> TimelineEntry:
-    pause = max(0, job.not_before - now)
+    # In tenths of a second, rounded up: it was decided a moment ago.
+    pause = -(-max(0, job.not_before - now) // 10**8) * 10**8
     when = f" in {_duration(pause)}" if pause else ""
     return TimelineEntry(
         now, "waiting", f"The job asks for room again{when}.", {"not_before": job.not_before}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator
 
+from trainshed.core import secrets
 from trainshed.core.reducers import reducer_warnings, reducers_of
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.model import WorkerPool
@@ -28,6 +29,7 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
                 "repeat its work."
             )
     found += reducer_warnings(pools)
+    found += dict.fromkeys(_nearly_secrets(pools))
     tpus = [pool for pool in pools if _asks_for_tpu(pool)]
     if tpus:
         asked = ", ".join(sorted({_devices(pool) for pool in tpus}))
@@ -72,6 +74,16 @@ def not_mounted(bucket: str) -> str:
         f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of this bucket lie "
         f"in a store elsewhere. They are reached as gs://{bucket} alone."
     )
+
+
+def _nearly_secrets(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
+    for pool in pools:
+        for name, value in pool.program.env:
+            if text := secrets.nearly_named(value):
+                yield (
+                    f"The variable {name} has {text} in it, which names no secret: the program gets it as it is. A secret is "
+                    "named by $(secret:NAME) or $(secret:NAME@VERSION)."
+                )
 
 
 _CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}

@@ -127,12 +127,13 @@ def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
 
 
 def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
-    """What only the slot knows; wins over the plan's own."""
+    """What only the slot knows; wins over the plan's own, but for what a job may choose for itself."""
     asked = dict(plan.environ)
+    unbuffered = asked.get("PYTHONUNBUFFERED", "1")
     if plan.image is not None:
         # The rest is the image's own.
         path = asked.get("PATH", SANE_PATH)
-        return {"PATH": path, "PYTHONUNBUFFERED": "1", "HOSTNAME": slot.hostname}
+        return {"PATH": path, "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
     # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.python_template if namespaced else f"{files}/{program.PYTHON}"
@@ -141,10 +142,10 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
     # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
     private = namespaced and not program.lies_in_tmp(home)
     environ = {
-        "HOME": home,
-        "TMPDIR": "/tmp" if private else f"{files}/{program.TEMPORARY}",
+        "HOME": asked.get("HOME", home),
+        "TMPDIR": asked.get("TMPDIR", "/tmp" if private else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
-        "PYTHONUNBUFFERED": "1",
+        "PYTHONUNBUFFERED": unbuffered,
         "PYTHONUSERBASE": user_base,
         "HOSTNAME": slot.hostname,
     }

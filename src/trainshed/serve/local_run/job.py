@@ -1,6 +1,7 @@
 """The job that a local run is: made of a CustomJob request like every other, so that rules and defaults are the real ones. Pure."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,7 +53,8 @@ class NamedRuntimes:
         """As the protocol says."""
         sheet = sheet_of(image_uri)
         if sheet is None:
-            return self._catalog.for_image(image_uri)
+            near = _misspelt(image_uri)
+            return RuntimeRefusal(near) if near else self._catalog.for_image(image_uri)
         versioned = any(release.version for release in sheet.releases)
         version, python = (self._version, "") if versioned else ("", self._version)
         choice = self._catalog.named(sheet.family, version, python)
@@ -68,6 +70,18 @@ class NamedRuntimes:
     ) -> RuntimeChoice | RuntimeRefusal:
         """As the protocol says."""
         return self._catalog.for_runtime_version(runtime_version, python_version)
+
+
+def _misspelt(image: str) -> str:
+    """What to tell of an image that was meant to be a runtime's name; "" = it was not."""
+    word = image.partition("=")[0]
+    names = [sheet.family for sheet in FAMILIES]
+    if "/" in word or ":" in word or not (near := difflib.get_close_matches(word, names, 1)):
+        return ""
+    return (
+        f"There is no runtime {word}; did you mean {near[0]}? An image of that name is localhost/{word} or has its registry "
+        "before it."
+    )
 
 
 def default_image() -> str:

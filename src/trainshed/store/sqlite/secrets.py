@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trainshed.core.errors import NotFound
 from trainshed.core.secrets import SecretRef
-from trainshed.store.secrets import Sealed, SecretVersion
+from trainshed.store.secrets import Sealed, SecretVersion, Stored
 from trainshed.store.sqlite.execution import Reading, Writing
 from trainshed.store.statements import load_statements
 
@@ -52,6 +52,25 @@ class SqliteSecrets:
 
     async def has_any(self) -> bool:
         return self._snapshots.here(lambda c: bool(c.execute(_SQL["any"]).fetchone()[0]))
+
+    async def reseal(
+        self, seal: Callable[[Stored], bytes | None]
+    ) -> tuple[int, tuple[Stored, ...]]:
+        def work(connection: sqlite3.Connection) -> tuple[int, tuple[Stored, ...]]:
+            left: list[Stored] = []
+            # One by one: together they may be large.
+            keys = connection.execute(_SQL["all"]).fetchall()
+            for project_id, name, version in keys:
+                asked = {"project_id": project_id, "name": name, "version": version}
+                ((_, content),) = connection.execute(_SQL["numbered"], asked).fetchall()
+                stored = Stored(project_id, name, version, content)
+                if (sealed := seal(stored)) is None:
+                    left.append(stored)
+                else:
+                    connection.execute(_SQL["reseal"], asked | {"sealed": sealed})
+            return len(keys) - len(left), tuple(left)
+
+        return await self._writer.run("reseal_secrets", work)
 
     async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: int) -> None:
         rows = [
