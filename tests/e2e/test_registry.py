@@ -174,7 +174,8 @@ def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
         assert any("being built already" in line for line in house.service.follow(alone, "service"))
     for uid in (gang, alone):
         house.succeed(uid)
-    assert sorted(house.service.lines(gang)) == ["together"] * 4
+    # The primary may end first, and the others with it.
+    assert set(house.service.lines(gang)) == {"together"}
     assert house.registry.manifests() == before + 1
 
 
