@@ -5,8 +5,6 @@ The images are made of this machine's own files and imported with podman, in a s
 
 import io
 import os
-import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import CUSTOM_JOBS, ROOT, Service, running, submit
@@ -34,7 +33,7 @@ class Yard:
         """An image of that name with what it says of itself; its reference."""
         reference = f"localhost/{name}:1"
         options = [f"--change={change}" for change in changes]
-        _podman("import", *options, str(self.tars[python]), reference)
+        podman("import", *options, str(self.tars[python]), reference)
         return reference
 
     def run(self, program: dict[str, Any]) -> tuple[str, list[str]]:
@@ -62,39 +61,22 @@ def wheel(name: str, source: str) -> bytes:
     return made.getvalue()
 
 
-def _podman(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["podman", *arguments]
-    if os.geteuid():
-        command.insert(1, "--storage-opt=vfs.ignore_chown_errors=true")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode:
-        pytest.skip(f"podman does not work here, containers are NOT tested: {done.stderr}")
-    return done
-
-
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    if shutil.which("podman") is None:
-        pytest.skip("podman is not installed: containers are NOT tested")
     place = tmp_path_factory.mktemp("yard")
-    storage = place / "storage.conf"
-    storage.write_text(
-        f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/store"\nrunroot = "{place}/run"\n'
-        f'rootless_storage_path = "{place}/store"\n'
-    )
     config = place / "service.toml"
     config.write_text(f'cache = "{place}/cache"\n')
     tars = {False: place / "small.tar", True: place / "python.tar"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(place)))
         for name in OWN_PATHS:
             patch.delenv(name, raising=False)
-        _podman("info")
+        podman("info")
         for python, tar in tars.items():
             with_programs(tar, python=python)
         with running(place / "data", "--config", str(config)) as service:
             yield Yard(service, tars)
-        _podman("rmi", "--all", "--force")
+        podman("rmi", "--all", "--force")
 
 
 def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:

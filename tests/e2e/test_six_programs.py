@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import PROGRAMS, packed
@@ -133,19 +133,12 @@ def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) ->
 
 def test_a_custom_container(tmp_path: Path) -> None:
     """An image with an entry point of its own, through a training pipeline; it finds its directories below /gcs."""
-    if shutil.which("podman") is None:
-        pytest.skip("podman is not installed: containers are NOT tested")
-    storage = tmp_path / "storage.conf"
-    storage.write_text(
-        f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/store"\nrunroot = "{tmp_path}/run"\n'
-        f'rootless_storage_path = "{tmp_path}/store"\n'
-    )
     config = tmp_path / "service.toml"
     config.write_text(f'cache = "{tmp_path}/cache"\n')
     script = (PROGRAMS / "container" / "train.py").read_text()
     with_programs(tmp_path / "root.tar", files={"trainer/train.py": script}, python=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(tmp_path)))
         try:
             _import(
                 tmp_path / "root.tar",
@@ -155,7 +148,7 @@ def test_a_custom_container(tmp_path: Path) -> None:
             with running(tmp_path / "data", "--config", str(config)) as service:
                 _run_container(House(service))
         finally:
-            _podman("rmi", "--all", "--force")
+            podman("rmi", "--all", "--force")
 
 
 def _run_container(house: House) -> None:
@@ -178,16 +171,7 @@ def _import(tar: Path, reference: str, *changes: str) -> None:
         "--change=ENV PATH=/usr/local/bin:/bin",
         *(f"--change={change}" for change in changes),
     ]
-    _podman("import", *options, str(tar), reference)
-
-
-def _podman(*arguments: str) -> None:
-    command = ["podman", *arguments]
-    if os.geteuid():
-        command.insert(1, "--storage-opt=vfs.ignore_chown_errors=true")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode:
-        pytest.skip(f"podman does not work here, containers are NOT tested: {done.stderr}")
+    podman("import", *options, str(tar), reference)
 
 
 @pytest.mark.runtimes

@@ -21,11 +21,11 @@ def storage(place: Path) -> Path:
 def podman(*arguments: str) -> str:
     """What it says. Skips where it is not installed, or does not work."""
     if shutil.which("podman") is None:
-        pytest.skip("podman is not installed: registries are NOT tested")
+        pytest.skip("podman is not installed: containers are NOT tested")
     command = ["podman", *arguments]
     if os.geteuid():
         command.insert(1, "--storage-opt=vfs.ignore_chown_errors=true")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:
-        pytest.skip(f"podman does not work here, registries are NOT tested: {done.stderr}")
+        pytest.skip(f"podman does not work here, containers are NOT tested: {done.stderr}")
     return done.stdout

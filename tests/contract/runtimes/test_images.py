@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
@@ -97,13 +98,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Iterator[
     # Sockets of rootless podman lie in a directory whose name must be short.
     environ.pop("XDG_RUNTIME_DIR", None)
     if name == "podman":
-        storage = tmp_path / "storage.conf"
-        storage.write_text(
-            '[storage]\ndriver = "vfs"\n'
-            f'graphroot = "{tmp_path}/store"\nrunroot = "{tmp_path}/run"\n'
-            f'rootless_storage_path = "{tmp_path}/store"\n'
-        )
-        environ["CONTAINERS_STORAGE_CONF"] = str(storage)
+        environ["CONTAINERS_STORAGE_CONF"] = str(storage(tmp_path))
     found = Shop(name, environ, tmp_path / "cache" / "images", tar)
     ready = found.tool("info" if name == "podman" else "version")
     if ready.returncode:
