@@ -1,5 +1,6 @@
 """What a directory's files take on the disk, added up a little at a time (SPEC §1.5)."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -22,17 +23,13 @@ def write(path: Path, size: int) -> None:
     path.write_bytes(b"x" * size)
 
 
-def opened(top: Path) -> list[str]:
+def opened(top: Path) -> list[Path]:
     """What of this process's open files lies there; others come and go with what earlier tests left."""
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    return [path for link in links if (path := _target(link)).startswith(str(top))]
-
-
-def _target(link: str) -> str:
-    try:
-        return os.readlink(link)
-    except FileNotFoundError:  # the one that listed them, for one
-        return ""
+    found: list[Path] = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them, for one
+            found.append(link.readlink())
+    return [path for path in found if path.is_relative_to(top)]
 
 
 @pytest.fixture
