@@ -8,6 +8,7 @@ from typing import Any, TypeVar, assert_never
 
 from trainshed.api.planned_drills import refuse_plan, with_planned_drills
 from trainshed.api.services import BucketProbe, Services
+from trainshed.api.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.launch import STALL_LABEL
@@ -190,7 +191,7 @@ def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
 
 def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
     allowed = services.shells is not None and services.shells.allowed
-    if not allowed and json.loads(spec.job_json).get("enableWebAccess"):
+    if not allowed and asked_for(spec):
         yield (
             "The job asks for web access (enable_web_access), and there will be none: this service opens no shells, its "
             "operator has turned them off (setting `shell`)."

@@ -13,6 +13,7 @@ from trainshed.api.call import Call
 from trainshed.api.services import Services
 from trainshed.api.shell.tickets import Links
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.specs.model import JobSpec
 from trainshed.core.tuning.records import TuningJob
 
 OPEN: Final = "trainshed.v1.Jobs.Shell"
@@ -44,17 +45,16 @@ def links_of(services: Services, principal: Principal, job: Job) -> dict[str, st
     """The links of a job that runs and has asked for them, of either API; none for whom they are not shown to."""
     links = _links(services, principal)
     found = links.of_job(job) if links is not None else {}
-    return found if found and _asked(job) else {}
+    return found if found and asked_for(job.spec) else {}
 
 
 def may_open(principal: Principal) -> bool:
     return PERMISSIONS[OPEN] in held(principal)
 
 
-def _asked(job: Job) -> bool:
-    created: dict[str, Any] = json.loads(job.public_json)
-    programs = (created.get(part, {}) for part in ("jobSpec", "trainingInput"))
-    return any(program.get("enableWebAccess") for program in programs)
+def asked_for(spec: JobSpec) -> bool:
+    """Whether the request was for web access, in either API."""
+    return bool(json.loads(spec.job_json).get("enableWebAccess"))
 
 
 def _links(services: Services, principal: Principal) -> Links | None:

@@ -3,14 +3,14 @@
 import collections
 import os
 import re
-import selectors
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from trainshed.runtimes import reading
 from trainshed.runtimes.confinement import Confinement
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.install_failed import KILLED, InstallFailed
@@ -22,7 +22,7 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
-_CHUNK = 1 << 16
+_BREAK = re.compile(rb"\n")
 _NOT_COMPILED = r"[/\\]tests[/\\]"
 
 
@@ -204,7 +204,7 @@ class Installer:
                 stop.ask()
             narration = Narration(tell, doing, quiet=quiet)
             try:
-                for line in _lines(process.stdout.fileno()):
+                for line in reading.lines(process.stdout.fileno(), BEAT, _BREAK):
                     if line is None:
                         narration.silence()
                     elif not line.startswith(NOISE):
@@ -245,24 +245,6 @@ class Installer:
 
 def _say_nothing(line: str) -> None:
     """For what nobody has to hear of."""
-
-
-def _lines(output: int) -> Iterator[str | None]:
-    """The lines of a pipe until its end; None whenever nothing has come for a while."""
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(output, selectors.EVENT_READ)
-        while True:
-            if not selector.select(BEAT):
-                yield None
-                continue
-            data = os.read(output, _CHUNK)
-            *lines, rest = (rest + data).split(b"\n")
-            yield from (line.decode(errors="replace").rstrip() for line in lines)
-            if not data:
-                break
-    if rest:
-        yield rest.decode(errors="replace").rstrip()
 
 
 def _packaged() -> str:

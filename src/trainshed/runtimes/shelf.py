@@ -139,7 +139,7 @@ class Shelf:
         if not kept.whole:
             return self._is_building(kept.key)
         with _open(kept.path / _BUILT) as built:
-            return not _try_lock(built)
+            return not try_lock(built)
 
     def remove(self, kept: Kept) -> bool:
         """Remove it, unless it is held or was used since it was looked at. Blocks for as long as the disk takes. Raises
@@ -147,13 +147,13 @@ class Shelf:
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, os.O_RDWR | os.O_CREAT) as building:
-            if not _try_lock(building):
+            if not try_lock(building):
                 return False
             if not kept.whole:
                 remove_tree(kept.path)
                 return True
             with _open(kept.path / _BUILT) as built:
-                if not _try_lock(built) or os.fstat(built).st_mtime_ns != kept.used:
+                if not try_lock(built) or os.fstat(built).st_mtime_ns != kept.used:
                     return False
                 self._sweep(kept.key)
         return True
@@ -161,7 +161,7 @@ class Shelf:
     def _is_building(self, key: str) -> bool:
         try:
             with _open(self._root / _LOCKS / key) as building:
-                return not _try_lock(building)
+                return not try_lock(building)
         except OSError:
             return False
 
@@ -202,7 +202,7 @@ class Shelf:
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / key, os.O_RDWR | os.O_CREAT) as descriptor:
-            if not _try_lock(descriptor):
+            if not try_lock(descriptor):
                 if waiting is not None:
                     waiting()
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -234,7 +234,8 @@ def _open(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or directory; false: somebody else has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

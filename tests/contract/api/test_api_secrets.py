@@ -233,3 +233,14 @@ async def test_a_key_that_is_not_there_cannot_be_changed(house: House, tmp_path:
     refused = await house.call("POST", f"{SECRETS}:rotateKey", {})
     assert "from a backup" in refused.error["message"]
     assert not (tmp_path / "secrets.key").exists()
+
+
+async def test_a_key_that_cannot_be_used_is_told_whatever_is_asked(
+    house: House, tmp_path: Path
+) -> None:
+    """SPEC §8; not as a failure of the service: somebody has put it there while it runs."""
+    (tmp_path / "secrets.key").write_text("no key\n")
+    for target, body in ((SECRETS, asked()), (f"{SECRETS}:rotateKey", {})):
+        refused = await house.call("POST", target, body)
+        assert refused.error["status"] == "FAILED_PRECONDITION"
+        assert "is not base64" in refused.error["message"]

@@ -6,11 +6,13 @@ the service's own is meant.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
 from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
+from trainshed.api.services import Services
 from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields
@@ -43,22 +45,14 @@ async def set_(call: JsonCall) -> dict[str, Any]:
         fields.fault("value", fault)
     fields.refuse()
     sealer = services.sealer
-    try:
-        if not sealer.has_key and await services.secrets.has_any():
-            raise FailedPrecondition(sealer.missing())
+    with _key_faults("The key", "nothing was stored"):
+        await _refuse_without_key(services)
         stored = await services.secrets.add(
             project,
             name,
             services.now(),
             lambda version: sealer.seal(value, SecretId(project, name, version)),
         )
-    except KeyUnusable as failure:
-        raise FailedPrecondition(str(failure)) from None
-    except OSError as failure:
-        raise Unavailable(
-            f"The key of the secrets cannot be kept ({failure.strerror}); nothing was stored. Make room, and send the "
-            "request again."
-        ) from None
     return {
         "project": project,
         "name": name,
@@ -89,8 +83,6 @@ async def rotate_key(call: JsonCall) -> dict[str, Any]:
     change). If it breaks off, all secrets can be opened as before, and it can be asked for again."""
     call.fields().refuse()
     sealer, secrets = call.services.sealer, call.services.secrets
-    if not sealer.has_key and await secrets.has_any():
-        raise FailedPrecondition(sealer.missing())
 
     def again(stored: Stored) -> bytes | None:
         secret = SecretId(stored.project_id, stored.name, stored.version)
@@ -99,17 +91,11 @@ async def rotate_key(call: JsonCall) -> dict[str, Any]:
         except Unsealable:
             return None
 
-    try:
+    with _key_faults("The new key", "all secrets can still be opened"):
+        await _refuse_without_key(call.services)
         key = await asyncio.to_thread(sealer.start_change)
         sealed, left = await secrets.reseal(again)
         await asyncio.to_thread(sealer.end_change, key)
-    except KeyUnusable as failure:
-        raise FailedPrecondition(str(failure)) from None
-    except OSError as failure:
-        raise Unavailable(
-            f"The new key of the secrets cannot be kept ({failure.strerror}); all secrets can still be opened. Make "
-            "room, and send the request again."
-        ) from None
     return {
         "key": key,
         "sealed": sealed,
@@ -118,6 +104,25 @@ async def rotate_key(call: JsonCall) -> dict[str, Any]:
             for each in left
         ],
     }
+
+
+@contextmanager
+def _key_faults(key: str, left: str) -> Generator[None]:
+    """Raises in the API's words what goes wrong with the key: FailedPrecondition, Unavailable. `left`: how things stand then."""
+    try:
+        yield
+    except KeyUnusable as failure:
+        raise FailedPrecondition(str(failure)) from None
+    except OSError as failure:
+        raise Unavailable(
+            f"{key} of the secrets cannot be kept ({failure.strerror}); {left}. Make room, and send the request again."
+        ) from None
+
+
+async def _refuse_without_key(services: Services) -> None:
+    """A new key would be of no use to what is stored. Raises FailedPrecondition, KeyUnusable."""
+    if not services.sealer.has_key and await services.secrets.has_any():
+        raise FailedPrecondition(services.sealer.missing())
 
 
 def _view(name: str, versions: Iterable[SecretVersion]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -13,7 +12,7 @@ from types import MappingProxyType
 
 from trainshed.runtimes.images.screen import Screen
 from trainshed.runtimes.images.tool import ToolFailed
-from trainshed.runtimes.stopping import OVERSEEN, Stop
+from trainshed.runtimes.stopping import OVERSEEN, Stop, kill
 
 _CHUNK = 1 << 20
 _LAST_LINES = 12
@@ -221,7 +220,6 @@ def essence(errors: str) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # Only while it is not yet waited for, so that the number cannot belong to somebody else.
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    # What a rootless tool starts may belong to others.
+    with contextlib.suppress(PermissionError):
+        kill(process)

@@ -4,9 +4,10 @@ import fcntl
 import os
 import secrets
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from trainshed.runtimes.shelf import try_lock
 from trainshed.runtimes.trees import remove_tree
 
 
@@ -55,8 +56,7 @@ class Scratch:
 def _open_locked(place: Path) -> int | None:
     """A locked descriptor of it; None: somebody else has it."""
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if try_lock(descriptor):
         return descriptor
     os.close(descriptor)
     return None

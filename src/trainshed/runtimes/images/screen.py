@@ -3,16 +3,16 @@
 import fcntl
 import os
 import re
-import selectors
 import struct
 import termios
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from trainshed.runtimes import reading
+
 _ROWS, _COLUMNS = 500, 300
 """Large enough for a line of each layer, unbroken."""
-_CHUNK = 1 << 16
 _BEAT = 1.0
 """Seconds of silence after which that is said."""
 _BREAKS = re.compile(rb"[\r\n]+")
@@ -48,33 +48,12 @@ class Screen:
         """What is written, line by line, without what moves the cursor, until all who have the other end have closed it; ""
         after each second of silence. To be called when the program has the end."""
         self._close_end()
-        rest = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._ours, selectors.EVENT_READ)
-            while True:
-                if not selector.select(_BEAT):
-                    yield ""
-                    continue
-                data = self._read()
-                *lines, rest = _BREAKS.split(rest + data)
-                if not data:
-                    lines = [rest]
-                yield from filter(None, map(_text, lines))
-                if not data:
-                    return
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._ours, _CHUNK)
-        except OSError:
-            # How a terminal says that nobody has its other end any more.
-            return b""
+        for line in reading.lines(self._ours, _BEAT, _BREAKS):
+            text = _MOVES.sub("", line or "").strip()
+            if text or line is None:
+                yield text
 
     def _close_end(self) -> None:
         if self._is_open:
             os.close(self.end)
             self._is_open = False
-
-
-def _text(line: bytes) -> str:
-    return _MOVES.sub("", line.decode(errors="replace")).strip()
