@@ -185,6 +185,7 @@ def _view(
         read_only=plan.read_only,
         buckets=plan.buckets,
         mounts=plan.mounts,
+        roots=plan.roots,
         device_files=plan.devices,
         user_range=plan.users,
         namespace=namespace,

@@ -130,8 +130,19 @@ def holds(directory: str, places: "list[str]") -> bool:
     return any(place.startswith(directory + "/") for place in places)
 
 
-def add_entry(parent: str, name: str, scratch: str) -> None:
-    """Cover `parent` by a copy of itself, made of mounts, that has one more directory.
+def add_file(path: str, scratch: str) -> None:
+    """Have a file at `path`, whose links are resolved, without making anything on the machine's disks."""
+    if os.path.lexists(path):
+        return
+    parent, missing = path, ""
+    while not os.path.lexists(parent):
+        parent, missing = os.path.split(parent)
+    add_entry(parent, missing, scratch, directory=os.path.join(parent, missing) != path)
+    make_target(path, directory=False)
+
+
+def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> None:
+    """Cover `parent` by a copy of itself, made of mounts, that has one more directory, or an empty file.
 
     What needs no right on the real directory: an in-memory directory, every entry of the old one bound into it.
     """
@@ -148,7 +159,7 @@ def add_entry(parent: str, name: str, scratch: str) -> None:
             else:
                 os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o600))
             system.bind(entry.path, copy)
-    os.mkdir(os.path.join(scratch, name), 0o755)
+    make_target(os.path.join(scratch, name), directory)
     if parent == "/":
         system.pivot_root(scratch)
     else:

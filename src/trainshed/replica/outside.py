@@ -12,7 +12,7 @@ import threading
 import time
 from urllib.parse import unquote, urlsplit
 
-from trainshed.replica import messages
+from trainshed.replica import messages, roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +25,6 @@ _PATIENCE = 5.0
 _AWAY = 30.0
 """Seconds for which nobody tries again."""
 _ANSWER_SECONDS = 120.0
-_ROOTS = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-"""Where systems keep whom they trust, for interpreters that were built elsewhere."""
 
 
 class Outside:
@@ -92,7 +85,8 @@ class Outside:
             made = ssl.create_default_context(cafile=self._trust or None)
             usual = ssl.get_default_verify_paths()
             if not (self._trust or usual.cafile or usual.capath):
-                for path in filter(os.path.exists, _ROOTS):
+                # An interpreter that was built elsewhere.
+                for path in filter(os.path.exists, roots.PLACES):
                     made.load_verify_locations(path)
             made.set_alpn_protocols(["http/1.1"])
             self._context = made

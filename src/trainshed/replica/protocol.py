@@ -85,8 +85,8 @@ class LaunchDocument:
     address becomes one of `address` (0 = none does). `kept_ports`: the service's, which it can have on `address`
     alone. `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none;
     `identity`: JSON text that each connection to it begins with, as one line. `certificate`: PEM file, key and
-    chain, by which Google's storage hosts are served at that endpoint as well ("" = they are not). `masked`: texts
-    that never get into the log. `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the
+    chain, by which Google's storage hosts are served at that endpoint as well ("" = they are not); `roots`: file of
+    whom the program is to believe then, shown where systems keep theirs. `masked`: texts that never get into the log. `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the
     replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, which
     nothing holds it to, 0 = not known. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module),
@@ -129,6 +129,7 @@ class LaunchDocument:
         "kept_ports",
         "identity",
         "certificate",
+        "roots",
         "masked",
         "gpus",
         "usage_every",
@@ -178,6 +179,7 @@ class LaunchDocument:
         kept_ports: "tuple[int, ...]" = (),
         identity: str = "",
         certificate: str = "",
+        roots: str = "",
         masked: "tuple[str, ...]" = (),
         gpus: "tuple[str, ...]" = (),
         usage_every: float = 0.0,
@@ -222,6 +224,7 @@ class LaunchDocument:
         self.kept_ports = kept_ports
         self.identity = identity
         self.certificate = certificate
+        self.roots = roots
         self.masked = masked
         self.gpus = gpus
         self.usage_every = usage_every

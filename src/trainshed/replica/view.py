@@ -6,7 +6,7 @@ Owns the mounts of a replica. `View.enter` is called in the first process of a p
 import os
 import socket
 
-from trainshed.replica import cgroups, devices, layers, mounting, system, users
+from trainshed.replica import cgroups, devices, layers, mounting, roots, system, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ class View:
     `files`: the slot's directory, shown under its own path whatever is `hidden`. `scratch`: a directory of the slot that
     mounts may be put together in, made if needed. `hidden`: directories that look empty; `covered`: files that look so.
     `binds`: (source, target) shown writable; `read_only`: shown at their own paths, not writable. `buckets`: (name,
-    directory) below /gcs. `mounts`: (source, target, whether it is read-only) besides. `device_files`: shown in /dev
+    directory) below /gcs. `mounts`: (source, target, whether it is read-only) besides. `roots`: a file shown where systems
+    keep whom their programs believe, "" = none. `device_files`: shown in /dev
     beside the harmless ones. `user_range`: the machine's users that are the program's own, as (first, count); () = it
     keeps this process's user. `namespace`: theirs, if it was made ahead.
     `image`: directory of the root file system, "" = the machine's; `layer`: where what is changed in it is kept;
@@ -45,6 +46,7 @@ class View:
         read_only: "Sequence[str]" = (),
         buckets: "Sequence[tuple[str, str]]" = (),
         mounts: "Sequence[tuple[str, str, bool]]" = (),
+        roots: str = "",
         device_files: "Sequence[str]" = (),
         user_range: "Sequence[int]" = (),
         namespace: "users.Namespace | None" = None,
@@ -65,6 +67,7 @@ class View:
         # What belongs into /dev would be covered by the one that is made here.
         self._mounts = [mount for mount in mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in mounts if mount[1].startswith("/dev/")]
+        self._roots = roots
         self._device_files = device_files
         self._user_range = user_range
         self._namespace = namespace
@@ -114,6 +117,7 @@ class View:
     # --- the machine's own file system, without what is not the program's business ---
 
     def _hide(self) -> None:
+        self._mounts += self._root_mounts()
         kept = [(self._source(self._files), self._files)]
         frozen = [(self._source(path), path) for path in self._read_only]
         shown = [(self._own(source), target) for source, target in self._binds]
@@ -174,6 +178,16 @@ class View:
             else:
                 source.show(target)
 
+    def _root_mounts(self) -> "list[tuple[str, str, bool]]":
+        """What `roots` is shown on: each file of the machine's own, and the one place that some programs know even if there
+        is none."""
+        if not self._roots:
+            return []
+        place = os.path.realpath(roots.PLACE)
+        mounting.add_file(place, self._scratch)
+        others = [os.path.realpath(path) for path in roots.PLACES if os.path.isfile(path)]
+        return [(self._roots, path, True) for path in dict.fromkeys([place, *others])]
+
     def _closed_ways(self) -> "list[str]":
         """Directories on the way to what is shown that a user of the program's own could not pass: they are covered, and
         only what is shown is put back."""
@@ -209,6 +223,7 @@ class View:
         shown = [(self._own(source), target, False) for source, target in self._binds]
         shown.append((self._source("/sys"), "/sys", True))
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        shown += self._image_roots()
         for source, target, frost in shown:
             place = self._place(target)
             mounting.make_target(place, source.is_directory)
@@ -231,6 +246,18 @@ class View:
             place = self._place(path)
             mounting.make_target(place, directory=False)
             source.bind(place)
+
+    def _image_roots(self) -> "list[tuple[mounting.Source, str, bool]]":
+        """`roots` for each place where the image keeps its own, with these, which are believed as before."""
+        shown: "list[tuple[mounting.Source, str, bool]]" = []
+        for path in roots.PLACES if self._roots else ():
+            place = self._place(path)
+            if path == roots.PLACE or os.path.isfile(place):
+                both = os.path.join(self._scratch, "roots-%d.pem" % len(shown))
+                with open(both, "wb") as file:
+                    file.write(roots.text(place) + b"\n" + roots.text(self._roots))
+                shown.append((self._source(both), path, True))
+        return shown
 
     # --- both ---
 

@@ -6,13 +6,14 @@ certificate. Blocks on disks and processes.
 """
 
 import contextlib
+import os
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainshed.replica import durable
+from trainshed.replica import durable, roots
 from trainshed.serve import certificates
 
 HOSTS: Final = ("storage.googleapis.com", "www.googleapis.com")
@@ -25,7 +26,7 @@ _END: Final = "-----END CERTIFICATE-----"
 @dataclass(frozen=True, slots=True)
 class Interception:
     """`certificate`: PEM with the key and the chain, for relays alone. `trust`: everybody's roots and ours, which any
-    user may read; it lies in a directory of its own, which programs may be shown."""
+    user may read."""
 
     certificate: Path
     trust: Path
@@ -49,16 +50,16 @@ def prepare(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
 
 
 def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
-    """Ours and all that a program would trust otherwise, each once."""
-    named = [Path(environ[name]) for name in _TRUSTED_BY if environ.get(name)]
+    """Ours and all that a program would trust otherwise, each once: it is shown in place of the machine's own, too."""
     usual = ssl.get_default_verify_paths().cafile
+    named = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]
-    if not usual:
-        texts += certificates.public_roots()
-    for path in (*named, *([Path(usual)] if usual else [])):
+    for path in (*named, *([usual] if usual else []), *roots.PLACES):
         # Named and not there: the program would not have found it either.
         with contextlib.suppress(OSError):
-            texts.append(path.read_text(errors="replace"))
+            texts.append(Path(path).read_text(errors="replace"))
+    if not (usual or any(map(os.path.isfile, roots.PLACES))):
+        texts += certificates.public_roots()
     blocks: dict[str, None] = {}
     for text in texts:
         for block in text.split(_END)[:-1]:

@@ -177,7 +177,6 @@ def _engine(parts: Parts) -> LocalEngine:
         storage_socket=parts.bucket_socket,
         # Of the cache a program sees what it runs in, not what others run in.
         hidden=(settings.data, settings.cache),
-        read_only=(intercepting.trust.parent,),
         certificate=intercepting.certificate,
         trust=intercepting.trust,
         keeping=Keeping(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 
-_CHOSEN = ("exits", "isolation", "slots", "stop", "terminals", "autopsies", "reducers")
+_CHOSEN = ("exits", "isolation", "roots", "slots", "stop", "terminals", "autopsies", "reducers")
 
 
 @as_root_only

@@ -92,8 +92,6 @@ def launch_document(
     image = plan.image
     intercepts = _intercepts(plan, host, ground)
     mounts = [(path, path, True) for path in ground.visible]
-    if intercepts and image is not None:
-        mounts.append((ground.trust, environs.IMAGE_TRUST, True))
     mounts += _reduction_mounts(plan, lost_reducers)
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
@@ -145,6 +143,7 @@ def launch_document(
         storage_port=storage_port,
         identity=identity(plan),
         certificate=ground.certificate if intercepts else "",
+        roots=ground.trust if intercepts else "",
         stall_after=plan.stall_after / 1e9,
         memory_polling=not host.memory_base,
         watch_metrics=plan.watch_metrics,
@@ -203,7 +202,7 @@ def _environ(
         given |= environs.storage(endpoint)
     if _intercepts(plan, host, ground):
         ours += _INTERCEPTED
-        given |= environs.trust(environs.IMAGE_TRUST if plan.image else ground.trust)
+        given |= environs.trust()
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
     environ = (

@@ -7,7 +7,7 @@ from trainshed.core import reduction
 from trainshed.core.environment import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Slot
-from trainshed.replica import program, reduction_reports, reports
+from trainshed.replica import program, reduction_reports, reports, roots
 
 SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -40,10 +40,6 @@ _PASSED_ON = frozenset(
     }
 )
 """All that a program gets of the service's own environment: how to reach the outside, never a secret of ours."""
-
-
-IMAGE_TRUST = "/etc/ssl/trainshed.pem"
-"""Where a container image's programs find whom to trust, if calls of Google's storage hosts are intercepted."""
 
 
 _PLACES = (
@@ -87,8 +83,9 @@ def storage(place: str) -> dict[str, str]:
     }
 
 
-def trust(bundle: str) -> dict[str, str]:
-    """Whom clients, libcurl above all, by which TensorFlow reads gs://, are to believe that they speak to Google."""
+def trust() -> dict[str, str]:
+    """Whom clients are to believe that they speak to Google, for those that bring roots of their own: the rest finds the
+    same file by its place."""
     return dict.fromkeys(
         (
             "CURL_CA_BUNDLE",
@@ -97,7 +94,7 @@ def trust(bundle: str) -> dict[str, str]:
             "HTTPLIB2_CA_CERTS",
             "NODE_EXTRA_CA_CERTS",
         ),
-        bundle,
+        roots.PLACE,
     )
 
 

@@ -1,0 +1,126 @@
+"""Whom programs believe that know no variables: the service's roots lie where systems keep theirs (docs/isolation.md)."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import House, Run
+from tests.contract.runtimes.rootfs import with_programs
+from trainshed.core.launch import ImageRoot
+from trainshed.replica.protocol import LEVEL_SESSION
+from trainshed.replica.roots import PLACE, PLACES
+
+OURS = "-----BEGIN CERTIFICATE-----\nOURS\n-----END CERTIFICATE-----\n"
+
+_ON_A_HOST = """
+import os, sys
+from trainshed.replica import system, users
+try:
+    if os.geteuid() != 0:
+        users.map_one(os.geteuid(), os.getegid())
+    system.unshare(system.CLONE_NEWNS)
+except OSError as error:
+    sys.exit("refused: %s" % error)
+system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
+os.makedirs("/tmp/ssl", exist_ok=True)
+system.mount("tmpfs", "/etc/ssl", "tmpfs", 0, "mode=755")
+exec(sys.argv[1])
+os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])
+"""
+"""Runs tests where /etc/ssl is empty but for what the first argument puts there."""
+
+
+@pytest.fixture
+def lent(tmp_path: Path) -> dict[str, Path]:
+    """What an engine intercepts by; nobody calls here, so that the certificate need not be one."""
+    files = {"certificate": tmp_path / "relay.pem", "trust": tmp_path / "roots.pem"}
+    for path in files.values():
+        path.write_text(OURS)
+    return files
+
+
+def _roots_of_the_machine() -> dict[str, bytes]:
+    return {path: Path(path).read_bytes() for path in PLACES if Path(path).is_file()}
+
+
+def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
+    house: Run, lent: dict[str, Path]
+) -> None:
+    """TensorFlow 1.15 and 2.1 know no other way: the path is compiled in."""
+
+    async def test(house: House) -> None:
+        if house.engine.capabilities().isolation == LEVEL_SESSION:
+            pytest.skip("without namespaces there is one /etc")
+        await house.restart(**lent)
+        before = _roots_of_the_machine()
+        program = (
+            "import os\n"
+            f"for path in {PLACES!r}:\n"
+            "    if os.path.exists(path): print(open(path).read().count('OURS'))\n"
+            f"print(os.environ['CURL_CA_BUNDLE'] == {PLACE!r})\n"
+            f"try: open({PLACE!r}, 'a')\n"
+            "except OSError: print('read-only')\n"
+        )
+        uid = await house.python(program, intercept=True)
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["1"] * len({PLACE, *before}) + ["True", "read-only"]
+        other = await house.python(f"import os; print(os.path.exists({PLACE!r}))")
+        assert (await house.exit(other)).exit.exit_code == 0
+        assert house.texts(other) == [str(PLACE in before)], "others see the machine's own"
+        assert _roots_of_the_machine() == before
+
+    house(test)
+
+
+def test_an_image_keeps_its_own_roots_and_gets_ours(
+    house: Run, lent: dict[str, Path], tmp_path: Path
+) -> None:
+    async def test(house: House) -> None:
+        if not house.engine.capabilities().images:
+            pytest.skip("no images can be shown at this level")
+        await house.restart(**lent)
+        theirs = "-----BEGIN CERTIFICATE-----\nTHEIRS\n-----END CERTIFICATE-----"
+        for number, files in enumerate(
+            ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
+        ):
+            root = tmp_path / f"root{number}"
+            root.mkdir()
+            with_programs(tmp_path / "root.tar", files=files)
+            shutil.unpack_archive(tmp_path / "root.tar", root)
+            image = ImageRoot(str(root), "", "")
+            uid = await house.run("cat", *map(str, [PLACE, *files]), image=image, intercept=True)
+            assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+            words = [text for text in house.texts(uid) if text in ("OURS", "THEIRS")]
+            assert words.count("OURS") == 1 + len(files)
+            assert ("THEIRS" in words) == bool(files)
+
+    house(test)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "pass",
+        "os.mkdir('/etc/ssl/certs')",
+        "os.mkdir('/etc/ssl/certs'); os.symlink('/var/lib/none/all.pem', '/etc/ssl/certs/ca-certificates.crt')",
+        "os.mkdir('/etc/ssl/pki'); open('/etc/ssl/pki/tls.pem', 'w').close(); "
+        "os.symlink('pki', '/etc/ssl/certs'); os.symlink('pki/tls.pem', '/etc/ssl/cert.pem')",
+    ],
+    ids=["no directory", "no file", "a link to nothing", "a linked directory"],
+)
+def test_so_they_do_where_the_machine_keeps_its_own_elsewhere(made: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", _ON_A_HOST, made),
+            *("-p", "no:cacheprovider", __file__, "-k", "roots_of_the_service"),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if "refused: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,51 @@
+"""gs:// by every TensorFlow that is served, in real jobs (`./dev test-runtimes`), in the cache that $TRAINSHED_CACHE names."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.packages import packed
+from tests.e2e.running import CACHE, Service, running, submit
+from trainshed.runtimes.families import sheet_of
+
+SHEET = sheet_of("tensorflow")
+assert SHEET is not None
+VERSIONS = [release.version for release in SHEET.releases if not release.for_gpu]
+MINUTES = 60.0
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    place = tmp_path_factory.mktemp("tensorflow")
+    config = place / "service.toml"
+    entries = [f'[[images]]\npattern = "tf:{v}"\nruntime = "tensorflow {v}"\n' for v in VERSIONS]
+    cache = os.environ.get("TRAINSHED_CACHE") or CACHE
+    config.write_text(f'cache = "{cache}"\n' + "\n".join(entries))
+    with running(place / "data", "--config", str(config)) as service:
+        package = packed("tensorflow_storage", place)
+        service.put("trainshed", package.name, package.read_bytes())
+        yield service
+
+
+@pytest.mark.runtimes
+@pytest.mark.parametrize("version", VERSIONS)
+def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) -> None:
+    """Files, directories, checkpoints, summaries, records, models, a large file."""
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "pythonPackageSpec": {
+            "executorImageUri": f"tf:{version}",
+            "packageUris": ["gs://trainshed/tensorflow_storage-0.1.tar.gz"],
+            "pythonModule": "trainer.task",
+            "args": [f"--place=gs://trainshed/{version}"],
+        },
+    }
+    job = {"displayName": version, "jobSpec": {"workerPoolSpecs": [pool]}}
+    uid = submit(service, job)
+    view = service.finish(uid, 20 * MINUTES)
+    lines = service.lines(uid)
+    assert view["state"] == "SUCCEEDED", lines
+    assert len([line for line in lines if line.startswith("worked: ")]) == 8
+    assert lines[-1].startswith(f"TensorFlow {version}."), lines[-1]
