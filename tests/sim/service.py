@@ -73,6 +73,9 @@ class SimBuckets:
 class Unheard:
     """Nobody listens to what builds of simulated runtimes say, for they say nothing."""
 
+    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+        """Nobody reads what the log begins with."""
+
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         raise AssertionError(lines)
 

@@ -28,8 +28,9 @@ def test_rooms_reexport_nothing() -> None:
 
 def test_every_decision_is_numbered_and_accepted_or_replaced() -> None:
     pages = sorted((ROOT / "docs/adr").glob("*.md"))
-    for number, page in enumerate(pages, start=1):
-        assert page.name.startswith(f"{number:04d}-")
+    numbers = [int(page.name.partition("-")[0]) for page in pages]
+    assert len(set(numbers)) == len(numbers)
+    for number, page in zip(numbers, pages, strict=True):
         text = page.read_text()
         assert text.startswith(f"# {number}. ")
         assert "Status: " in text

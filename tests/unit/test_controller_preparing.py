@@ -13,6 +13,7 @@ from trainshed.core.lifecycle.events import Event, PreparationAdvanced
 from trainshed.core.names import SERVICE, JobUid
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
+from trainshed.store.logs.severity import Severity
 
 pytestmark = pytest.mark.anyio
 UID = JobUid(7)
@@ -32,6 +33,9 @@ class Written:
             while sum(map(len, self.batches)) < count:
                 await self._news.wait()
                 self._news.clear()
+
+    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+        raise AssertionError("nothing is begun while environments are built")
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         if self.failure is not None:
@@ -68,6 +72,22 @@ async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Pa
     page = await LogReader(tmp_path).page(UID)
     assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
     assert page.lines[0].at < page.lines[1].at
+
+
+async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
+    """However often it is begun; what a build says comes behind them."""
+    published: list[JobUid] = []
+    log = ServiceLog(tmp_path, published.append)
+    await log.begin(UID, 1, ("notice", "warning"))
+    await log.append(UID, 1, ["built"])
+    await log.begin(UID, 1, ("notice", "warning"))
+    page = await LogReader(tmp_path).page(UID)
+    assert [(line.text, line.severity, line.is_notice) for line in page.lines] == [
+        ("notice", Severity.NOTICE, True),
+        ("warning", Severity.NOTICE, True),
+        ("built", Severity.INFO, False),
+    ]
+    assert published == [UID, UID]
 
 
 async def test_many_lines_are_few_writes_and_no_entry_of_the_timeline() -> None:

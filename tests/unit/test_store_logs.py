@@ -61,7 +61,7 @@ def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
         ],
     )
     lines = asyncio.run(LogReader(tmp_path).page(UID)).lines
-    assert lines[0] == LogLine(UID, 1, PRIMARY, 0, T0, Stream.BANNER, "ready", Severity.NOTICE)
+    assert lines[0] == LogLine(UID, 1, PRIMARY, 0, T0, Stream.SERVICE, "ready", Severity.NOTICE)
     assert (lines[1].text, lines[1].severity) == ("é", Severity.ERROR)
     assert lines[1].payload == {"message": "é", "k": 1}
     assert [line.partial for line in lines] == [False, False, True]

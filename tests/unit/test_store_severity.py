@@ -4,7 +4,7 @@ import pytest
 
 from trainshed.store.logs.severity import Reading, Severity, Stream, read_line
 
-OUT, ERR, BANNER = Stream.STDOUT, Stream.STDERR, Stream.BANNER
+OUT, ERR, SERVICE = Stream.STDOUT, Stream.STDERR, Stream.SERVICE
 DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE
 WARNING, ERROR, CRITICAL = Severity.WARNING, Severity.ERROR, Severity.CRITICAL
 
@@ -78,7 +78,7 @@ def test_a_line_with_a_level_has_it_on_either_stream(text: str, severity: Severi
 def test_a_line_without_a_level_has_its_streams(text: str) -> None:
     assert read_line(OUT, text).severity is INFO
     assert read_line(ERR, text).severity is ERROR
-    assert read_line(BANNER, text).severity is NOTICE
+    assert read_line(SERVICE, text).severity is NOTICE
 
 
 @pytest.mark.parametrize(

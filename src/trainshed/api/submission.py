@@ -198,13 +198,6 @@ def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
         )
 
 
-def runtime_notices(spec: JobSpec) -> tuple[str, ...]:
-    """What the runtimes of a job are to be told about, each once."""
-    return tuple(
-        dict.fromkeys(notice for pool in spec.pools for notice in pool.program.runtime.notices)
-    )
-
-
 def _first_entries(work: Work, principal: str) -> tuple[TimelineEntry, ...]:
     match work:
         case Job():
@@ -237,7 +230,7 @@ def _first_entries(work: Work, principal: str) -> tuple[TimelineEntry, ...]:
 
 def _notices(at: int, spec: JobSpec) -> tuple[TimelineEntry, ...]:
     return (
-        *(TimelineEntry(at, "notice", text) for text in runtime_notices(spec)),
+        *(TimelineEntry(at, "notice", text) for text in spec.runtime_notices),
         *(TimelineEntry(at, "warning", text) for text in spec.warnings),
     )
 

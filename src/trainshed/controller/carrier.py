@@ -4,6 +4,7 @@ Never decides and never writes state: what comes of an instruction goes back as 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -31,6 +32,8 @@ from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
+
+log = logging.getLogger(__name__)
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
 """Seconds between tries while an engine cannot answer; the last one repeats."""
@@ -160,6 +163,7 @@ async def _once(hands: Hands, job: Job, instruction: Instruction) -> None:
 
 
 async def _prepare(hands: Hands, job: Job, instruction: PrepareRuntime) -> None:
+    await _begin_log(hands, job)
     await _probe_job_dir(hands, job)
     async with Hearing(job.uid, instruction.attempt, hands.log, hands.report) as hearing:
         for choice, uris in packages(job):
@@ -170,6 +174,7 @@ async def _prepare(hands: Hands, job: Job, instruction: PrepareRuntime) -> None:
 
 
 async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
+    await _begin_log(hands, job)
     prepared = await _prepared(hands, job, instruction)
     packages = await _reduction(hands, job)
     await _release_before(hands.engine, job.uid, instruction.attempt)
@@ -180,6 +185,17 @@ async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
         job, slots, prepared, hands.launching, waiting, buckets=buckets, packages=packages
     )
     await hands.engine.launch(plans)
+
+
+async def _begin_log(hands: Hands, job: Job) -> None:
+    """A job's log begins with what it is to be told: what it gets instead of what it asked for, and warnings."""
+    notices = dict.fromkeys((*job.spec.runtime_notices, *job.spec.warnings))
+    if job.attempt > 1 or not notices:
+        return
+    try:
+        await hands.log.begin(job.uid, job.attempt, tuple(notices))
+    except OSError as failure:
+        log.warning("job %d: its log cannot be written: %s", job.uid, failure)
 
 
 async def _stop(hands: Hands, job: Job, instruction: StopReplicas) -> None:

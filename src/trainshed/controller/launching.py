@@ -96,14 +96,6 @@ def master_port(uid: JobUid, attempt: int) -> int:
     return 10_000 + int.from_bytes(digest[:4], "big") % 20_000
 
 
-def banner(job: Job, replica: Replica) -> tuple[str, ...]:
-    """What the job's log begins with: substitutions and warnings, once, in the primary's log (SPEC §4)."""
-    if not replica.id.is_primary or replica.incarnation > 1 or job.attempt > 1:
-        return ()
-    notices = (notice for pool in job.spec.pools for notice in pool.program.runtime.notices)
-    return tuple(dict.fromkeys((*notices, *job.spec.warnings)))
-
-
 def stall_after(job: Job, usual: int) -> int:
     """After how many ns without progress the job's programs are ended; 0 = never. A label that was changed into something
     else than a number says nothing."""
@@ -158,7 +150,6 @@ def _plan(
         memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
         disk_limit=pool.disk.size_gb * GIB,
         cpu_weight=max(1, round(pool.machine.vcpus * 100)),
-        banner=banner(job, replica),
         buckets=buckets,
         image=ImageRoot(image.root, image.workdir, image.user) if image else None,
         path=runtime.path,

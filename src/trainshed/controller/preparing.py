@@ -26,6 +26,10 @@ _LONGEST_TOLD = 300
 class PreparationLog(Protocol):
     """The service's own part of a job's log (`store.logs.service_log.ServiceLog`)."""
 
+    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+        """Have an attempt's log begin with the notices, unless it has begun. Raises OSError."""
+        ...
+
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         """Write lines, which can be read when it returns. Raises OSError."""
         ...

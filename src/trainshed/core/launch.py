@@ -37,8 +37,8 @@ class LaunchPlan:
     `hosts`: (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
     environment, used in place and read-only, or copied into the slot where nothing can be mounted ("" = none).
     `memory_limit`: bytes, 0 = none. `disk_limit`: bytes of the disk that the job asked for, which is only watched
-    (SPEC §1.5), 0 = not known. `cpu_weight`: relative CPU share (100 per vCPU). `banner`: lines that the
-    log begins with. `buckets`: (name, directory) of those that are shown as /gcs/NAME.
+    (SPEC §1.5), 0 = not known. `cpu_weight`: relative CPU share (100 per vCPU).
+    `buckets`: (name, directory) of those that are shown as /gcs/NAME.
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:
     directories that the program must not be able to write to, root or not. `stall_after`: ns without any sign of
     progress after which the program is ended, 0 = it is not watched. `watch_metrics`: what the program reports to its
@@ -62,7 +62,6 @@ class LaunchPlan:
     memory_limit: int = 0
     disk_limit: int = 0
     cpu_weight: int = 0
-    banner: tuple[str, ...] = ()
     buckets: tuple[tuple[str, str], ...] = ()
     path: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()

@@ -104,7 +104,6 @@ class LaunchDocument:
         "hosts",
         "address",
         "logs",
-        "banner",
         "level",
         "python_template",
         "memory_limit",
@@ -154,7 +153,6 @@ class LaunchDocument:
         hostname: str = "",
         hosts: str = "",
         address: str = "127.0.0.1",
-        banner: "tuple[str, ...]" = (),
         level: str = LEVEL_SESSION,
         python_template: str = "",
         memory_limit: int = 0,
@@ -199,7 +197,6 @@ class LaunchDocument:
         self.hostname = hostname
         self.hosts = hosts
         self.address = address
-        self.banner = banner
         self.level = level
         self.python_template = python_template
         self.memory_limit = memory_limit

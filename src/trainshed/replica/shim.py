@@ -86,7 +86,6 @@ class Shim:
         script = self._transcript = transcript.Transcript(
             plan.logs,
             mask,
-            plan.banner,
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
         )

@@ -1,28 +1,26 @@
 """What a program prints, on its way from the pipes to the log, and what listeners are told of it. Runs on Python 3.6."""
 
 import os
-import time
 
 from trainshed.replica import loop, masking
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Sequence
+    from typing import Callable
 
 _LINES_EVERY = 0.02
 _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `banner`: its first
-    lines, ours; `tell` is called with how many lines there are."""
+    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `tell` is called with
+    how many lines there are."""
 
     def __init__(
         self,
         logs: str,
         mask: "masking.Mask | None",
-        banner: "Sequence[str]",
         events: loop.Loop,
         tell: "Callable[[int], None]",
     ) -> None:
@@ -36,10 +34,7 @@ class Transcript:
         self._sync_at = 0.0
         self.read = 0
         """Bytes that the program has written."""
-        if banner:
-            self._log.write("b", list(banner))
-        # What the banner says can wait a moment for the program's first line, which is told at once.
-        self._tell_at = time.monotonic() + _LINES_EVERY
+        self._tell_at = 0.0
 
     @property
     def is_open(self) -> bool:

@@ -15,7 +15,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaStarted,
     RuntimePrepared,
 )
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import SERVICE_TASK, ReplicaId
 
 pytestmark = pytest.mark.anyio
 PRIMARY = ReplicaId(0, 0)
@@ -186,25 +186,26 @@ async def test_ml_jobs_by_their_id_and_both_resource_types(house: House) -> None
 
 
 async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: House) -> None:
-    """SPEC §4: the first line; the primary's own log begins with it as well."""
+    """The first line of the job's log, as the service's own: in the lines it is stored once more, for other readers."""
     answer = await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     assert answer.status == 200
     notice = "asked for '2.6' on '3.7'"
-    house.write_log(1000, "workerpool0-0", (START + SECOND, notice), stream="b")
+    house.write_log(1000, SERVICE_TASK, (START + SECOND, notice), stream="b")
     house.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "hello"))
+    house.write_log(1000, "workerpool0-0", (START + 3 * SECOND, "stalled"), stream="b")
     house.clock = START + 60 * SECOND
     job = 'resource.labels.job_id="job_1"'
     everything = texts(await entries(house, job))
     assert everything[0] == notice
     assert everything.count(notice) == 1
-    for task in (
-        'resource.labels.task_name="master-replica-0"',
-        'labels."ml.googleapis.com/task_name"="master-replica-0"',
-    ):
-        alone = (await entries(house, f"{job} AND {task}")).json["entries"]
+    assert everything[-2:] == ["hello", "stalled"]
+    for label in ("resource.labels.task_name", 'labels."ml.googleapis.com/task_name"'):
+        service = await entries(house, f'{job} AND {label}="service"')
+        assert texts(service)[0] == notice
+        alone = (await entries(house, f'{job} AND {label}="master-replica-0"')).json["entries"]
         assert [(entry["textPayload"], entry["severity"]) for entry in alone] == [
-            (notice, "NOTICE"),
             ("hello", "INFO"),
+            ("stalled", "NOTICE"),
         ]
 
 

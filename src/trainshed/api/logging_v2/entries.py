@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from trainshed.api.call import Call, Handlers
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.entry import Entry, message, said_by_service
+from trainshed.api.logging_v2.entry import Entry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.api.paging import decode_token, encode_token, page_size
@@ -95,18 +95,12 @@ async def _search(
         if scanned == _SCAN_LIMIT:
             return _Page(tuple(found), last)
         scanned += 1
-        if wanted.passes(entry) and not _repeats(entry, wanted):
+        if wanted.passes(entry):
             if len(found) == size:
                 return _Page(tuple(found), last)
             found.append(entry)
         last = entry.position
     return _Page(tuple(found), None)
-
-
-def _repeats(entry: Entry, wanted: LogFilter) -> bool:
-    """A replica's log begins with the notices of the job, so that it is whole by itself; whoever reads the
-    service's own lines as well has them from there, where they stand first."""
-    return entry.is_banner and wanted.passes(said_by_service(entry))
 
 
 async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:

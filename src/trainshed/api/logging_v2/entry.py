@@ -5,7 +5,7 @@ lines, which follow from the job's timeline.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
-from trainshed.store.logs.severity import Severity, Stream
+from trainshed.store.logs.severity import Severity
 from trainshed.wire import pool
 
 RESOURCE_TYPE: Final = "ml_job"
@@ -60,8 +60,7 @@ class Entry:
     """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text.
 
     `job`: whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read. `trial`: its
-    number ("" = of no trial). `is_banner`: a replica's log begins with it, and the service said the same when the job
-    was created.
+    number ("" = of no trial).
     """
 
     job: JobName
@@ -71,7 +70,6 @@ class Entry:
     severity: Severity
     text: str
     payload: dict[str, Any] | None = None
-    is_banner: bool = False
     trial: str = ""
 
     @property
@@ -111,14 +109,8 @@ def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
         line.severity,
         line.text,
         line.payload,
-        is_banner=line.stream is Stream.BANNER,
         trial=trial,
     )
-
-
-def said_by_service(banner: Entry) -> Entry:
-    """The service's own entry that a banner's line repeats, as far as a filter looks at it."""
-    return replace(banner, task=SERVICE_TASK, is_banner=False)
 
 
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:

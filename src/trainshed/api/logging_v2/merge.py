@@ -126,6 +126,8 @@ async def _lines(
             descending=span.descending,
         )
         for line in page.lines:
+            if line.is_notice:
+                continue  # The timeline says it, and begins with it.
             entry = replica_entry(shown_as, line, job.spec.trial)
             if span.holds(entry):
                 yield entry

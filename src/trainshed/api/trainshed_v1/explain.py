@@ -10,7 +10,7 @@ from trainshed.api.call import Call
 from trainshed.api.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.planned_drills import with_planned_drills
-from trainshed.api.submission import new_job, runtime_notices
+from trainshed.api.submission import new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
@@ -146,7 +146,7 @@ def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> dict[str, Any
         ],
         "waiting": waiting_view(found.waiting, found.position) if found.waiting else None,
         "position": found.position,
-        "notices": [*notices, *runtime_notices(job.spec), *found.notices],
+        "notices": [*notices, *job.spec.runtime_notices, *found.notices],
         "warnings": list(job.spec.warnings),
         "machines": [_machine(job.name.api, pool) for pool in job.spec.pools],
     }

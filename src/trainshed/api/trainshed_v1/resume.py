@@ -139,7 +139,7 @@ class _Log:
         page = await self._logs.page(
             self._job.uid, replicas=replicas, end=end, limit=limit, descending=True
         )
-        return [line for line in page.lines if line.stream is not Stream.BANNER]
+        return [line for line in page.lines if line.stream is not Stream.SERVICE]
 
     async def forwards(
         self, replicas: Set[ReplicaId] | None, start: int, end: int
@@ -157,7 +157,7 @@ class _Log:
                 limit=_PAGE if number else 100,
             )
             for line in page.lines:
-                if line.stream is not Stream.BANNER:
+                if line.stream is not Stream.SERVICE:
                     yield line
             if page.next is None:
                 return

@@ -34,7 +34,7 @@ class Evidence:
     """An end. `replica` None: of the whole attempt. `exit`: the attempt record, if there is one.
 
     `is_package`, `is_reducer`: what the replica's pool runs. `text`: the cause in words, for losses and failures of
-    the service. `region`: the job's, for the stock-out message.
+    the service. `region`: the job's, for the stock-out message. `advice`: what the user can do about it.
     """
 
     cause: Cause
@@ -45,6 +45,7 @@ class Evidence:
     is_reducer: bool = False
     text: str = ""
     region: str = ""
+    advice: str = ""
 
     @property
     def exit_code(self) -> int | None:

@@ -104,6 +104,7 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
             f"The replica {evidence.public_name} exited with a non-zero status of {status}. "
             "Termination reason: Error. ",
             *((body, "") if body else ()),
+            *((evidence.advice, "") if evidence.advice else ()),
             f"To find out more about why your job exited please check the logs: {logs_link(evidence.name)}",
         )
     )

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause, Evidence
+from trainshed.core.failure.missing_modules import advice, missing_module
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
 from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.records import ExitRecord, Outcome, Replica, Retry
@@ -36,6 +37,7 @@ def evidence(
     """What the failure table is asked about; `replica` None: the attempt as a whole."""
     spec = turn.job.spec
     pool = replica.id.pool if replica else 0
+    missing = missing_module(exit_record.tail) if exit_record else ""
     return Evidence(
         cause,
         turn.job.name,
@@ -45,6 +47,7 @@ def evidence(
         is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
+        advice=advice(missing, spec, pool) if missing else "",
     )
 
 

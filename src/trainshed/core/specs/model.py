@@ -126,6 +126,12 @@ class JobSpec:
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())
 
+    @property
+    def runtime_notices(self) -> tuple[str, ...]:
+        """What is told of the pools' runtimes: what was asked for and what is given instead, each once."""
+        notices = (notice for pool in self.pools for notice in pool.program.runtime.notices)
+        return tuple(dict.fromkeys(notices))
+
     def pool(self, position: int) -> WorkerPool:
         """The pool at `position`. Raises KeyError if the job has none there."""
         for pool in self.pools:

@@ -115,7 +115,6 @@ def launch_document(
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
         address=slot.address,
-        banner=plan.banner,
         level=host.level,
         python_template="" if host.namespaced else plan.python_template,
         memory_limit=limit,

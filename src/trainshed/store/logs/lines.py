@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import SERVICE, JobUid, ReplicaId
 from trainshed.store.logs.severity import Severity, Stream
 
 OrderKey = tuple[int, int, int, int, int]
@@ -28,6 +28,11 @@ class LogLine:
     severity: Severity
     payload: dict[str, Any] | None = None
     partial: bool = False
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether it is one of those that a job's log begins with, which stand on its timeline too."""
+        return self.replica == SERVICE and self.stream is Stream.SERVICE
 
     @property
     def insert_id(self) -> str:

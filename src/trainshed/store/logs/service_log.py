@@ -1,4 +1,4 @@
-"""Writes what the service itself says of a job while no replica can: how its environments are built.
+"""Writes what the service itself says of a job while no replica can: its notices, and how its environments are built.
 
 Layout and format are those of the replicas' logs (`trainshed.replica.segments`), as if `SERVICE` were one of them. Lines
 outlive the service's own death; they are not synced, because what a build tells is told again by the next one, and a sync
@@ -6,11 +6,13 @@ beside a build waits for all that it writes.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainshed.core.names import SERVICE_TASK, JobUid
 from trainshed.replica.segments import Segments
+from trainshed.store.logs.severity import Stream
 
 
 class ServiceLog:
@@ -20,15 +22,28 @@ class ServiceLog:
         self._root = root
         self._written = written
 
+    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+        """Have the log of an attempt begin with the notices; nothing if it has begun. Raises OSError."""
+        if await asyncio.to_thread(self._begin, uid, attempt, notices):
+            self._written(uid)
+
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         """Write lines of an attempt, each without its newline; they can be read when it returns. One caller at a time for
         each attempt. Raises OSError."""
         await asyncio.to_thread(self._append, uid, attempt, lines)
         self._written(uid)
 
+    def _begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> bool:
+        with self._opened(uid, attempt) as segments:
+            is_new = not segments.lines
+            if is_new:
+                segments.write(Stream.SERVICE, list(notices))
+        return is_new
+
     def _append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
-        segments = Segments(str(self._root / str(uid) / str(attempt) / SERVICE_TASK))
-        try:
-            segments.write("o", list(lines))
-        finally:
-            segments.close()
+        with self._opened(uid, attempt) as segments:
+            segments.write(Stream.STDOUT, list(lines))
+
+    def _opened(self, uid: JobUid, attempt: int) -> contextlib.closing[Segments]:
+        directory = self._root / str(uid) / str(attempt) / SERVICE_TASK
+        return contextlib.closing(Segments(str(directory)))

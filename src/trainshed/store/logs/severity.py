@@ -14,11 +14,11 @@ import msgspec
 
 
 class Stream(enum.StrEnum):
-    """Where a line came from. BANNER: a notice of the service itself."""
+    """Where a line came from. SERVICE: the service itself."""
 
     STDOUT = "o"
     STDERR = "e"
-    BANNER = "b"
+    SERVICE = "b"
 
 
 class Severity(enum.StrEnum):
@@ -140,7 +140,7 @@ def read_line(stream: Stream, text: str) -> Reading:
 
 
 def _severity(stream: Stream, text: str) -> Severity:
-    if stream is Stream.BANNER:
+    if stream is Stream.SERVICE:
         return Severity.NOTICE
     head = text[:_HEAD]
     if "\x1b" in head:

@@ -1,0 +1,113 @@
+"""What to do about a program that died of a module that is not there. Pure: the log's last lines in, advice out.
+
+The advice is for the way in which the job was submitted: requirements are named in different places for a package of
+one's own, a script that the Vertex SDK has packed, a command in a prebuilt image, and an image of one's own.
+"""
+
+import re
+from typing import Final
+
+from trainshed.core.catalog import runtime_versions
+from trainshed.core.catalog.images import listed_images, parse_prebuilt
+from trainshed.core.catalog.tables import table
+from trainshed.core.names import Api
+from trainshed.core.runtime import CONTAINER
+from trainshed.core.specs.model import JobSpec, Program
+
+_MISSING = re.compile(r"(?:Error|python[\d.]*): No module named '?([A-Za-z_][\w.]*)")
+"""Of a traceback, and of an interpreter that is to run a module."""
+_SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
+"""The package in which the Vertex SDK puts a script."""
+_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
+
+_FRAMEWORKS: Final = {
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "torch": "pytorch",
+    "torchvision": "pytorch",
+    "torchaudio": "pytorch",
+}
+"""What comes with an image or a runtime version rather than as a requirement: module -> framework."""
+
+
+def missing_module(tail: str) -> str:
+    """The module that a traceback in these lines says is not there, "" if none does; the last one of several."""
+    found = _MISSING.findall(tail)
+    return found[-1] if found else ""
+
+
+def advice(module: str, spec: JobSpec, position: int) -> str:
+    """What the user can do about `module` missing in the pool at `position`: a sentence or two."""
+    program = spec.pool(position).program
+    root = module.partition(".")[0]
+    if program.module and root == program.module.partition(".")[0]:
+        return (
+            f"{module} is a part of the job's own package and not in it: its setup.py takes every folder with "
+            "packages=find_packages() that has an __init__.py, and data files with package_data."
+        )
+    if told := _with_framework(_FRAMEWORKS.get(root, ""), spec, program):
+        return told
+    known = distribution(module)
+    where = _where(known or root, program)
+    if known:
+        return f"{module} is in the distribution {known}, which this job's environment does not have: {where}."
+    return (
+        f"If {root} is a module of your own, it is not in what was submitted: {_own_modules(program)}. If it is in a "
+        f"distribution of the package index: {where}."
+    )
+
+
+def distribution(module: str) -> str:
+    """What the distribution of a well-known module is called on the package index; "" if that is not known."""
+    root, *below = module.split(".")
+    if (root, *below[:1]) == ("google", "cloud"):
+        return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else ""
+    known = table("modules")["distributions"]
+    return known.get(".".join((root, *below[:1]))) or known.get(root, "")
+
+
+def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
+    """How the job would get an environment with the framework; "" if it has one, or none is missing."""
+    if not framework or program.runtime.family in (framework, CONTAINER):
+        return ""
+    title = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}[framework]
+    if spec.api is Api.ML and not program.image_uri and framework == "tensorflow":
+        version = runtime_versions.newest()
+        python = runtime_versions.default_python(version)
+        return (
+            f"{title} comes with a runtime version, and this job "
+            f"{'names ' + spec.runtime_version if spec.runtime_version else 'names none'}: submit it with "
+            f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, pythonVersion)."
+        )
+    image = next(name for name in listed_images() if _framework(name) == framework)
+    flag = {
+        Api.ML: f"--master-image-uri={_IMAGES}{image}:latest (masterConfig.imageUri)",
+        Api.VERTEX: f"{_IMAGES}{image}:latest (imageUri, or executorImageUri of a package)",
+    }[spec.api]
+    return f"{title} comes with an image that holds it: name one, such as {flag}."
+
+
+def _framework(image: str) -> str:
+    found = parse_prebuilt(f"{_IMAGES}{image}:latest")
+    return found.framework if found and found.device in ("cpu", "gpu") else ""
+
+
+def _where(requirement: str, program: Program) -> str:
+    if program.module and program.module.startswith(_SDK_SCRIPT):
+        return f'give requirements=["{requirement}"] beside script_path'
+    if program.module:
+        return f'add "{requirement}" to install_requires in the setup.py of the job\'s package'
+    if _SDK_SCRIPT in " ".join((*program.command, *program.args)):
+        return f'give requirements=["{requirement}"] beside script_path'
+    if program.runtime.family == CONTAINER:
+        return f'add a line "RUN pip install {requirement}" to the Dockerfile of the image'
+    return (
+        f"install it before the program starts, with a command like sh -c 'pip install {requirement} && exec "
+        "python3 …', or submit the program as a Python package that requires it"
+    )
+
+
+def _own_modules(program: Program) -> str:
+    if program.module:
+        return "packages=find_packages() in setup.py takes every folder that has an __init__.py"
+    return "it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python package of the job"
