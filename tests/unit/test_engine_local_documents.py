@@ -13,11 +13,12 @@ from trainshed.engines.local.documents import (
     Ground,
     Host,
     hosts_text,
+    intercepted,
     launch_document,
     outermost,
 )
 from trainshed.engines.port import Slot
-from trainshed.replica import protocol
+from trainshed.replica import protocol, roots
 
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
@@ -44,7 +45,7 @@ PLAN = LaunchPlan(
 
 
 def document(
-    host: Host = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT
+    host: Host = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT, ground: Ground = GROUND
 ) -> protocol.LaunchDocument:
     return launch_document(
         plan=plan,
@@ -53,7 +54,7 @@ def document(
         directory=Path("/data/slots/5/2/workerpool1-0"),
         hosts=Path("/data/slots/5/2/hosts"),
         logs=Path("/data/logs/5/2/workerpool1-0"),
-        ground=GROUND,
+        ground=ground,
     )
 
 
@@ -116,6 +117,46 @@ def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None
         "127.64.0.8\thost-b",
         "127.64.0.9\thost-c",
     ]
+
+
+CERTIFIED = replace(
+    GROUND,
+    rest_socket="/data/programs.sock",
+    grpc_socket="/data/programs-grpc.sock",
+    certificate="/data/tls/relay.pem",
+    trust="/data/trust/roots.pem",
+)
+
+
+def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
+    """Clients that know no other way than those names find the service, and believe that it is Google."""
+    names = intercepted(HOST, CERTIFIED)
+    assert {
+        "storage.googleapis.com",
+        "aiplatform.googleapis.com",
+        "europe-west4-aiplatform.googleapis.com",
+        "us-central1-ml.googleapis.com",
+        "cloudresourcemanager.googleapis.com",
+        "logging.googleapis.com",
+    } <= set(names)
+    text = hosts_text([SLOT], (), names)
+    assert "127.63.0.1\tus-east1-aiplatform.googleapis.com\n" in text
+    made = document(ground=CERTIFIED)
+    assert (made.rest_socket, made.grpc_socket) == (
+        "/data/programs.sock",
+        "/data/programs-grpc.sock",
+    )
+    for name in ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS"):
+        assert made.environ[name] == roots.PLACE
+
+
+def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
+    session = replace(HOST, level=protocol.LEVEL_SESSION)
+    assert intercepted(session, CERTIFIED) == ()
+    assert document(session, ground=CERTIFIED).certificate == ""
+    # A run without a service has buckets alone.
+    local = intercepted(HOST, replace(CERTIFIED, rest_socket="", grpc_socket=""))
+    assert local == ("storage.googleapis.com", "www.googleapis.com")
 
 
 def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> None:

@@ -31,12 +31,14 @@ def trusted(files: interception.Interception) -> list[str]:
     return re.findall(r"-----BEGIN [^-]+-----\n[^-]+-----END [^-]+-----\n", files.trust.read_text())
 
 
-def test_the_certificate_is_for_the_storage_hosts_and_trusted_by_the_file(tmp_path: Path) -> None:
+def test_the_certificate_is_for_googles_hosts_and_trusted_by_the_file(tmp_path: Path) -> None:
     files = interception.prepare(tmp_path, NOW, {})
     leaf = chain(files)
     ours = x509.load_pem_x509_certificate(trusted(files)[0].encode())
     builder = PolicyBuilder().store(Store([ours])).time(leaf.not_valid_before_utc)
-    for name in ("storage.googleapis.com", "www.googleapis.com", "b.storage.googleapis.com"):
+    storage = ("storage.googleapis.com", "www.googleapis.com", "b.storage.googleapis.com")
+    apis = ("us-central1-aiplatform.googleapis.com", "logging.googleapis.com")
+    for name in (*storage, *apis):
         assert builder.build_server_verifier(x509.DNSName(name)).verify(leaf, [])
     with pytest.raises(VerificationError):
         builder.build_server_verifier(x509.DNSName("oauth2.googleapis.com")).verify(leaf, [])

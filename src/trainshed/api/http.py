@@ -42,7 +42,10 @@ def raw_path(scope: Scope) -> str:
 
 def root_url(scope: Scope) -> str:
     """Scheme and authority by which the caller reached the service."""
-    return f"{scope.get('scheme', 'http')}://{header(scope, b'host') or 'localhost'}"
+    # By the Unix socket come replicas' endpoints, which end their programs' TLS.
+    _, port = scope.get("server") or ("", 0)
+    scheme = "https" if port is None else scope.get("scheme", "http")
+    return f"{scheme}://{header(scope, b'host') or 'localhost'}"
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -159,7 +159,6 @@ def _plan(
         # Of a trial's replicas the primary reports (facts §7.4).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
         watch_reduction=reduction_watch(job.spec, replica.id),
-        intercept=runtime.intercept,
         project=job.name.project_id,
         region=job.spec.region,
         # Not what the program is told: its own `env` may say otherwise there.

@@ -45,8 +45,7 @@ class LaunchPlan:
     metrics file is taken down (SPEC §6); `watch_reduction`: likewise what it reports about its part in a job with
     reducers. `reduction`: directory of the package that it does so by, "" = it has no part in any; in an image it is shown
     at `core.reduction.IMAGE_PACKAGES`. `image`: the program runs in this file system. `project`, `service_account`, `region`:
-    as whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out credentials. `intercept`: calls
-    of Google's storage hosts by name end at that endpoint as well.
+    as whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out credentials.
     """
 
     job_uid: JobUid
@@ -71,6 +70,5 @@ class LaunchPlan:
     project: str = ""
     service_account: str = ""
     region: str = ""
-    intercept: bool = False
     watch_reduction: ReductionWatch | None = None
     reduction: str = ""

@@ -67,6 +67,7 @@ class Beside:
                 certificate=plan.certificate,
                 peers=peers.Peers(guardian, plan.users),
                 proxy=plan.environ.get("https_proxy") or plan.environ.get("HTTPS_PROXY", ""),
+                service=(plan.rest_socket, plan.grpc_socket),
             )
         self._metrics: "metrics.Metrics | None" = None
         if plan.watch_metrics:

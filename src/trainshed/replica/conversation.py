@@ -1,7 +1,7 @@
-"""One client that speaks to Google's hosts as it thinks, and who answers each of its requests: the bucket process, or the
-real host for what is none of ours.
+"""One client that speaks to Google's hosts as it thinks, and who answers each of its requests: the service's APIs, the
+bucket process, or the real host for what is none of ours.
 
-The bucket process is asked first. What it does not know, because no such bucket is here, goes on to the real host if it
+What is about an API of the service is answered there. For the rest the bucket process is asked first. What it does not know, because no such bucket is here, goes on to the real host if it
 only reads; what is no storage API at all goes there anyway. Where that host is out of reach the client gets what
 the bucket process says. Nothing that is about a bucket of ours goes out, nor does a token of ours. One thread per client.
 Runs on Python 3.6.
@@ -27,15 +27,18 @@ _KNOWN_SECONDS = 60.0
 _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_BUCKETS, _SERVICE = b"", b"service"
+"""Stand for our own two among the hosts that answer."""
 _AWAY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Behind:
-    """The bucket process. `target`: its Unix socket; `preamble`: the line that connections to it begin with."""
+    """One of the service's processes. `target`: its Unix socket; `preamble`: the line that connections to it begin with,
+    b"" = none."""
 
     __slots__ = ("_known", "_preamble", "_target")
 
-    def __init__(self, target: str, preamble: bytes) -> None:
+    def __init__(self, target: str, preamble: bytes = b"") -> None:
         self._target = target
         self._preamble = preamble
         self._known: "dict[bytes, float]" = {}
@@ -101,19 +104,25 @@ def status_of(head: messages.Head) -> bytes:
 
 
 class Conversation:
-    """With one client, whose handshake is done. `out`: the way to the real hosts, None = there is none."""
+    """With one client, whose handshake is done. `behind`: the bucket process; `service`: whoever answers for the APIs,
+    None = nobody does; `out`: the way to the real hosts, None = there is none."""
 
-    __slots__ = ("_behind", "_client", "_incoming", "_out", "_servers")
+    __slots__ = ("_behind", "_client", "_incoming", "_out", "_servers", "_service")
 
     def __init__(
-        self, client: ssl.SSLSocket, behind: Behind, out: "outside.Outside | None"
+        self,
+        client: ssl.SSLSocket,
+        behind: Behind,
+        out: "outside.Outside | None",
+        service: "Behind | None" = None,
     ) -> None:
         self._client = client
         self._incoming = messages.Incoming(client.recv)
         self._behind = behind
+        self._service = service
         self._out = out
         self._servers: "dict[bytes, _Server]" = {}
-        """Kept connections, by host; the bucket process's is that of b""."""
+        """Kept connections, by host, or by which of our own processes."""
 
     def run(self) -> None:
         """Until the client hangs up, or has to."""
@@ -142,29 +151,34 @@ class Conversation:
         if request.is_read:
             return self._read(request)
         parts: "Iterable[bytes]" = self._incoming.body(request.length)
-        host, sent = b"", head.encode()
+        host, sent = self._first_asked(request), head.encode()
         if self._out and not request.is_storage and request.may_go_out():
             begun = list(_begun(parts))
             parts = itertools.chain(begun, parts)
-            ours = targets.has_token(b"".join(begun)) or self._is_here(request.bucket)
-            if not ours and self._reached(request.host):
+            kept = targets.has_token(b"".join(begun)) or self._is_here(request.bucket)
+            if not kept and self._reached(request.host):
                 host, sent = request.host, request.outwards()
-        server = self._servers.get(host) if host else self._asked(b"")
+        ours = host in (_BUCKETS, _SERVICE)
+        server = self._asked(host) if ours else self._servers.get(host)
         if server is None:
             return self._say(_AWAY)
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
 
+    def _first_asked(self, request: targets.Request) -> bytes:
+        return _SERVICE if request.is_api and self._service is not None else _BUCKETS
+
     def _read(self, request: targets.Request) -> bool:
-        answer = self._answered(b"", request.head.encode())
+        first = self._first_asked(request)
+        answer = self._answered(first, request.head.encode())
         if answer is None:
             return self._say(_AWAY)
         length = _length(answer, request)
         if status_of(answer) != b"404" or not (0 <= length <= _SMALL and self._out):
-            return self._pass_on(b"", answer, request)
+            return self._pass_on(first, answer, request)
         if not request.may_go_out() or self._behind.has(request.bucket):
-            return self._pass_on(b"", answer, request)
-        body = b"".join(self._servers[b""].body(length))
+            return self._pass_on(first, answer, request)
+        body = b"".join(self._servers[first].body(length))
         if not self._is_here(request.bucket):
             found = self._answered(request.host, request.outwards())
             if found is not None:
@@ -182,13 +196,13 @@ class Conversation:
             bucket,
             targets.HOSTS[0],
         )
-        answer = self._answered(b"", asked)
+        answer = self._answered(_BUCKETS, asked)
         if answer is None:
             return True
-        for _ in self._servers[b""].body(answer.length(messages.UNTIL_END)):
+        for _ in self._servers[_BUCKETS].body(answer.length(messages.UNTIL_END)):
             pass
         if answer.has_option(b"close"):
-            self._drop(b"")
+            self._drop(_BUCKETS)
         if status_of(answer) == b"404":
             return False
         self._behind.note(bucket)
@@ -219,8 +233,10 @@ class Conversation:
         if server is not None and server.is_silent():
             return server
         self._drop(host)
-        if not host:
+        if host == _BUCKETS:
             made = self._behind.connected()
+        elif host == _SERVICE:
+            made = self._service.connected() if self._service else None
         else:
             made = self._out.connected(host.decode("ascii")) if self._out else None
         if made is None:

@@ -1,5 +1,6 @@
-"""The secure side of a replica's endpoint, for clients that call Google's storage hosts by name and cannot be told
-another address: TLS ends here, by a certificate that the replica's programs are made to trust.
+"""The secure side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told another
+address: TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1 is read, and answered by
+whom it concerns; HTTP/2, which is gRPC, is handed on to the service as it is.
 
 Loaded by a relay process, and only if there is a certificate. Runs on Python 3.6.
 """
@@ -9,7 +10,7 @@ import socket
 import ssl
 import threading
 
-from trainshed.replica import conversation, parting
+from trainshed.replica import conversation, parting, streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,19 +27,27 @@ def preamble(line: bytes) -> bytes:
 class Door:
     """Where clients come in over TLS, each with a thread of its own."""
 
-    __slots__ = ("_behind", "_context", "_out")
+    __slots__ = ("_behind", "_context", "_grpc", "_out", "_rest")
 
     def __init__(
-        self, certificate: str, behind: conversation.Behind, out: "outside.Outside | None" = None
+        self,
+        certificate: str,
+        behind: conversation.Behind,
+        out: "outside.Outside | None" = None,
+        rest: "conversation.Behind | None" = None,
+        grpc: "conversation.Behind | None" = None,
     ) -> None:
         """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away: the rest of
-        the endpoint is of use all the same. `out`: the way to the real hosts, None = there is none."""
+        the endpoint is of use all the same. `out`: the way to the real hosts; `rest`, `grpc`: whoever answers for the
+        service's APIs; None = there is none."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # Others would try HTTP/2, which nobody speaks behind us.
-        made.set_alpn_protocols(["http/1.1"])
+        # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
+        made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
         self._context: "ssl.SSLContext | None" = made
         self._behind = behind
         self._out = out
+        self._rest = rest
+        self._grpc = grpc
         try:
             made.load_cert_chain(certificate)
         except OSError:
@@ -68,5 +77,8 @@ class Door:
         except OSError:
             connection.close()
             return
+        if client.selected_alpn_protocol() == "h2" and self._grpc is not None:
+            streams.pass_on(client, self._grpc.connected())
+            return
         client.settimeout(None)
-        conversation.Conversation(client, self._behind, self._out).run()
+        conversation.Conversation(client, self._behind, self._out, self._rest).run()

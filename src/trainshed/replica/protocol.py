@@ -85,8 +85,10 @@ class LaunchDocument:
     address becomes one of `address` (0 = none does). `kept_ports`: the service's, which it can have on `address`
     alone. `storage_socket`: Unix socket behind the replica's endpoint (`address`:`storage_port`), "" = none;
     `identity`: JSON text that each connection to it begins with, as one line. `certificate`: PEM file, key and
-    chain, by which Google's storage hosts are served at that endpoint as well ("" = they are not); `roots`: file of
-    whom the program is to believe then, shown where systems keep theirs. `masked`: texts that never get into the log. `gpus`: uuids of its own. `usage_every`: seconds between two looks at what the
+    chain, by which Google's hosts are served at that endpoint as well ("" = they are not); `rest_socket`, `grpc_socket`:
+    Unix sockets of the service, which answers for those of its APIs ("" = nobody does); `roots`: file of whom the
+    program is to believe then, shown where systems keep theirs. `masked`: texts that never get into the log. `gpus`:
+    uuids of its own. `usage_every`: seconds between two looks at what the
     replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, which
     nothing holds it to, 0 = not known. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module),
@@ -135,6 +137,8 @@ class LaunchDocument:
         "disk_limit",
         "storage_socket",
         "storage_port",
+        "rest_socket",
+        "grpc_socket",
         "stall_after",
         "memory_polling",
         "watch_metrics",
@@ -184,6 +188,8 @@ class LaunchDocument:
         disk_limit: int = 0,
         storage_socket: str = "",
         storage_port: int = 0,
+        rest_socket: str = "",
+        grpc_socket: str = "",
         stall_after: float = 0.0,
         memory_polling: bool = False,
         watch_metrics: bool = False,
@@ -228,6 +234,8 @@ class LaunchDocument:
         self.disk_limit = disk_limit
         self.storage_socket = storage_socket
         self.storage_port = storage_port
+        self.rest_socket = rest_socket
+        self.grpc_socket = grpc_socket
         self.stall_after = stall_after
         self.memory_polling = memory_polling
         self.watch_metrics = watch_metrics

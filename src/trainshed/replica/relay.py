@@ -1,5 +1,5 @@
 """A replica's own endpoint: TCP connections passed on, byte for byte, to the bucket process, behind a line that says
-whose they are.
+whose they are. What comes over TLS is `interception`'s.
 
 That line is what makes a program's calls its job's: the bucket process's Unix socket is out of its reach. The socket
 stays where it is when the service restarts; a connection that comes while nobody listens there is retried. The
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from trainshed.replica import interception, outside, peers
 
+    Service = tuple[str, str]
+
+NO_SERVICE = ("", "")
+"""The service's Unix sockets for REST and for gRPC, "" = there is none."""
 _RETRY_SECONDS = 10.0
 _RETRY_PAUSE = 0.05
 _NO_ROOM_PAUSE = 0.2
@@ -64,11 +68,12 @@ class Endpoint:
         peers: "peers.Peers | None" = None,
         proxy: str = "",
         trust: str = "",
+        service: "Service" = NO_SERVICE,
     ) -> None:
         """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as a line;
         b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind `port` is served as
-        well, over TLS; `proxy` and `trust` are for what is passed on from there (`outside.Outside`). `peers`: who may
-        come, None = everybody. Raises OSError if somebody else has a port."""
+        well, over TLS; `proxy` and `trust` are for what is passed on from there (`outside.Outside`), `service` answers for
+        its APIs. `peers`: who may come, None = everybody. Raises OSError if somebody else has a port."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -82,6 +87,7 @@ class Endpoint:
         self._peers = peers
         self._proxy = proxy
         self._trust = trust
+        self._service = service
         self._loop = events
         self.process = 0
         """The relay's process id; 0 = there is none now."""
@@ -148,11 +154,6 @@ class Endpoint:
             except BlockingIOError:
                 pass  # Enough are counted.
 
-        out = None
-        if self._certificate:
-            from trainshed.replica import outside  # Takes a large library, which few need.
-
-            out = outside.Outside(self._proxy, self._trust)
         return Relay(
             self._listeners[0],
             self._target,
@@ -160,9 +161,15 @@ class Endpoint:
             self._listeners[1] if self._certificate else None,
             self._certificate,
             peers=self._peers,
-            out=out,
+            out=self._way_out,
+            service=self._service,
             refused=refused,
         )
+
+    def _way_out(self) -> "outside.Outside":
+        from trainshed.replica import outside
+
+        return outside.Outside(self._proxy, self._trust)
 
     def _reap(self) -> None:
         os.waitpid(self.process, 0)
@@ -190,24 +197,26 @@ class Relay:
         certificate: str = "",
         *,
         peers: "peers.Peers | None" = None,
-        out: "outside.Outside | None" = None,
+        out: "Callable[[], outside.Outside | None]" = lambda: None,
+        service: "Service" = NO_SERVICE,
         refused: "Callable[[], None]" = lambda: None,
     ) -> None:
         """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections over TLS,
-        which `certificate` is for; their line, a JSON object, says so; `out`: where requests go from there that are not
-        for us. `peers`: who may come, None = everybody; `refused`: called when somebody else comes."""
+        which `certificate` is for; their line, a JSON object, says so; `out` makes the way that requests go from there
+        which are not for us, `service` answers for its APIs. `peers`: who may come, None = everybody; `refused`: called
+        when somebody else comes."""
         self._target = target
         self._preamble = preamble
+        self._certificate = certificate
         self._peers = peers
+        self._out = out
+        self._service = service
         self._refused = refused
         self._listeners = {listener.fileno(): listener}
-        self._doors: "dict[int, interception.Door]" = {}
+        self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
-            from trainshed.replica import conversation, interception
-
-            behind = conversation.Behind(target, interception.preamble(preamble))
-            self._listeners[secure.fileno()] = secure
-            self._doors[secure.fileno()] = interception.Door(certificate, behind, out)
+            self._listeners[self._secure] = secure
+        self._door: "interception.Door | None" = None
         self._waiting: "list[tuple[socket.socket, float]]" = []
         self._poll = select.poll()
         self._pairs = pairs.Pairs(self._poll)
@@ -245,7 +254,7 @@ class Relay:
                 self._poll.unregister(each)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
             return
-        door = self._doors.get(handle)
+        door = self._opened() if handle == self._secure else None
         if self._peers is not None and not self._peers.belongs(connection):
             self._refused()
             if door is not None:
@@ -261,6 +270,16 @@ class Relay:
         else:
             connection.setblocking(False)
             self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
+
+    def _opened(self) -> "interception.Door":
+        """Made for the first who comes over TLS: it takes large libraries."""
+        if self._door is None:
+            from trainshed.replica import conversation, interception
+
+            rest, grpc = (conversation.Behind(path) if path else None for path in self._service)
+            behind = conversation.Behind(self._target, interception.preamble(self._preamble))
+            self._door = interception.Door(self._certificate, behind, self._out(), rest, grpc)
+        return self._door
 
     def _connect_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []

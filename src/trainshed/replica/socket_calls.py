@@ -2,7 +2,7 @@
 
 A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can have port
 2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound, nor the
-service's ports, which are free while it is away. A connection to where Google's storage hosts are said to be goes to the
+service's ports, which are free while it is away. A connection to where Google's hosts are said to be goes to the
 replica's own endpoint instead. The kernel asks us (seccomp_unotify(2)); all other calls it makes itself.
 This is a convenience and no barrier: who bends its own arguments in between reaches what it could reach anyway.
 Runs on Python 3.6.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Address = tuple[str, int]
 
 GOOGLE = ("127.63.0.1", 443)
-"""Where the names of Google's storage hosts lead in the hosts file of a replica that wants them intercepted."""
+"""Where the names of Google's hosts that are intercepted lead in a replica's hosts file."""
 
 _PORTS = 3
 """The cluster port and those of the endpoint behind it: each replica has them on its own address."""

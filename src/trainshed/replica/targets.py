@@ -1,5 +1,5 @@
-"""Whom a request to one of Google's hosts may concern: a bucket that may be ours, or somebody else. Also keeps our tokens
-from going to somebody else. Pure; runs on Python 3.6.
+"""Whom a request to one of Google's hosts may concern: the service's APIs, a bucket that may be ours, or somebody else.
+Also keeps our tokens from going to somebody else. Pure; runs on Python 3.6.
 """
 
 import base64
@@ -14,6 +14,10 @@ JOB_TOKEN = b"tsj1."
 
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
 """A token of a person; Google's have dots in them."""
+_API = re.compile(
+    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
+)
+_DISCOVERY = b"/discovery/"
 _ISSUER = b"https://trainshed.local"
 _OURS_ALONE = (b"with", b"computeMetadata", b"batch")
 _STORAGE = re.compile(
@@ -29,10 +33,21 @@ def has_token(text: bytes) -> bool:
 class Request:
     """A client's request, put right. Raises NotHttp.
 
-    `bucket`: as its path has it, b"" = it names none; `length`: of its body; `is_read`: it may be made twice.
+    `bucket`: as its path has it, b"" = it names none; `length`: of its body; `is_read`: it may be made twice; `is_api`: the
+    service's APIs answer it, not the buckets.
     """
 
-    __slots__ = ("bucket", "head", "host", "is_read", "is_storage", "length", "method", "path")
+    __slots__ = (
+        "bucket",
+        "head",
+        "host",
+        "is_api",
+        "is_read",
+        "is_storage",
+        "length",
+        "method",
+        "path",
+    )
 
     def __init__(self, head: messages.Head) -> None:
         words = head.first.split(b" ")
@@ -45,6 +60,9 @@ class Request:
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
+        # Older clients ask one host what all the APIs are like.
+        is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
+        self.is_api = is_discovery or bool(_API.match(self.host))
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
         self.bucket = (storage.group(1) or b"") if storage else self._first()

@@ -53,15 +53,13 @@ class PreparedRuntime:
     lines on what was installed, for the log. `path`: directories of console scripts, to be put on PATH after
     the user base's `bin` and the template's. `read_only`: directories that no program may write to; permission
     bits do not stop root, so the replica's mount namespace should bind them read-only. `image`: the program runs in this
-    container image instead; `template` is "" then. `intercept`: it reads gs:// past every setting, by the names of Google's
-    storage hosts (`LaunchPlan.intercept`)."""
+    container image instead; `template` is "" then."""
 
     template: str
     notices: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     image: Image | None = None
-    intercept: bool = False
 
 
 Progress = Callable[[str], None]

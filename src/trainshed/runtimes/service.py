@@ -17,7 +17,6 @@ from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.contained import Contained
 from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.installer import Installer
-from trainshed.runtimes.intercepting import reads_past_settings
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.packages import Package, Packages
@@ -203,7 +202,6 @@ class LocalRuntimes:
             notices=self._layers.notices(layer) if layer else (),
             path=tuple(str(each.scripts) for each in (layer, base) if each),
             read_only=(*(str(each.root) for each in (layer, base) if each), *interpreter.places),
-            intercept=reads_past_settings(*filter(None, (layer, base))),
         )
 
 

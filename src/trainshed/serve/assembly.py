@@ -23,6 +23,7 @@ from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
+from trainshed.serve.program_doors import ProgramDoors, open_doors
 from trainshed.serve.service import owner_token
 from trainshed.serve.settings import Settings
 from trainshed.serve.wiring import Parts
@@ -76,6 +77,8 @@ def _open_in_order(
         raise StartFailed(str(failure)) from failure
     listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
+    programs = _program_doors(settings.data)
+    cleanup.callback(programs.close)
     # One after the other: both may be the first to need the authority.
     threads = ThreadPoolExecutor(1, "certificates")
     grpc_doors = _grpc_doors(settings, cleanup, threads)
@@ -92,6 +95,7 @@ def _open_in_order(
     return Parts(
         settings=settings,
         listener=listener,
+        programs=programs,
         grpc=grpc_doors,
         intercepting=intercepting,
         zygote=zygote,
@@ -127,6 +131,15 @@ def _bucket_setup(settings: Settings) -> BucketSetup:
             settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
         ),
     )
+
+
+def _program_doors(data: Path) -> ProgramDoors:
+    try:
+        return open_doors(data)
+    except OSError as failure:
+        raise StartFailed(
+            f"Programs cannot be listened to in {data}: {failure}. Make the directory writable."
+        ) from failure
 
 
 def _prepare(settings: Settings) -> Interception:

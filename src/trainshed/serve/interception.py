@@ -1,8 +1,8 @@
-"""The files by which replicas' endpoints stand in for Google's storage hosts: a certificate for their names, and for
-programs the file of whom to trust then.
+"""The files by which replicas' endpoints stand in for Google's hosts: a certificate for their names, and for programs the
+file of whom to trust then.
 
-TensorFlow's gs:// knows no other way than those names (SPEC §3). Nobody but a program that was told so trusts the
-certificate. Blocks on disks and processes.
+TensorFlow's gs://, the Vertex SDK and Google's other clients know no other way than those names. Nobody but a program
+that was told so trusts the certificate. Blocks on disks and processes.
 """
 
 import contextlib
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trainshed.core.catalog import google_hosts
 from trainshed.replica import durable, roots
 from trainshed.serve import certificates
 
-HOSTS: Final = ("storage.googleapis.com", "www.googleapis.com")
-_NAMES: Final = (*HOSTS, "*.storage.googleapis.com")
 _TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 """Variables by which the operator tells programs whom to trust."""
 _END: Final = "-----END CERTIFICATE-----"
@@ -41,7 +40,8 @@ def prepare(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
     """Have the files there and good. `now`: seconds since the epoch; `environ`: the service's own. Raises
     CertificatesUnusable, OSError."""
     found = places(data)
-    made = certificates.signed(data / "tls", "storage", _NAMES, now)
+    names = (*google_hosts.STORAGE, "*.storage.googleapis.com", *google_hosts.apis())
+    made = certificates.signed(data / "tls", "storage", names, now)
     _put(found.certificate, made.key.read_text() + made.chain.read_text(), 0o600)
     found.trust.parent.mkdir(mode=0o755, exist_ok=True)
     found.trust.parent.chmod(0o755)

@@ -89,10 +89,11 @@ class Service:
             ),
             ready=self._ready,
         )
-        front = GrpcFront(self._parts.grpc, data, self._works.services, authenticate)
+        programs = self._parts.programs
+        front = GrpcFront(self._parts.grpc, programs.grpc, data, self._works.services, authenticate)
         await front.start()
         await asyncio.wrap_future(self._parts.intercepting)
-        serving = asyncio.create_task(server.serve([self._parts.listener]))
+        serving = asyncio.create_task(server.serve([self._parts.listener, programs.rest]))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if self._stop_jobs:

@@ -39,6 +39,7 @@ from trainshed.serve.children import BucketKeeper
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
 from trainshed.serve.job_certificates import job_certificate
+from trainshed.serve.program_doors import ProgramDoors
 from trainshed.serve.setting_rules import accelerators_of
 from trainshed.serve.settings import Settings
 from trainshed.serve.shells import EngineShells, link_key
@@ -55,11 +56,12 @@ from trainshed.studies.port import Advisor, EngineName
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What exists before the event loop does. `storage_port`: the bucket process's own TCP port; `bucket_socket`: its
-    Unix socket for replicas, `gateway_socket` that for our gateway alone; `grpc`: if there is any; `intercepting`: done when
-    the files of `interception.places` are there."""
+    Unix socket for replicas, `gateway_socket` that for our gateway alone; `programs`: our own for replicas; `grpc`: its ports,
+    if there are any; `intercepting`: done when the files of `interception.places` are there."""
 
     settings: Settings
     listener: socket.socket
+    programs: ProgramDoors
     grpc: GrpcDoors | None
     intercepting: "Future[Interception]"
     zygote: ZygoteHandle
@@ -175,6 +177,8 @@ def _engine(parts: Parts) -> LocalEngine:
     intercepting = interception.places(settings.data.resolve())
     options = Options(
         storage_socket=parts.bucket_socket,
+        rest_socket=parts.programs.rest_path,
+        grpc_socket=parts.programs.grpc_path,
         # Of the cache a program sees what it runs in, not what others run in.
         hidden=(settings.data, settings.cache),
         certificate=intercepting.certificate,

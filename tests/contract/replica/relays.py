@@ -53,10 +53,12 @@ given = json.loads(sys.argv[2])
 doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)
 print(*(door.getsockname()[1] for door in doors), flush=True)
 hosts = {host: ('127.0.0.1', port) for host, port in given['hosts'].items()}
-out = outside.Outside(given['proxy'], given['trust'], hosts) if hosts else None
+def way():
+    return outside.Outside(given['proxy'], given['trust'], hosts) if hosts else None
 secure = doors[1] if given['certificate'] else None
 line = given['identity'].encode() + b'\\n'
-relay.Relay(doors[0], given['target'], line, secure, given['certificate'], out=out).run()
+tls = given['certificate'], given['service']
+relay.Relay(doors[0], given['target'], line, secure, tls[0], out=way, service=tls[1]).run()
 """
 
 
@@ -69,8 +71,10 @@ def running(
     hosts: Mapping[str, int] | None = None,
     trust: Path | None = None,
     proxy: str = "",
+    service: tuple[str, str] = relay.NO_SERVICE,
 ) -> Generator[Running]:
-    """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed on."""
+    """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed on. `service`:
+    who answers for its APIs."""
     given = {
         "target": target,
         "identity": identity.decode(),
@@ -78,6 +82,7 @@ def running(
         "hosts": hosts or {},
         "trust": str(trust or ""),
         "proxy": proxy,
+        "service": service,
     }
     source = str(Path(relay.__file__).parents[2])
     process = subprocess.Popen(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.runtimes.conftest import Objects, Workshop, copy_template, sdist
+from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
 from trainshed.core import reduction
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, sheet_of
@@ -101,7 +101,6 @@ def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: 
     prepared = _prepare(_CACHE, RuntimeChoice("python", "", oldest), [])
     assert copy_template(prepared, tmp_path).run("python3", str(sheet.smoke)).returncode == 0
     assert {"pip", "google-cloud-storage", "cloudml-hypertune"} <= set(_content(prepared))
-    assert not prepared.intercept
 
 
 def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
@@ -152,15 +151,6 @@ def test_what_an_environment_holds_is_recorded_with_it(workshop: Workshop) -> No
         assert replica.python(code) == content[name]
 
 
-def test_storage_is_intercepted_where_a_package_of_the_job_needs_it(workshop: Workshop) -> None:
-    """SPEC §3: gs:// through tf.io.gfile, also where a job brings TensorFlow itself."""
-    setup = "from setuptools import setup\nsetup(name='bringer', version='0.1', packages=['tensorflow'])\n"
-    uri = "gs://bucket/bringer-0.1.tar.gz"
-    workshop.objects.content[uri] = sdist("bringer", setup, {"tensorflow/__init__.py": ""})
-    assert not workshop.base.intercept
-    assert workshop.prepare(uri).intercept
-
-
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version", "python"), _LARGE)
 def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path) -> None:
@@ -193,4 +183,3 @@ def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path)
     assert release is not None
     content = _content(prepared)
     assert all(re.sub(r"[._]", "-", name) in content for name in sheet.provides(release))
-    assert prepared.intercept == (family == "tensorflow")

@@ -17,8 +17,8 @@ from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes.images.contained import Contained
-from trainshed.runtimes.images.service import Images, ImageSettings, Unpacked
-from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.port import BuildFailed, Image, PackageFailed
 
 CHANGES = (
     'ENTRYPOINT ["/bin/sh", "-c"]',
@@ -77,7 +77,7 @@ class Shop:
         return opened
 
 
-def prepare(images: Images, reference: str, hear: Callable[[str], None] = print) -> Unpacked:
+def prepare(images: Images, reference: str, hear: Callable[[str], None] = print) -> Image:
     return asyncio.run(images.prepare(reference, hear))
 
 
@@ -125,7 +125,7 @@ def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, refere
     """SPEC §3: its entry point, command, variables, directory and user are the program's."""
     identity = shop.make(reference, *CHANGES)
     said: list[str] = []
-    image = prepare(shop.images(), reference, said.append).image
+    image = prepare(shop.images(), reference, said.append)
     assert image.digest == identity
     assert image.entrypoint == ("/bin/sh", "-c")
     assert image.command == ("id",)
@@ -166,10 +166,10 @@ def test_many_jobs_at_once_unpack_it_once(shop: Shop, reference: str) -> None:
     shop.make(reference, *CHANGES)
     images, said = shop.images(), list[str]()
 
-    async def all_of_them() -> list[Unpacked]:
+    async def all_of_them() -> list[Image]:
         return await asyncio.gather(*(images.prepare(reference, said.append) for _ in range(5)))
 
-    assert len({each.image.root for each in asyncio.run(all_of_them())}) == 1
+    assert len({each.root for each in asyncio.run(all_of_them())}) == 1
     assert len(set(said)) <= 3, said
 
 
@@ -180,7 +180,7 @@ def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, refere
     prepare(images, reference)
     shop.make(reference, 'CMD ["pwd"]')
     assert images.ready(reference) is None
-    changed = prepare(images, reference).image
+    changed = prepare(images, reference)
     assert (changed.entrypoint, changed.command) == ((), ("pwd",))
 
 
@@ -225,7 +225,7 @@ def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path:
         shop.tool("rmi", "--force", reference)
     finally:
         registry.close()
-    assert pulled.image.command == ("id",)
+    assert pulled.command == ("id",)
     assert said[0] == f"Pulling {reference} with {shop.name}."
     (summary,) = (line for line in said if line.startswith(f"{reference} is pulled: "))
     assert " MB in 1 layer, " in summary

@@ -33,7 +33,10 @@ PLAN = "plan.json"
 REPORT = "autopsy.json"
 """In what is kept: when that was, what it is, how much. Made anew if it is not there."""
 _HOUR = 3600.0
-_OF_ITS_TIME = ("storage_socket", "identity", "certificate", "roots", "masked", "cluster_port")
+_OF_ITS_TIME = (
+    *("storage_socket", "rest_socket", "grpc_socket"),
+    *("identity", "certificate", "roots", "masked", "cluster_port"),
+)
 """What of a launch document is of no use, or nobody's business, when its program is gone."""
 
 

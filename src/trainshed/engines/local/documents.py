@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.core import reduction
+from trainshed.core.catalog import google_hosts
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.local import environs
 from trainshed.engines.local.devices import Device
@@ -13,8 +14,6 @@ from trainshed.engines.local.driver import NO_DRIVER, DeviceEdits, Driver, devic
 from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol, socket_calls, users
-
-_INTERCEPTED = ("storage.googleapis.com", "www.googleapis.com")
 
 COVERED = (
     "/run/docker.sock",
@@ -56,7 +55,8 @@ class Ground:
 
     `hidden`: directories whose content programs must not see; `read_only`: what they may only read, shown even inside
     hidden ones; `visible`: the same, by the operator's wish. `storage_socket`: the bucket process's for replicas, "" =
-    none; `certificate`: PEM file, key and chain, of Google's storage hosts; `trust`: file of whom to believe then.
+    none; `rest_socket`, `grpc_socket`: the service's, likewise; `certificate`: PEM file, key and chain, of Google's hosts;
+    `trust`: file of whom to believe then.
     `ambient`: the service's own environment. `processes`: how many a replica may have. `usage_every`: seconds.
     `kept_ports`: the service's, which programs can have on their own address alone.
     """
@@ -65,6 +65,8 @@ class Ground:
     read_only: tuple[Path, ...] = ()
     visible: tuple[str, ...] = ()
     storage_socket: str = ""
+    rest_socket: str = ""
+    grpc_socket: str = ""
     certificate: str = ""
     trust: str = ""
     ambient: Mapping[str, str] | None = None
@@ -90,7 +92,7 @@ def launch_document(
     limit = min(plan.memory_limit, host.memory_bytes) if plan.memory_limit else 0
     storage_port = slot.port + 1
     image = plan.image
-    intercepts = _intercepts(plan, host, ground)
+    intercepts = bool(intercepted(host, ground))
     mounts = [(path, path, True) for path in ground.visible]
     mounts += _reduction_mounts(plan, lost_reducers)
     edits = device_edits(
@@ -140,6 +142,8 @@ def launch_document(
         kept_ports=ground.kept_ports,
         storage_socket=ground.storage_socket,
         storage_port=storage_port,
+        rest_socket=ground.rest_socket,
+        grpc_socket=ground.grpc_socket,
         identity=identity(plan),
         certificate=ground.certificate if intercepts else "",
         roots=ground.trust if intercepts else "",
@@ -168,8 +172,11 @@ def identity(plan: LaunchPlan) -> str:
     )
 
 
-def _intercepts(plan: LaunchPlan, host: Host, ground: Ground) -> bool:
-    return plan.intercept and host.namespaced and bool(ground.certificate)
+def intercepted(host: Host, ground: Ground) -> tuple[str, ...]:
+    """Names of Google's hosts that lead to the replica's own endpoint."""
+    if not (host.namespaced and ground.certificate):
+        return ()
+    return (*google_hosts.STORAGE, *(google_hosts.apis() if ground.rest_socket else ()))
 
 
 def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:
@@ -199,8 +206,8 @@ def _environ(
     ours = ["localhost", "127.0.0.1", slot.address]
     if ground.storage_socket:
         given |= environs.storage(endpoint)
-    if _intercepts(plan, host, ground):
-        ours += _INTERCEPTED
+    if names := intercepted(host, ground):
+        ours += names
         given |= environs.trust()
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
@@ -222,13 +229,14 @@ def _environ(
 
 
 def hosts_text(
-    gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], *, intercept: bool = False
+    gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], intercepted: Sequence[str] = ()
 ) -> str:
-    """The gang's hosts file: the (name, address) of `hosts`, and whatever slot of the gang is not among them."""
+    """The gang's hosts file: the (name, address) of `hosts`, whatever slot of the gang is not among them, and the names of
+    Google's hosts that are `intercepted`."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     named = dict(hosts) | {slot.hostname: slot.address for slot in gang}
-    if intercept:
-        named |= dict.fromkeys(_INTERCEPTED, socket_calls.GOOGLE[0])
+    named |= dict.fromkeys(intercepted, socket_calls.GOOGLE[0])
+    # A line each: some resolvers read no long ones.
     lines += [f"{address}\t{name}" for name, address in named.items()]
     return "\n".join(lines) + "\n"
 

@@ -84,14 +84,16 @@ def storage(place: str) -> dict[str, str]:
 
 
 def trust() -> dict[str, str]:
-    """Whom clients are to believe that they speak to Google, for those that bring roots of their own: the rest finds the
-    same file by its place."""
+    """Whom clients are to believe that they speak to Google, for those that bring roots of their own (Python's, gRPC's,
+    gcloud's, Node's): the rest finds the same file by its place."""
     return dict.fromkeys(
         (
             "CURL_CA_BUNDLE",
             "SSL_CERT_FILE",
             "REQUESTS_CA_BUNDLE",
             "HTTPLIB2_CA_CERTS",
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
             "NODE_EXTRA_CA_CERTS",
         ),
         roots.PLACE,

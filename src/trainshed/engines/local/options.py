@@ -16,12 +16,13 @@ from trainshed.engines.port import SecretDoor
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint.
+    """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint; `rest_socket`,
+    `grpc_socket`: the service's for them, None = it answers for none of Google's hosts.
 
     What programs see: `hidden`: directories that they must not, besides slots and logs; `read_only`: what they may only
     read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`: the sandbox level that is
     demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`: how many a replica may have, 0 =
-    any number. `certificate`, `trust`: by what Google's storage hosts are served to those who want that (`Ground`).
+    any number. `certificate`, `trust`: by what Google's hosts are served (`Ground`).
     `ambient`: the service's own environment, None = this process's (`environs` says what of it is passed on). `secrets`:
     what plans refer to. `kept_ports`: those that the service listens on; while it is away no program can.
 
@@ -35,6 +36,8 @@ class Options:
     """
 
     storage_socket: Path | None = None
+    rest_socket: Path | None = None
+    grpc_socket: Path | None = None
     hidden: tuple[Path, ...] = ()
     read_only: tuple[Path, ...] = ()
     visible: tuple[Path, ...] = ()
@@ -70,7 +73,9 @@ class Options:
             visible=outermost(
                 [*_resolved(self.visible), *(path for path in lent if path.exists())]
             ),
-            storage_socket=str(self.storage_socket.resolve()) if self.storage_socket else "",
+            storage_socket=_path(self.storage_socket),
+            rest_socket=_path(self.rest_socket),
+            grpc_socket=_path(self.grpc_socket),
             certificate=str(self.certificate or ""),
             trust=str(self.trust or ""),
             ambient=ambient,
@@ -78,6 +83,10 @@ class Options:
             usage_every=self.usage_every,
             kept_ports=self.kept_ports,
         )
+
+
+def _path(socket: Path | None) -> str:
+    return str(socket.resolve()) if socket else ""
 
 
 def _resolved(paths: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local.documents import Ground, hosts_text, launch_document
+from trainshed.engines.local.documents import Ground, hosts_text, intercepted, launch_document
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.site import Site
@@ -32,7 +32,7 @@ class Shims:
     ) -> protocol.Message:
         """What the seat's shim is told; the gang's hosts file is written for it. Raises EngineUnavailable."""
         slots = [each.slot for each in gang.values()]
-        text = hosts_text(slots, plan.hosts, intercept=plan.intercept)
+        text = hosts_text(slots, plan.hosts, intercepted(self._site.host, self._ground))
         try:
             hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
             lost = None

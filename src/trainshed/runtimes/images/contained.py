@@ -3,7 +3,7 @@
 import asyncio
 
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.images.service import Images, Unpacked
+from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.port import (
     BuildFailed,
     PackageFailed,
@@ -30,8 +30,8 @@ class Contained:
         except (PackageFailed, BuildFailed):
             # `prepare` will say so where a failure belongs.
             return None
-        unpacked = self._images.ready(choice.image)
-        return _prepared(unpacked) if unpacked else None
+        image = self._images.ready(choice.image)
+        return PreparedRuntime("", image=image) if image else None
 
     async def prepare(
         self, choice: RuntimeChoice, package_uris: tuple[str, ...], progress: Progress | None
@@ -42,7 +42,7 @@ class Contained:
                 f"The image {choice.image} cannot be run: this service does not run container images any more."
             )
         await asyncio.to_thread(self._look, package_uris)
-        return _prepared(await self._images.prepare(choice.image, progress))
+        return PreparedRuntime("", image=await self._images.prepare(choice.image, progress))
 
     def _look(self, package_uris: tuple[str, ...]) -> None:
         for uri in package_uris:
@@ -54,7 +54,3 @@ class Contained:
                 ) from missing
             except OSError as failure:
                 raise BuildFailed(f"The package {uri} cannot be looked at: {failure}.") from failure
-
-
-def _prepared(unpacked: Unpacked) -> PreparedRuntime:
-    return PreparedRuntime("", image=unpacked.image, intercept=bool(unpacked.packages))

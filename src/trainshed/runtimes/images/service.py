@@ -19,7 +19,6 @@ from trainshed.runtimes.images.references import fault_of, is_pinned
 from trainshed.runtimes.images.scratch import Scratch
 from trainshed.runtimes.images.tool import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.tools import AUTO, Tools
-from trainshed.runtimes.intercepting import PACKAGES_PAST_SETTINGS
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.stopping import Stop
@@ -38,14 +37,6 @@ class ImageSettings:
 
     tool: str = AUTO
     pull: str = pulling.MISSING
-
-
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    """An image that a program can be started in. `packages`: which of `PACKAGES_PAST_SETTINGS` it has."""
-
-    image: Image
-    packages: tuple[str, ...]
 
 
 class Images:
@@ -75,7 +66,7 @@ class Images:
         self._pulling = Pulling(settings.pull, self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # Gigabytes are not fetched for nobody.
-        self._flights = Flights[Unpacked](self._workers, abandons=True)
+        self._flights = Flights[Image](self._workers, abandons=True)
 
     def search(self) -> None:
         """Look for a tool in the background."""
@@ -100,7 +91,7 @@ class Images:
             self.search()
         return reason
 
-    def ready(self, reference: str) -> Unpacked | None:
+    def ready(self, reference: str) -> Image | None:
         """The image if it is unpacked and nothing has to be asked about it. A few file-system calls."""
         known = self._known.find(reference)
         image = self._unpacked(known)
@@ -117,7 +108,7 @@ class Images:
         self._shelf.used(known.id)
         return image
 
-    async def prepare(self, reference: str, progress: Progress | None) -> Unpacked:
+    async def prepare(self, reference: str, progress: Progress | None) -> Image:
         """Get and unpack what is missing, once, however many callers wait. Raises PackageFailed, BuildFailed."""
         ahead = self._flights.others(reference)
         if progress is not None and ahead >= _WORKERS:
@@ -128,7 +119,7 @@ class Images:
             reference, functools.partial(self._prepare, reference), progress
         )
 
-    def _prepare(self, reference: str, tell: Progress, stop: Stop) -> Unpacked:
+    def _prepare(self, reference: str, tell: Progress, stop: Stop) -> Image:
         tool = self._tools.search()
         known = self._known.find(reference)
         unpacked = self._unpacked(known)
@@ -177,7 +168,7 @@ class Images:
         config: ImageConfig,
         tell: Progress,
         stop: Stop,
-    ) -> Unpacked:
+    ) -> Image:
         self._open_shelf()
 
         def fill(draft: Path) -> None:
@@ -203,8 +194,8 @@ class Images:
             unpacking.unpack(
                 draft / _ROOT, lambda take: tool.export(config.id, name, take), advance
             )
-            packages = sorted(unpacking.survey(draft / _ROOT, PACKAGES_PAST_SETTINGS))
-            (draft / _CONFIG).write_text(json.dumps(asdict(config) | {"packages": packages}))
+            unpacking.remove_devices(draft / _ROOT)
+            (draft / _CONFIG).write_text(json.dumps(asdict(config)))
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
 
         self._shelf.put(config.id, fill, writable=_ROOT, waiting=waiting_for(tell))
@@ -224,7 +215,7 @@ class Images:
         if stat.st_mode & 0o077:
             self._root.chmod(0o700)
 
-    def _unpacked(self, known: Known | None) -> Unpacked | None:
+    def _unpacked(self, known: Known | None) -> Image | None:
         if known is None or not self._shelf.has(known.id):
             return None
         place = self._shelf.path(known.id)
@@ -232,7 +223,7 @@ class Images:
             config = json.loads((place / _CONFIG).read_text())
         except OSError:
             return None
-        image = Image(
+        return Image(
             root=str(place / _ROOT),
             digest=known.id,
             entrypoint=tuple(config["entrypoint"]),
@@ -241,7 +232,6 @@ class Images:
             workdir=config["workdir"],
             user=config["user"],
         )
-        return Unpacked(image, tuple(config["packages"]))
 
 
 def _check_machine(reference: str, config: ImageConfig) -> None:

@@ -7,14 +7,13 @@ import shutil
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 _ROOM = 64 << 20
 """Bytes that stay free on the disk."""
 _LAST_LINES = 20
-_PACKAGES = ("/site-packages", "/dist-packages")
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
 """What tar says where an ordinary user unpacks devices, which programs are shown anyway."""
 
@@ -136,16 +135,11 @@ def unpack(
     unpacking.finish()
 
 
-def survey(root: Path, names: Collection[str]) -> set[str]:
-    """Look through what was unpacked: which of `names` it has as Python packages. Devices are removed, for programs are
-    shown those of our choice, never an image's."""
-    found: set[str] = set()
-    for directory, directories, files in os.walk(root):
-        if directory.endswith(_PACKAGES):
-            found.update(set(directories).intersection(names))
+def remove_devices(root: Path) -> None:
+    """Of what was unpacked: programs are shown devices of our choice, never an image's."""
+    for directory, _, files in os.walk(root):
         for name in files:
             path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them
             mode = os.lstat(path).st_mode
             if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
                 Path(path).unlink()
-    return found

@@ -153,13 +153,15 @@ class Run:
             )
 
     async def _prepare(self, runtimes: LocalRuntimes, job: Job) -> PreparedRuntime:
+        now = clock.now() / 1e9
+        certifying = asyncio.to_thread(interception.prepare, self._settings.data, now, os.environ)
+        prepared, _ = await asyncio.gather(self._environment(runtimes, job), certifying)
+        return prepared
+
+    async def _environment(self, runtimes: LocalRuntimes, job: Job) -> PreparedRuntime:
         asked = job.spec.pools[0].program
         ready = runtimes.ready(asked.runtime, asked.package_uris)
-        prepared = ready or await runtimes.prepare(asked.runtime, asked.package_uris, self._tell)
-        if prepared.intercept:
-            now = clock.now() / 1e9
-            await asyncio.to_thread(interception.prepare, self._settings.data, now, os.environ)
-        return prepared
+        return ready or await runtimes.prepare(asked.runtime, asked.package_uris, self._tell)
 
     def _slot(self, job: Job) -> Path:
         layout = Layout(self._room.directory.resolve())
