@@ -1,5 +1,6 @@
 """Which runtime stands for an image or a runtime version (SPEC §1.5, §4; facts §5.1, §5.2)."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import read_images
 from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
 
@@ -52,7 +53,15 @@ def test_an_image_of_a_served_framework_is_exact_where_its_python_is_found(
     choice = _chosen(catalog.for_image(uri))
     assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.6", "3.10")
     assert not any("cannot be had" in notice for notice in choice.notices)
-    assert any("pandas" in notice for notice in choice.notices)
+    assert any("crcmod (there is no wheel" in notice for notice in choice.notices)
+
+
+def test_the_tag_slim_asks_for_the_framework_alone() -> None:
+    catalog = LocalCatalog(Pythons((3, 10)))
+    slim = _chosen(catalog.for_image(f"{_IMAGES}sklearn-cpu.1-6:slim"))
+    assert (slim.version, slim.notices) == ("1.6+slim", ())
+    assert _chosen(catalog.for_image(f"{_IMAGES}sklearn-cpu.1-0:slim")).version == "1.0"
+    assert _chosen(catalog.named("scikit-learn", "1.6+slim")).version == "1.6+slim"
 
 
 def test_the_same_minor_version_on_another_python_comes_before_another_version() -> None:
@@ -291,7 +300,7 @@ def test_the_sheets_are_in_order() -> None:
         assert versions == sorted(versions, reverse=True)
         assert all(release.pythons[0] <= release.pythons[1] for release in sheet.releases)
         assert sheet.smoke.is_file()
-        assert all(release.lock is None or release.lock.is_file() for release in sheet.releases)
+        assert all(sheet.lock(release).is_file() for release in sheet.releases)
     frameworks = [sheet.framework for sheet in FAMILIES if sheet.framework]
     assert len(frameworks) == len(set(frameworks))
 
@@ -302,22 +311,24 @@ def test_minor_versions_read_and_write() -> None:
     assert format_minor((3, 10)) == "3.10"
 
 
-def test_a_lock_holds_the_versions_that_its_release_promises() -> None:
-    """SPEC §4: builds with CUDA are resolved and locked; a release that moves on needs `./dev lock`."""
-    locked = [(s, r) for s in FAMILIES for r in s.releases if r.lock]
-    assert locked
-    for sheet, release in locked:
-        assert release.lock is not None
-        lines = release.lock.read_text().splitlines()
-        pins = {line.split("=", 1)[0]: line for line in lines}
-        framework = "torch" if sheet.family == "pytorch" else sheet.family
-        assert f"=={release.base}." in pins[framework]
-        assert any(name.startswith("nvidia-cudnn-cu") for name in pins)
-        for name in sheet.provides(release):
-            assert name in pins, (release.version, name)
-    (torch,) = (r.lock for s, r in locked if s.family == "pytorch" and r.lock)
+def test_the_locks_hold_what_the_sheets_ask_for() -> None:
+    """SPEC §4: environments are installed from locks alone; a release that moves on needs `./dev lock`."""
+    for sheet in FAMILIES:
+        for release in sheet.releases:
+            lines = sheet.lock(release).read_text().splitlines()
+            assert lines == sorted(lines)
+            pinned = {line.partition("=")[0] for line in lines}
+            named = {re.sub(r"[._]", "-", name) for name in sheet.provides(release)}
+            assert named <= pinned, (sheet.family, release.version)
+            assert not pinned & set(release.excluded)
+            framework = {"pytorch": "torch"}.get(sheet.family, sheet.family)
+            if release.base:
+                assert any(re.match(rf"{framework}===?{release.base}\b", line) for line in lines)
+    torch = sheet_of("pytorch")
+    assert torch is not None
+    (cuda,) = (release for release in torch.releases if release.for_gpu)
     # Two signs would also take a build for CPUs, if the machine's index has one.
-    assert "torch===2.13.0" in torch.read_text().splitlines()
+    assert "torch===2.13.0" in torch.lock(cuda).read_text().splitlines()
 
 
 def test_the_documented_families_are_the_families() -> None:

@@ -25,10 +25,15 @@ esac
 
 
 def _built(
-    tmp_path: Path, release: Release, smoke: str = "import sys", **environ: str
+    tmp_path: Path,
+    release: Release,
+    smoke: str = "import sys",
+    lock: str = "framework==1.0.3\n",
+    **environ: str,
 ) -> tuple[Path, list[str]]:
     """The environment's directory and what was said, from a uv that installs nothing."""
     tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "1.0.lock").write_text(lock)
     uv, program = tmp_path / "uv", tmp_path / "smoke.py"
     uv.write_text(_UV)
     uv.chmod(0o755)
@@ -39,6 +44,7 @@ def _built(
     said: list[str] = []
     environments = Environments(tmp_path / "cache", installer, time.monotonic_ns)
     prefix = environments.build(sheet, release, running_interpreter(), said.append)
+    environments.wait()
     return prefix.root, said
 
 
@@ -50,45 +56,39 @@ _ALL = ((3, 6), (3, 99))
 _FIRST = ("--torch-backend", "cpu")
 
 
-def test_ranges_are_installed(tmp_path: Path) -> None:
-    root, said = _built(tmp_path, Release("1.0", _ALL, ("framework>=1",)))
-    assert _installs(said) == ["common framework>=1"]
+def test_the_lock_is_installed_without_a_resolver_and_is_part_of_the_name(tmp_path: Path) -> None:
+    release = Release("1.0", _ALL, ("framework>=1",))
+    root, said = _built(tmp_path / "a", release)
+    assert _installs(said) == [f"--no-deps --requirement {tmp_path / 'a/1.0.lock'}"]
     assert (root / "content.txt").read_text() == ""
-    remove_cache(root)
-
-
-def test_a_lock_takes_the_place_of_all_ranges_and_is_part_of_the_name(tmp_path: Path) -> None:
-    lock = tmp_path / "some.lock"
-    lock.write_text("framework==1.0.3\n")
-    root, said = _built(tmp_path, Release("1.0", _ALL, ("framework>=1",), lock))
-    assert _installs(said) == [f"--requirement {lock}"]
-    other = tmp_path / "other.lock"
-    other.write_text("framework==1.0.4\n")
-    assert _built(tmp_path, Release("1.0", _ALL, ("framework>=1",), other))[0] != root
-    remove_cache(tmp_path / "cache")
+    assert _built(tmp_path / "b", release, lock="framework==1.0.4\n")[0].name != root.name
+    remove_cache(tmp_path / "a/cache")
+    remove_cache(tmp_path / "b/cache")
 
 
 def test_what_is_tried_first_is_tried_where_no_index_is_configured(tmp_path: Path) -> None:
     """The build for CPUs, without which a job's runtime would be ten times as large."""
     release = Release("1.0", _ALL, ("framework",), first=_FIRST)
-    assert _installs(_built(tmp_path / "a", release)[1]) == ["--torch-backend cpu common framework"]
+    told = _built(tmp_path / "a", release)[1]
+    lock = tmp_path / "a/1.0.lock"
+    assert _installs(told) == [f"--torch-backend cpu --constraint {lock} common framework"]
     told = _built(tmp_path / "b", release, PIP_FIND_LINKS="/wheels")[1]
-    assert _installs(told) == ["common framework"]
+    assert _installs(told) == [f"--constraint {tmp_path / 'b/1.0.lock'} common framework"]
 
 
 def test_what_cannot_be_had_first_is_had_without(tmp_path: Path) -> None:
     _, said = _built(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
-    assert _installs(said)[-1] == "common BROKEN"
+    assert _installs(said)[-1] == f"--constraint {tmp_path / '1.0.lock'} common BROKEN"
     assert any("--torch-backend cpu" in line and "no such build" in line for line in said)
 
 
 def test_a_full_disk_is_told_apart_from_an_index_that_does_not_answer(tmp_path: Path) -> None:
     """SPEC §8: the error says what to do next."""
     with pytest.raises(BuildFailed, match=r"runtimes gc.*TRAINSHED_CACHE") as failed:
-        _built(tmp_path / "a", Release("1.0", _ALL, ("FULL",)))
+        _built(tmp_path / "a", Release("1.0", _ALL, ("FULL",), first=_FIRST))
     assert "package index" not in str(failed.value)
     with pytest.raises(BuildFailed, match="package index can be reached"):
-        _built(tmp_path / "b", Release("1.0", _ALL, ("NOWHERE",)))
+        _built(tmp_path / "b", Release("1.0", _ALL, ("NOWHERE",), first=_FIRST))
 
 
 def test_an_environment_that_does_not_work_is_not_kept(tmp_path: Path) -> None:

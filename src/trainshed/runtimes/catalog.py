@@ -196,7 +196,9 @@ class LocalCatalog:
         # Where no release is built for GPUs in particular, there is nothing to choose and nothing to tell.
         wants_gpu = image.device == "gpu" and any(each.for_gpu for each in sheet.releases)
         has_gpu = wants_gpu and self._has_gpu()
-        found = nearest(sheet, self._pythons, image.version, python, for_gpu=has_gpu)
+        found = nearest(
+            sheet, self._pythons, image.version, python, for_gpu=has_gpu, slim=image.slim
+        )
         if found is None:
             return RuntimeRefusal(_no_interpreter(sheet))
         choice = _choice(sheet, found)
@@ -213,10 +215,11 @@ class LocalCatalog:
                 else "no GPU was found here"
             )
             notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
-        if lacks := sheet.lacks(found.release):
+        lacks = () if image.slim else sheet.lacks(found.release, found.python)
+        if lacks:
+            named = ", ".join(f"{each.name} ({each.reason})" for each in lacks)
             notices.append(
-                "Not every package of that image is installed here; left out: "
-                f"{', '.join(lacks)}. {_NAME_THEM}"
+                f"Not every package of that image is installed here; left out: {named}. {_NAME_THEM}"
             )
         return _with_notices(choice, *notices)
 

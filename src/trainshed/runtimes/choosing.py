@@ -39,7 +39,7 @@ def newest(
     running = pythons.running()
     low, high = sheet.preferred_pythons
     asked = [each for each in sheet.releases if each.version == version]
-    releases = asked or [each for each in sheet.releases if not each.for_gpu]
+    releases = asked or [each for each in sheet.releases if not each.for_gpu and not each.is_slim]
     at_once = low <= running <= high if near is None else running == near
     found = _candidates(releases, [running]) if at_once else []
     if not found:
@@ -57,12 +57,22 @@ def newest(
 
 
 def nearest(
-    sheet: Sheet, pythons: KnownPythons, version: str, python: Minor, *, for_gpu: bool
+    sheet: Sheet,
+    pythons: KnownPythons,
+    version: str,
+    python: Minor,
+    *,
+    for_gpu: bool,
+    slim: bool = False,
 ) -> Candidate | None:
-    """The release nearest to `version` and, of those, on the Python nearest to `python`. `for_gpu`: of two equally near
-    ones the build for GPUs; without it no such build is taken."""
+    """The release nearest to `version` and, of those, on the Python nearest to `python`. `for_gpu`, `slim`: of two equally
+    near ones the build for GPUs, or the slim one; without them no such release is taken."""
     wanted = parse_minor(version) or (0, 0)
-    releases = [each for each in sheet.releases if for_gpu or not each.for_gpu]
+    releases = [
+        each
+        for each in sheet.releases
+        if (for_gpu or not each.for_gpu) and (slim or not each.is_slim)
+    ]
     # Ask for the whole list only when the service's own Python is not the one: it may need a search.
     running = pythons.running()
     if sheet.own_python:
@@ -75,6 +85,7 @@ def nearest(
         key=lambda each: (
             _distance(parse_minor(each.release.version) or (0, 0), wanted),
             _distance(each.python, python),
+            not each.release.is_slim,
             not each.release.for_gpu,
         ),
         default=None,

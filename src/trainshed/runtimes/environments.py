@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -15,31 +16,38 @@ from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.template import write_template
-from trainshed.runtimes.trees import let_read
+from trainshed.runtimes.trees import freeze, let_read
 
-_LAYOUT = "2"
+_LAYOUT = "3"
 """Raised whenever the layout of an environment changes, so that older ones are not used."""
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
+_COMPILED = ".compiled"
+"""The file that says that all of it is compiled."""
+_COMPILER = str(Path(__file__).with_name("bytecode.py"))
 _CONTENT = "content.txt"
-"""What an environment holds, a line `name==version` for each distribution: ranges were asked for."""
+"""What an environment holds, a line `name==version` for each distribution."""
 
 
 class Environments:
     """Builds base environments and finds the ones that are built."""
 
-    def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
-        """`now`: nanoseconds, only for the durations in progress lines."""
+    def __init__(
+        self, root: Path, installer: Installer, now: Callable[[], int], *, processes: int = 1
+    ) -> None:
+        """`now`: nanoseconds, only for the durations in progress lines. `processes`: for what nobody waits for."""
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
+        self._processes = processes
+        self._looked_at: set[str] = set()
 
     def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
-        """The name that says what is in it: interpreter, requirements, uv, platform, layout."""
+        """The name that says what is in it: interpreter, lock, uv, platform, layout."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, interpreter.full_version],
-            "requirements": sorted((*sheet.requirements, *release.requirements, *_locked(release))),
+            "lock": _digest(sheet.lock(release)),
             "uv": self._installer.version(),
             "platform": [platform.system(), platform.machine()],
         }
@@ -47,8 +55,17 @@ class Environments:
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
 
     def used(self, environment: Prefix) -> None:
-        """A program is about to be started in it, or in a layer on top of it."""
-        self._shelf.used(environment.root.name)
+        """A program is about to be started in it, or in a layer on top of it. Goes on with what a killed process began."""
+        key = environment.root.name
+        self._shelf.used(key)
+        if key not in self._looked_at:
+            self._looked_at.add(key)
+            if not (environment.root / _COMPILED).exists():
+                self._shelf.finish(key, lambda _: self._compile(environment))
+
+    def wait(self) -> None:
+        """Wait for what is done of the environments while they are used already."""
+        self._shelf.wait()
 
     def last_used(self, environment: Prefix) -> int:
         """When that was, ns since the epoch."""
@@ -76,7 +93,6 @@ class Environments:
             progress(f"Building the runtime {key} with uv {self._installer.version()}.")
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
-            self._installer.compile(prefix.executable, prefix.site, progress)
             take_scripts(prefix)
             if interpreter.minor < (3, 12):
                 # Costs every start of a program most of a millisecond, for a distutils that is still there.
@@ -84,12 +100,19 @@ class Environments:
             write_template(prefix, final)
             let_read(prefix.template)
             (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
+            # What it imports is compiled by that, and the rest when nobody waits for it.
             progress("Proving the runtime by its smoke test.")
             self._prove(sheet, prefix, progress)
             progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
 
         try:
-            self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
+            self._shelf.put(
+                key,
+                fill,
+                writable="template",
+                waiting=waiting_for(progress),
+                finish=lambda place: self._compile(Prefix(place, final.python)),
+            )
         except InstallFailed as failure:
             raise BuildFailed(
                 f"The runtime {key} could not be built. The installer's last lines:\n{failure}\n{failure.remedy}"
@@ -104,26 +127,44 @@ class Environments:
     def _install(
         self, prefix: Prefix, sheet: Sheet, release: Release, progress: Callable[[str], None]
     ) -> None:
-        what = (*sheet.requirements, *release.requirements)
-        if release.lock is not None:
-            what = ("--requirement", str(release.lock))
+        lock = str(sheet.lock(release))
 
-        def install(*flags: str) -> None:
+        def install(*what: str) -> None:
             target = prefix.site
             # No script of a user ever runs where this can be written to: what could change it could change uv's cache.
-            self._installer.install(
-                prefix.executable, target, (*flags, *what), progress, linked=True
-            )
+            self._installer.install(prefix.executable, target, what, progress, linked=True)
 
-        if not release.first or self._installer.has_indexes:
-            install()
+        if not release.first:
+            install("--no-deps", "--requirement", lock)
+            return
+        # What has to be there besides depends on the build that the index has.
+        pinned = ("--constraint", lock, *sheet.asks_for(release), *sheet.built_from(release))
+        if self._installer.has_indexes:
+            install(*pinned)
             return
         try:
-            install(*release.first)
+            install(*release.first, *pinned)
         except InstallFailed as failure:
             flags = " ".join(release.first)
             progress(f"{failure.lines[-1] if failure.lines else ''} (with {flags}; without it now)")
-            install()
+            install(*pinned)
+
+    def _compile(self, environment: Prefix) -> None:
+        """Compile what its smoke test has not imported."""
+        root = environment.root
+        # The cache of somebody else is theirs to finish.
+        if (root / _COMPILED).exists() or root.stat().st_uid != os.geteuid():
+            return
+        python = str(environment.executable)
+        command = [python, "-I", "-S", _COMPILER, str(environment.site)]
+        try:
+            self._installer.run([*command, str(self._processes)], root)
+        except (InstallFailed, BuildFailed):
+            # It is stopped with the service, and begun again by the next job that comes here.
+            return
+        root.chmod(0o755)
+        (root / _COMPILED).touch()
+        freeze(root)
 
     def _prefix(self, key: str, interpreter: Interpreter) -> Prefix:
         return Prefix(self._shelf.path(key), format_minor(interpreter.minor))
@@ -135,11 +176,8 @@ class Environments:
 
 
 @cache
-def _locked(release: Release) -> tuple[str, ...]:
-    """What of a lock belongs into the key: it replaces the ranges."""
-    if release.lock is None:
-        return ()
-    return (hashlib.sha256(release.lock.read_bytes()).hexdigest(),)
+def _digest(lock: Path) -> str:
+    return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
 def _distributions(prefix: Prefix) -> list[str]:

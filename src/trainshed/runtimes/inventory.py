@@ -1,5 +1,6 @@
 """What runtimes there are and what of them is built, and building one now: for operators, without a service."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,10 @@ class Inventory:
     ) -> None:
         self.installer = Installer(cache / "uv")
         self._interpreters = Interpreters(cache / "interpreters.json", extra=interpreters)
-        self._environments = Environments(cache / "environments", self.installer, now)
+        processes = os.cpu_count() or 1
+        self._environments = Environments(
+            cache / "environments", self.installer, now, processes=processes
+        )
         self._families = families
 
     def offers(self, family: str = "") -> list[Offer]:
@@ -77,6 +81,9 @@ class Inventory:
         if interpreter is None:
             raise BuildFailed(self._cannot(sheet, version))
         self._environments.build(sheet, found.release, interpreter, progress)
+        # A job would not wait for it; whoever builds ahead has the time.
+        progress("Compiling the packages to bytecode.")
+        self._environments.wait()
         return self._offer(sheet, found.release, interpreter)
 
     def _sheet(self, family: str) -> Sheet:

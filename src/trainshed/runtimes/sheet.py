@@ -7,22 +7,42 @@ from pathlib import Path
 Minor = tuple[int, int]
 """A Python version as (major, minor)."""
 
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_SLIM = "slim"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A package that the prebuilt images hold, or programs expect, and that is not here. `pythons`: the lowest and the
+    highest Python without it, None = all. `reason`: why, in a few words that follow the name in brackets."""
+
+    name: str
+    reason: str
+    pythons: tuple[Minor, Minor] | None = None
+
+    def is_left_out_on(self, python: Minor) -> bool:
+        """Whether it is missing on that Python."""
+        return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """One version of a family's framework ("" for plain Python).
 
     `pythons`: lowest and highest Python, both included. `requirements`: what is installed on top of the
-    family's own requirements, as ranges; the resolved versions are recorded with each environment.
-    `lock`: a file of pinned requirements that is installed instead of all ranges. `first`: flags of the
-    installer that are tried first where no package index is configured on the machine. `for_gpu`: a build for
-    NVIDIA's GPUs, given to images for GPUs on machines that have one.
+    family's own requirements, as ranges, from which the lock is made. `sources`: pins of what is to be had as source
+    distributions only; they need nothing else. `excluded`: what the requirements' own requirements would bring, and
+    programs do not need. `left_out`: besides the family's. `first`: flags of the installer that are tried first where no
+    package index is configured on the machine: which build of a pinned version there is depends on the index, and so
+    does what it needs. `for_gpu`: a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
     """
 
     version: str
     pythons: tuple[Minor, Minor]
     requirements: tuple[str, ...] = ()
-    lock: Path | None = None
+    sources: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     first: tuple[str, ...] = ()
     for_gpu: bool = False
 
@@ -30,6 +50,11 @@ class Release:
     def base(self) -> str:
         """The framework's version as images name it, however this release is built."""
         return self.version.partition("+")[0]
+
+    @property
+    def is_slim(self) -> bool:
+        """Whether it holds its own requirements only, and nothing of the family's: for images with the tag `slim`."""
+        return self.version.endswith(f"+{_SLIM}")
 
     def runs_on(self, python: Minor) -> bool:
         """Whether this release can be installed on that Python."""
@@ -40,12 +65,12 @@ class Release:
 class Sheet:
     """A runtime family.
 
-    `releases`: newest first. `requirements`: of every release. `smoke`: a program that proves an environment: it
-    uses what the family is there for. `preferred_pythons`: where the family is at home when nobody asked for a Python.
-    `framework`: the prebuilt images' framework that it stands for (`core.catalog.images`), "" for none.
-    `missing`: well-known packages of those images that are left out here, so that jobs are told.
-    `own_python`: the service's own Python is nearer than the image's, because builds for others are hard to get.
-    `runtime_versions`: its versions are those of `ml` v1 runtimes.
+    `releases`: newest first. `requirements`, `sources`, `left_out`: of every release that is not slim. `smoke`: a
+    program that proves an environment: it uses what the family is there for; the locks lie beside it.
+    `preferred_pythons`: where the family is at home when nobody asked for a Python. `framework`: the prebuilt images'
+    framework that it stands for (`core.catalog.images`), "" for none. `own_python`: the service's own Python is nearer
+    than the image's, because builds for others are hard to get. `runtime_versions`: its versions are those of `ml` v1
+    runtimes.
     """
 
     family: str
@@ -54,8 +79,9 @@ class Sheet:
     requirements: tuple[str, ...]
     smoke: Path
     preferred_pythons: tuple[Minor, Minor]
+    sources: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     framework: str = ""
-    missing: tuple[str, ...] = ()
     own_python: bool = False
     runtime_versions: bool = False
 
@@ -63,18 +89,31 @@ class Sheet:
         """The release of that version, if the sheet has it."""
         return next((found for found in self.releases if found.version == version), None)
 
+    def lock(self, release: Release) -> Path:
+        """The file with the pins of everything that the release holds, with a marker where they depend on the Python
+        (`./dev lock`)."""
+        name = (release.version or "plain").replace("+", "-")
+        return self.smoke.with_name(f"{name}.lock")
+
+    def asks_for(self, release: Release) -> tuple[str, ...]:
+        """The ranges that the release's lock is made from."""
+        return (*(() if release.is_slim else self.requirements), *release.requirements)
+
+    def built_from(self, release: Release) -> tuple[str, ...]:
+        """The pins of source distributions that go into its lock as they are."""
+        return (*(() if release.is_slim else self.sources), *release.sources)
+
     def provides(self, release: Release) -> frozenset[str]:
         """Names of the distributions that an environment is asked to hold (their dependencies not counted)."""
-        names = (
-            re.match(r"[A-Za-z0-9._-]+", text)
-            for text in (*self.requirements, *release.requirements)
-        )
+        texts = (*self.asks_for(release), *self.built_from(release))
+        names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)
 
-    def lacks(self, release: Release) -> tuple[str, ...]:
-        """What of `missing` is not in that release either."""
-        provided = self.provides(release)
-        return tuple(name for name in self.missing if name not in provided)
+    def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
+        """What is left out of that release on that Python."""
+        return tuple(
+            each for each in (*self.left_out, *release.left_out) if each.is_left_out_on(python)
+        )
 
 
 def parse_minor(text: str) -> Minor | None:

@@ -26,11 +26,12 @@ from trainshed.runtimes.trees import freeze, protect, remove_tree
 
 _BUILT = leases.BUILT
 _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
+_CREATE = os.O_RDWR | os.O_CREAT
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 SETTLING = "shelf-settling"
-"""The name of the threads that wait for the disk after a build."""
+"""The name of the threads that finish a directory after a build, and wait for the disk."""
 
 _STAMP_NS = 30 * 10**9
 """How exactly it is known when something was used last."""
@@ -53,6 +54,7 @@ class Shelf:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._boot = _boot()
+        self._settling: set[threading.Thread] = set()
 
     def path(self, key: str) -> Path:
         """Where the directory of that key lies, once it is built."""
@@ -87,12 +89,13 @@ class Shelf:
         *,
         writable: str = "",
         waiting: Callable[[], None] | None = None,
+        finish: Callable[[Path], None] | None = None,
     ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         `build` fills the directory `draft`, which does not exist yet; what it raises is raised, and leaves
         nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if another
-        process builds the same, which is waited for.
+        process builds the same, which is waited for. `finish`: see the method of that name.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
@@ -108,6 +111,8 @@ class Shelf:
                 (draft / _BUILT).write_text(self._boot)
                 protect(draft, writable)
                 if not self._boot:
+                    if finish is not None:
+                        finish(draft)
                     _sync(self._root)
                 draft.rename(final)
             except BaseException:
@@ -118,9 +123,22 @@ class Shelf:
             if not self._boot:
                 self._mark(key).touch()
         if self._boot:
-            settle = threading.Thread(target=self._settle, args=(key,), name=SETTLING, daemon=True)
-            settle.start()
+            self.finish(key, finish)
         return final
+
+    def finish(self, key: str, finish: Callable[[Path], None] | None) -> None:
+        """Do in a thread what others need not wait for: `finish(directory)`, which may stop half-way and be begun anew,
+        and making it last. At once, where another process is at it."""
+        settle = threading.Thread(
+            target=self._settle, args=(key, finish), name=SETTLING, daemon=True
+        )
+        self._settling.add(settle)
+        settle.start()
+
+    def wait(self) -> None:
+        """Wait for the threads that finish directories."""
+        for settle in tuple(self._settling):
+            settle.join()
 
     def content(self) -> Iterator[Kept]:
         """Everything that lies here, what is half built among it."""
@@ -146,7 +164,7 @@ class Shelf:
         OSError."""
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        with _open(locks / kept.key, os.O_RDWR | os.O_CREAT) as building:
+        with _open(locks / kept.key, _CREATE) as building:
             if not try_lock(building):
                 return False
             if not kept.whole:
@@ -188,20 +206,28 @@ class Shelf:
             final.rename(doubtful)
             remove_tree(doubtful)
 
-    def _settle(self, key: str) -> None:
-        """Wait for the disk, then say that the directory lasts. Lost with the process, it costs nothing now."""
+    def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
+        """Lost with the process, it costs nothing now: the directory serves until the next boot as it is."""
+        final = self.path(key)
         try:
+            if finish is not None:
+                with held(final), _open(self._root / _LOCKS / f"{key}.finish", _CREATE) as ours:
+                    if not try_lock(ours):
+                        return
+                    finish(final)
             _sync(self._root)
             self._mark(key).touch()
         except FileNotFoundError:
-            # The cache was removed meanwhile; there is nothing left to mark.
+            # The cache was removed meanwhile; there is nothing left to finish.
             return
+        finally:
+            self._settling.discard(threading.current_thread())
 
     @contextmanager
     def _locked(self, key: str, waiting: Callable[[], None] | None) -> Generator[None]:
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        with _open(locks / key, os.O_RDWR | os.O_CREAT) as descriptor:
+        with _open(locks / key, _CREATE) as descriptor:
             if not try_lock(descriptor):
                 if waiting is not None:
                     waiting()

@@ -21,7 +21,7 @@ _NAMED = (
     r"\.(?P<major>\d+)-(?P<minor>\d+)(?:\.(?:py|cp)(?P<python>3\d+))?"
 )
 _NAME = re.compile(_NAMED)
-_IMAGE = re.compile(_REPOSITORY + _NAMED + r"(?::latest)?")
+_IMAGE = re.compile(_REPOSITORY + _NAMED + r"(?::(?P<tag>latest|slim))?")
 _REDUCTION_SERVER = re.compile(
     r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai-restricted/training/reductionserver(?::[\w.-]+)?"
 )
@@ -39,12 +39,14 @@ _REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PrebuiltImage:
-    """What a prebuilt image holds: `version` is `major.minor` of `framework`, `python` likewise."""
+    """What a prebuilt image holds: `version` is `major.minor` of `framework`, `python` likewise. `slim`: the framework and
+    the essentials are enough, by a tag of this service's own."""
 
     framework: str
     device: str
     version: str
     python: str
+    slim: bool = False
 
 
 @functools.cache
@@ -62,7 +64,7 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     """Read the URI of a prebuilt training image; None if it is not one that the table knows.
 
     A name without a Python suffix has the oldest Python that its version is listed with. The tag must
-    be `latest` or absent.
+    be `latest`, `slim` or absent.
     """
     match = _IMAGE.fullmatch(uri)
     if match is None or match["framework"] not in _FRAMEWORKS:
@@ -75,7 +77,7 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     python = f"3.{match['python'][1:]}" if match["python"] else min(pythons, key=_order)
     if python not in pythons:
         return None
-    return PrebuiltImage(framework, match["device"], version, python)
+    return PrebuiltImage(framework, match["device"], version, python, match["tag"] == "slim")
 
 
 def listed_images() -> tuple[str, ...]:

@@ -2,5 +2,12 @@
 
 import importlib
 
-for name in ("pip", "setuptools", "google.cloud.storage", "hypertune"):
+for name in (
+    "pip",
+    "setuptools.build_meta",
+    "google.cloud.storage",
+    "hypertune",
+    "requests",
+    "pandas",
+):
     importlib.import_module(name)

@@ -6,8 +6,18 @@ only in places of their own, so the nearest version that can be had everywhere i
 
 from pathlib import Path
 
-from trainshed.runtimes.python.sheet import FOUNDATION
-from trainshed.runtimes.sheet import Release, Sheet
+from trainshed.runtimes.python.contents import FOUNDATION, SOURCES
+from trainshed.runtimes.sheet import LeftOut, Release, Sheet
+
+_COMPANIONS = (
+    # One build of all three: the extensions of the others are made for one version of the first.
+    "torchvision==0.28.0",
+    "torchaudio==2.11.0",
+    "torchmetrics",
+    "tensorboard",
+    "scikit-learn",
+    "scipy",
+)
 
 SHEET = Sheet(
     family="pytorch",
@@ -16,22 +26,26 @@ SHEET = Sheet(
         Release(
             version="2.13",
             pythons=((3, 10), (3, 14)),
-            requirements=("torch==2.13.0", "numpy"),
+            requirements=("torch==2.13.0", *_COMPANIONS),
             # The general index has the build with CUDA under this version, which is ten times as large.
             first=("--torch-backend", "cpu"),
         ),
         Release(
             version="2.13+cuda13",
             pythons=((3, 10), (3, 14)),
-            requirements=("torch===2.13.0", "numpy"),
-            lock=Path(__file__).with_name("2.13-cuda13.lock"),
+            requirements=("torch===2.13.0", *_COMPANIONS),
             for_gpu=True,
         ),
     ),
     requirements=FOUNDATION,
+    sources=SOURCES,
+    left_out=(
+        LeftOut("torch-xla", "no TPU is served here"),
+        LeftOut("cloud-tpu-client", "no TPU is served here"),
+        LeftOut("tpu-info", "no TPU is served here"),
+    ),
     smoke=Path(__file__).with_name("smoke.py"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="pytorch",
     own_python=True,
-    missing=("torchvision", "torchaudio", "torch-xla", "pandas", "scikit-learn"),
 )

@@ -3,7 +3,7 @@
 import importlib
 
 torch = importlib.import_module("torch")
-for name in ("numpy", "google.cloud.storage", "hypertune"):
+for name in ("numpy", "pandas", "setuptools.build_meta", "google.cloud.storage", "hypertune"):
     importlib.import_module(name)
 
 model = torch.nn.Linear(2, 1)

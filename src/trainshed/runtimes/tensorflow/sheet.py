@@ -7,8 +7,8 @@ holds scikit-learn and XGBoost of its day as well. One environment then serves b
 from dataclasses import replace
 from pathlib import Path
 
-from trainshed.runtimes.python.sheet import FOUNDATION
-from trainshed.runtimes.sheet import Minor, Release, Sheet, parse_minor
+from trainshed.runtimes.python.contents import ESSENTIAL_SOURCES, ESSENTIALS
+from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet, parse_minor
 
 _COMPANIONS = ("numpy", "pandas", "scipy", "scikit-learn")
 _NUMPY_1 = ("numpy<2", "pandas<3", "scipy<1.16", "scikit-learn<1.7")
@@ -48,7 +48,6 @@ def _with_cuda(release: Release) -> tuple[Release, Release]:
         release,
         version=f"{release.version}+cuda12",
         requirements=(framework.replace("tensorflow", "tensorflow[and-cuda]"), *others),
-        lock=Path(__file__).with_name(f"{release.version}-cuda12.lock"),
         for_gpu=True,
     )
     return release, cuda
@@ -79,16 +78,14 @@ SHEET = Sheet(
         _old("2.1", (3, 7), xgboost="0.90", scikit_learn="0.22", scipy="==1.4.1"),
         _old("1.15", (3, 7), xgboost="0.90", scikit_learn="0.20", scipy="<1.3"),
     ),
-    requirements=FOUNDATION,
+    requirements=ESSENTIALS,
+    sources=ESSENTIAL_SOURCES,
     smoke=Path(__file__).with_name("smoke.py"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="tensorflow",
-    missing=(
-        "xgboost",
-        "sympy",
-        "statsmodels",
-        "google-cloud-bigquery",
-        "google-api-python-client",
+    left_out=tuple(
+        LeftOut(name, "not locked yet")
+        for name in ("sympy", "statsmodels", "google-cloud-bigquery", "google-api-python-client")
     ),
     runtime_versions=True,
 )

@@ -4,7 +4,7 @@ import importlib
 
 np = importlib.import_module("numpy")
 xgboost = importlib.import_module("xgboost")
-for name in ("sklearn", "pandas", "google.cloud.storage", "hypertune"):
+for name in ("sklearn", "pandas", "setuptools.build_meta", "google.cloud.storage", "hypertune"):
     importlib.import_module(name)
 
 points, classes = np.arange(8.0).reshape(8, 1), np.array([0, 0, 0, 0, 1, 1, 1, 1])

@@ -1,0 +1,61 @@
+"""What the runtimes of all families hold: the installers, the clients and what programs for the hosted images expect of them."""
+
+ESSENTIALS = (
+    "pip",
+    # Jobs still import pkg_resources, which setuptools 81 no longer has.
+    "setuptools<81",
+    "wheel",
+    "google-cloud-storage<3",
+    # Newer ones print a warning into every job's log that this Python is old.
+    "google-api-core<2.26; python_version < '3.11'",
+)
+"""Of every runtime, the slim ones included: installers and gs:// (SPEC §3)."""
+
+ESSENTIAL_SOURCES = ("cloudml-hypertune==0.1.0.dev6",)
+"""Metric reports (SPEC §3)."""
+
+FOUNDATION = (
+    *ESSENTIALS,
+    # Google's clients, in the major versions of the images.
+    "google-cloud-aiplatform<2",
+    "google-cloud-bigquery<4",
+    "google-cloud-logging",
+    "google-cloud-resource-manager",
+    "google-api-python-client<3",
+    "oauth2client",
+    "httplib2",
+    "grpcio",
+    # pandas reads gs:// through it; it brings the fsspec of its own version.
+    "gcsfs>=2021",
+    "numpy",
+    "pandas<3",
+    "pandas-gbq",
+    "db-dtypes",
+    "pyarrow",
+    "h5py",
+    "joblib",
+    "matplotlib",
+    "seaborn",
+    "pillow",
+    "requests",
+    "urllib3",
+    "six",
+    "future",
+    "mock",
+    "tqdm",
+    "absl-py",
+    "gin-config",
+    "dill",
+    "cloudpickle",
+    "psutil",
+    "pyyaml",
+    "python-dateutil",
+    "python-json-logger<4",
+    "wrapt",
+    "flask",
+    "tabulate",
+)
+"""Of every runtime for jobs that is not slim."""
+
+SOURCES = (*ESSENTIAL_SOURCES, "docopt==0.6.2", "wget==3.2")
+"""The same, of what has no wheels."""
