@@ -136,18 +136,11 @@ def _never(path: Path) -> None:
 
 
 def test_what_is_marked_outlives_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settled = threading.Event()
-    real = module.Shelf._settle  # pyright: ignore[reportPrivateUsage] -- to wait for the thread without a sleep
-
-    def settle(self: Shelf, key: str) -> None:
-        real(self, key)
-        settled.set()
-
-    monkeypatch.setattr(module.Shelf, "_settle", settle)
     monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "boot")
     (tmp_path / "boot").write_text("first")
-    Shelf(tmp_path / "shelf").put("key", _fill)
-    assert settled.wait(30)
+    shelf = Shelf(tmp_path / "shelf")
+    shelf.put("key", _fill)
+    shelf.wait()
     (tmp_path / "boot").write_text("second")
     assert Shelf(tmp_path / "shelf").has("key")
 
@@ -168,3 +161,39 @@ def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
     left.chmod(0o555)
     Shelf(tmp_path).put("key", _fill)
     assert os.listdir(tmp_path / ".drafts") == []  # noqa: PTH208 -- names are what is compared
+
+
+def test_a_directory_is_finished_while_others_use_it_already(tmp_path: Path) -> None:
+    """Nobody removes it meanwhile, and only one finishes it at a time."""
+    shelf, other = Shelf(tmp_path), Shelf(tmp_path)
+    begun, go_on = threading.Event(), threading.Event()
+    finished: list[str] = []
+
+    def finish(place: Path) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        finished.append(place.name)
+
+    shelf.put("key", _fill, finish=finish)
+    assert begun.wait(30)
+    assert shelf.has("key")
+    (kept,) = other.content()
+    assert not other.remove(kept)
+    other.finish("key", finish)
+    other.wait()
+    go_on.set()
+    shelf.wait()
+    assert finished == ["key"]
+    assert other.remove(kept)
+
+
+def test_what_could_not_be_finished_is_finished_later(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.put("key", _fill)
+    finished: list[Path] = []
+    shelf.finish("key", finished.append)
+    shelf.wait()
+    assert finished == [shelf.path("key")]
+    shelf.finish("removed", finished.append)
+    shelf.wait()
+    assert len(finished) == 1

@@ -41,7 +41,7 @@ def compile_directory(directory: str) -> None:
 
 def directories(site: str) -> "list[str]":
     """All that can hold modules: no test suites, which are half of the work and never imported."""
-    found = []  # type: list[str]
+    found: "list[str]" = []
     for directory, names, _ in os.walk(site):
         names[:] = [name for name in names if name not in ("tests", "__pycache__")]
         found.append(directory)

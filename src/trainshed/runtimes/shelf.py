@@ -212,7 +212,7 @@ class Shelf:
         try:
             if finish is not None:
                 with held(final), _open(self._root / _LOCKS / f"{key}.finish", _CREATE) as ours:
-                    if not try_lock(ours):
+                    if not try_lock(ours) or not self.has(key):
                         return
                     finish(final)
             _sync(self._root)
