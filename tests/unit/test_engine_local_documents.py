@@ -156,7 +156,8 @@ def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     assert document(session, ground=CERTIFIED).certificate == ""
     # A run without a service has buckets alone.
     local = intercepted(HOST, replace(CERTIFIED, rest_socket="", grpc_socket=""))
-    assert local == ("storage.googleapis.com", "www.googleapis.com")
+    storage = {"storage.googleapis.com", "www.googleapis.com"}
+    assert set(local) == storage | {"metadata.google.internal", "metadata"}
 
 
 def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> None:

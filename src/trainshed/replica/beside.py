@@ -139,9 +139,12 @@ class Beside:
     def take_calls(self, handle: int) -> None:
         """Make some calls in the program's place from here on (`socket_calls`)."""
         plan = self._plan
-        redirected = (plan.address, plan.storage_port + 1) if plan.certificate else None
         calls = socket_calls.Calls(
-            handle, plan.address, plan.cluster_port, redirected, plan.kept_ports
+            handle,
+            plan.address,
+            plan.cluster_port,
+            socket_calls.redirected(plan.address, plan.storage_port) if plan.certificate else {},
+            plan.kept_ports,
         )
 
         def asked() -> None:

@@ -21,12 +21,14 @@ from trainshed.replica import processes, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Container
+    from typing import Callable, Container, Mapping
 
     Address = tuple[str, int]
 
-GOOGLE = ("127.63.0.1", 443)
-"""Where the names of Google's hosts that are intercepted lead in a replica's hosts file."""
+GOOGLE = "127.63.0.1"
+"""Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's hosts file."""
+_METADATA = "169.254.169.254"
+"""Where a metadata server is on machines of Google's, for who asks for no name."""
 
 _PORTS = 3
 """The cluster port and those of the endpoint behind it: each replica has them on its own address."""
@@ -65,17 +67,23 @@ def listen(*, connect: bool) -> int:
     return system.syscall(seccomp, "seccomp", _SET_MODE_FILTER, _NEW_LISTENER, described)
 
 
+def redirected(own: str, port: int) -> "dict[Address, Address]":
+    """Where calls of Google's hosts go: to the replica's endpoint (`own`:`port`), over TLS to the port behind that one."""
+    plain = (own, port)
+    return {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
+
+
 class Calls:
     """The shim's side. `handle`: what `listen` returned, ours from here on. `own`: the replica's address; `port`: the
-    cluster port. `redirected`: where calls of `GOOGLE` go, None = nowhere else. `kept`: ports that can be had on the
-    replica's own address alone."""
+    cluster port. `redirected`: calls that go elsewhere. `kept`: ports that can be had on the replica's own address
+    alone."""
 
     def __init__(
         self,
         handle: int,
         own: str,
         port: int,
-        redirected: "Address | None",
+        redirected: "Mapping[Address, Address]",
         kept: "Container[int]" = (),
     ) -> None:
         self._handle = handle
@@ -129,12 +137,13 @@ class Calls:
                 return errno.EADDRINUSE
             if not 0 <= port - self._port < _PORTS or not _is_wildcard(family, host):
                 return None
-            wanted = (self._own, port)
-            return _do(process, handle, family, lambda theirs: theirs.bind(_as(family, wanted)))
-        if self._redirected is None or (_v4(family, host), port) != GOOGLE:
+            wanted = _as(family, (self._own, port))
+            return _do(process, handle, family, lambda theirs: theirs.bind(wanted))
+        there = self._redirected.get((_v4(family, host), port))
+        if there is None:
             return None
-        there = _as(family, self._redirected)
-        return _do(process, handle, family, lambda theirs: theirs.connect(there))
+        wanted = _as(family, there)
+        return _do(process, handle, family, lambda theirs: theirs.connect(wanted))
 
 
 def _do(

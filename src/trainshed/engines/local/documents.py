@@ -15,6 +15,9 @@ from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol, socket_calls, users
 
+_METADATA = ("metadata.google.internal", "metadata")
+"""Names of the metadata server, which TensorFlow before 2.5 takes from no variable."""
+
 COVERED = (
     "/run/docker.sock",
     "/run/podman/podman.sock",
@@ -176,7 +179,8 @@ def intercepted(host: Host, ground: Ground) -> tuple[str, ...]:
     """Names of Google's hosts that lead to the replica's own endpoint."""
     if not (host.namespaced and ground.certificate):
         return ()
-    return (*google_hosts.STORAGE, *(google_hosts.apis() if ground.rest_socket else ()))
+    apis = google_hosts.apis() if ground.rest_socket else ()
+    return (*google_hosts.STORAGE, *_METADATA, *apis)
 
 
 def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:
@@ -235,7 +239,7 @@ def hosts_text(
     Google's hosts that are `intercepted`."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     named = dict(hosts) | {slot.hostname: slot.address for slot in gang}
-    named |= dict.fromkeys(intercepted, socket_calls.GOOGLE[0])
+    named |= dict.fromkeys(intercepted, socket_calls.GOOGLE)
     # A line each: some resolvers read no long ones.
     lines += [f"{address}\t{name}" for name, address in named.items()]
     return "\n".join(lines) + "\n"
