@@ -1,0 +1,8 @@
+"""`mv`: as `cp -r`, and each source is removed as soon as it has been copied."""
+
+from trainshed_gsutil.commands import cp
+from trainshed_gsutil.commands.context import Context
+
+
+def run(context: Context) -> int:
+    return cp.transfer(context, moving=True)
