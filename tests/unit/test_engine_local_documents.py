@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.devices import FakeDevices
 from trainshed.engines.local.documents import (
@@ -79,6 +79,22 @@ def test_environment_of_a_slot() -> None:
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": "http://127.64.0.7:2223/storage/v1/",
     }
+
+
+def test_commands_of_ours_are_behind_the_jobs_own_and_before_the_machines() -> None:
+    ground = replace(GROUND, commands="/house/gsutil")
+    made = document(ground=ground)
+    files = "/data/slots/5/2/workerpool1-0/files"
+    wanted = f"{files}/python-user/bin:/layer/bin:/house/gsutil/bin:/image/bin"
+    assert made.environ["PATH"] == wanted
+    assert "/house/gsutil" in made.read_only
+
+
+def test_commands_of_ours_are_behind_all_that_an_image_has() -> None:
+    plan = replace(PLAN, image=ImageRoot("/cache/images/a/root"))
+    made = document(plan=plan, ground=replace(GROUND, commands="/house/gsutil"))
+    assert made.environ["PATH"] == "/image/bin:/opt/trainshed/gsutil/bin"
+    assert ("/house/gsutil", "/opt/trainshed/gsutil", True) in made.mounts
 
 
 @pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])

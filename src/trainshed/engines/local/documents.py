@@ -61,7 +61,8 @@ class Ground:
     none; `rest_socket`, `grpc_socket`: the service's, likewise; `certificate`: PEM file, key and chain, of Google's hosts;
     `trust`: file of whom to believe then.
     `ambient`: the service's own environment. `processes`: how many a replica may have. `usage_every`: seconds.
-    `kept_ports`: the service's, which programs can have on their own address alone.
+    `kept_ports`: the service's, which programs can have on their own address alone. `commands`: a directory whose `bin` is
+    put on programs' PATH, "" = none.
     """
 
     hidden: tuple[str, ...] = ()
@@ -76,6 +77,7 @@ class Ground:
     processes: int = 0
     usage_every: float = 0.0
     kept_ports: tuple[int, ...] = ()
+    commands: str = ""
 
 
 def launch_document(
@@ -97,13 +99,16 @@ def launch_document(
     image = plan.image
     intercepts = bool(intercepted(host, ground))
     mounts = [(path, path, True) for path in ground.visible]
+    if ground.commands and image is not None:
+        mounts.append((ground.commands, environs.IMAGE_COMMANDS, True))
     mounts += _reduction_mounts(plan, lost_reducers)
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
     )
     mounts += edits.mounts
     template = (plan.python_template,) if host.namespaced and plan.python_template else ()
-    read_only = [*ground.read_only, *map(Path, (*plan.read_only, *template))]
+    commands = (ground.commands,) if ground.commands and image is None else ()
+    read_only = [*ground.read_only, *map(Path, (*plan.read_only, *template, *commands))]
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         argv=list(plan.argv),
@@ -215,11 +220,12 @@ def _environ(
         given |= environs.trust()
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
+    commands = environs.IMAGE_COMMANDS if plan.image and ground.commands else ground.commands
     environ = (
         given
         | environs.past_proxies(given, ours)
         | dict(plan.environ)
-        | environs.of_slot(plan, slot, files, namespaced=host.namespaced)
+        | environs.of_slot(plan, slot, files, namespaced=host.namespaced, commands=commands)
         | (environs.lost_reducers(plan, str(lost_reducers)) if lost_reducers else {})
         | edits.environ
     )

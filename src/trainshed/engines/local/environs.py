@@ -42,6 +42,10 @@ _PASSED_ON = frozenset(
 """All that a program gets of the service's own environment: how to reach the outside, never a secret of ours."""
 
 
+IMAGE_COMMANDS = "/opt/trainshed/gsutil"
+"""Where container images have the commands that a machine has in `Ground.commands`."""
+
+
 _PLACES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -125,19 +129,30 @@ def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
     return {reduction.LOST_FILE: path}
 
 
-def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
-    """What only the slot knows; wins over the plan's own, but for what a job may choose for itself."""
+def of_slot(
+    plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool, commands: str = ""
+) -> dict[str, str]:
+    """What only the slot knows; wins over the plan's own, but for what a job may choose for itself. `commands`: a directory
+    with commands of ours in `bin`."""
     asked = dict(plan.environ)
     unbuffered = asked.get("PYTHONUNBUFFERED", "1")
     if plan.image is not None:
         # The rest is the image's own.
-        path = asked.get("PATH", SANE_PATH)
-        return {"PATH": path, "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
+        # Behind all that is the image's: its own gsutil is the one that is meant.
+        path = [asked.get("PATH", SANE_PATH), *(f"{place}/bin" for place in (commands,) if place)]
+        return {"PATH": ":".join(path), "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
     # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.python_template if namespaced else f"{files}/{program.PYTHON}"
     own = [user_base] + [template] * bool(plan.python_template)
-    path = [*(f"{place}/bin" for place in own), *plan.path, asked.get("PATH", SANE_PATH)]
+    # Before what the machine has: a gsutil there knows nothing of the job, and one that a job installs is the one it means.
+    ours = [commands] if commands else []
+    path = [
+        *(f"{place}/bin" for place in own),
+        *plan.path,
+        *(f"{place}/bin" for place in ours),
+        asked.get("PATH", SANE_PATH),
+    ]
     # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
     private = namespaced and not program.lies_in_tmp(home)
     environ = {

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed import gsutil
 from trainshed.engines.local import environs, machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.devices import Devices
 from trainshed.engines.local.documents import Ground, outermost
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretDoor
+
+_COMMANDS = Path(gsutil.__path__[0]).resolve()
+"""What is in its `bin` needs a replica's endpoint, and nothing else of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Options:
             processes=self.processes,
             usage_every=self.usage_every,
             kept_ports=self.kept_ports,
+            commands=str(_COMMANDS) if self.storage_socket else "",
         )
 
 

@@ -1,0 +1,55 @@
+"""A program that calls gsutil, as programs written for the hosted services do."""
+
+from tests.e2e.running import PROJECT, Service, container_job, submit
+
+_PROGRAM = """
+import os, subprocess
+
+def run(command):
+    print(f"{command} -> {os.system(command) >> 8}", flush=True)
+
+def output(*command):
+    return subprocess.check_output(command, text=True).split()
+
+os.mkdir("data")
+for name in ("a.csv", "b.csv", "notes.txt"):
+    with open("data/" + name, "w") as file:
+        file.write(name * 3)
+run("gsutil mb -l us-central1 gs://gsutil-own")
+run("gsutil -m cp -r data gs://gsutil-own")
+print("LIST", output("gsutil", "ls", "gs://gsutil-own/data/*.csv"))
+run("gsutil -q cp gs://gsutil-own/data/*.csv .")
+print("HERE", sorted(name for name in os.listdir(".") if name.endswith(".csv")))
+print("CAT", output("gsutil", "cat", "gs://gsutil-own/data/a.csv"))
+run("gsutil rsync -r data gs://gsutil-own/copy")
+run("echo streamed | gsutil -q cp - gs://gsutil-own/streamed")
+print("STREAM", output("gsutil", "cat", "gs://gsutil-own/streamed"))
+run("gsutil cp gs://gsutil-own/none .")
+run("gsutil ls gs://gsutil-theirs")
+run("gsutil -m -q rm -r gs://gsutil-own")
+"""
+
+
+def test_a_program_calls_gsutil(service: Service) -> None:
+    service.call("POST", "/storage/v1/b?project=their-project", {"name": "gsutil-theirs"})
+    job = submit(service, container_job(_PROGRAM))
+    view = service.finish(job)
+    lines = service.lines(job)
+    assert view["state"] == "SUCCEEDED", lines
+    for line in (
+        "gsutil mb -l us-central1 gs://gsutil-own -> 0",
+        "gsutil -m cp -r data gs://gsutil-own -> 0",
+        "LIST ['gs://gsutil-own/data/a.csv', 'gs://gsutil-own/data/b.csv']",
+        "HERE ['a.csv', 'b.csv']",
+        "CAT ['a.csva.csva.csv']",
+        "gsutil rsync -r data gs://gsutil-own/copy -> 0",
+        "STREAM ['streamed']",
+        "CommandException: No URLs matched: gs://gsutil-own/none",
+        "gsutil cp gs://gsutil-own/none . -> 1",
+        "gsutil ls gs://gsutil-theirs -> 1",
+        "gsutil -m -q rm -r gs://gsutil-own -> 0",
+    ):
+        assert line in lines, lines
+    assert any(line.startswith("AccessDeniedException: 403") for line in lines), lines
+    buckets = service.call("GET", f"/storage/v1/b?project={PROJECT}").get("items", [])
+    assert "gsutil-own" not in [bucket["name"] for bucket in buckets]
