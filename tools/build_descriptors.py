@@ -2,10 +2,11 @@
 
 Run from anywhere: `python tools/build_descriptors.py`. It writes `src/trainshed/wire/data/`:
 
-* `aiplatform_v1.binpb.gz`: compiled from the .proto files of the npm package named below;
-* `ml_v1.binpb.gz`, `logging_v2.binpb.gz`: made from the discovery documents that
-  google-api-python-client ships (`discovery_protos.py`);
-* `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: those documents without prose
+* `aiplatform_v1.binpb.gz`, `logging_v2.binpb.gz`, `resourcemanager_v3.binpb.gz`: compiled from the
+  .proto files of the npm packages named below;
+* `ml_v1.binpb.gz`: made from the discovery document that google-api-python-client ships
+  (`discovery_protos.py`), for want of .proto files: nobody speaks gRPC there;
+* `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: such documents without prose
   (`discovery_documents.py`).
 
 Names, numbers, types and annotations are kept; comments and descriptions are not.
@@ -27,7 +28,10 @@ from discovery_documents import without_prose
 from discovery_protos import FIELD_BEHAVIOR, HTTP, LOGGING, ML, OUTPUT_ONLY, file_descriptor
 from google.protobuf import descriptor_pb2
 
-PACKAGE = "@google-cloud/aiplatform@6.11.0"
+PACKAGES = ("@google-cloud/aiplatform@6.11.0", "google-proto-files@5.0.3")
+"""The first that has a file counts."""
+PROTOS = ("build/protos", ".")
+"""Where the packages have them."""
 SERVICES = (
     "google/cloud/aiplatform/v1/job_service.proto",
     "google/cloud/aiplatform/v1/pipeline_service.proto",
@@ -35,6 +39,11 @@ SERVICES = (
     "google/cloud/aiplatform/v1/model_service.proto",
     "google/cloud/aiplatform/v1/persistent_resource_service.proto",
 )
+SETS = {
+    "logging_v2": "google/logging/v2/logging.proto",
+    "resourcemanager_v3": "google/cloud/resourcemanager/v3/projects.proto",
+}
+"""API -> the file of its services."""
 SHARED = (
     "google/longrunning/operations.proto",
     "google/cloud/location/locations.proto",
@@ -57,7 +66,6 @@ OPTION_FILES = frozenset(
         "google/api/field_behavior.proto",
         "google/api/field_info.proto",
         "google/api/http.proto",
-        "google/api/launch_stage.proto",
         "google/api/resource.proto",
         "google/protobuf/descriptor.proto",
     }
@@ -77,6 +85,9 @@ TAKEN_AS_INPUT = {
         "state",
     },
 }
+# Reserved in the protos, and yet in the discovery document, which clients were made by: (name, number)
+# of repeated texts.
+STILL_SENT = {"google.logging.v2.ListLogEntriesRequest": ("project_ids", 1)}
 DATA = Path(__file__).resolve().parent.parent / "src" / "trainshed" / "wire" / "data"
 
 
@@ -87,16 +98,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         files = compile_protos(Path(scratch))
     served = [reduced(file) for file in files if file.name not in OPTION_FILES]
-    write("aiplatform_v1.binpb.gz", serialised(served))
+    write("aiplatform_v1.binpb.gz", serialised(closure(served, (*SERVICES, *SHARED))))
+    for api, source in SETS.items():
+        write(f"{api}.binpb.gz", serialised(closure(served, (source,))))
+
+    ml = file_descriptor(discovery_document("ml.v1.json"), ML)
+    write("ml_v1.binpb.gz", serialised([*closure(served, ml.dependency), ml]))
 
     for api, source, selection in (
         ("ml_v1", "ml.v1.json", ML),
         ("logging_v2", "logging.v2.json", LOGGING),
     ):
         document = discovery_document(source)
-        file = file_descriptor(document, selection)
-        needed = closure(served, file.dependency)
-        write(f"{api}.binpb.gz", serialised([*needed, file]))
         plain = without_prose(document, selection)
         write(
             f"{api}.discovery.json.gz",
@@ -105,16 +118,11 @@ def main() -> None:
 
 
 def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Fetch the package and compile the served protos with all their imports, in build order."""
-    packed = subprocess.run(
-        ["npm", "pack", "--silent", PACKAGE],
-        cwd=scratch,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.split()[-1]
-    with tarfile.open(scratch / packed) as archive:
-        archive.extractall(scratch, filter="data")
+    """Fetch the packages and compile the served protos with all their imports, in build order."""
+    folders = [
+        fetched(package, scratch / str(number)) / "package" / protos
+        for number, (package, protos) in enumerate(zip(PACKAGES, PROTOS, strict=True))
+    ]
     # The Python distribution renames this one file; imports ask for it by its public name.
     operations = scratch / "renamed" / "google" / "longrunning" / "operations.proto"
     operations.parent.mkdir(parents=True)
@@ -128,22 +136,40 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
             sys.executable,
             "-m",
             "grpc_tools.protoc",
-            f"-I{scratch / 'package' / 'build' / 'protos'}",
+            f"-I{folders[0]}",
             f"-I{scratch / 'renamed'}",
             f"-I{installed}",
             f"-I{folder_of('grpc_tools', up=1) / '_proto'}",
+            *(f"-I{folder}" for folder in folders[1:]),
             "--include_imports",
             f"--descriptor_set_out={out}",
             *SERVICES,
             *SHARED,
+            *SETS.values(),
         ],
         check=True,
     )
     return list(descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file)
 
 
+def fetched(package: str, folder: Path) -> Path:
+    """Fetch an npm package and unpack it in `folder`, which is made."""
+    folder.mkdir()
+    packed = subprocess.run(
+        ["npm", "pack", "--silent", package],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()[-1]
+    with tarfile.open(folder / packed) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
 def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """Drop every option but http routes, field behaviour, packing and map entries."""
+    """Drop every option but http routes, field behaviour, packing and map entries; and calls that stream, since nothing here
+    does."""
     file.ClearField("options")
     file.ClearField("source_code_info")
     file.ClearField("extension")
@@ -158,6 +184,9 @@ def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
         reduce_enum(enum)
     for service in file.service:
         service.ClearField("options")
+        unary = [m for m in service.method if not (m.client_streaming or m.server_streaming)]
+        del service.method[:]
+        service.method.extend(unary)
         for method in service.method:
             http = method.options.Extensions[HTTP]
             options = descriptor_pb2.MethodOptions()
@@ -169,6 +198,11 @@ def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
 
 def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> None:
     """Apply `reduced` to one message and what is nested in it."""
+    if full_name in STILL_SENT:
+        name, number = STILL_SENT[full_name]
+        message.ClearField("reserved_name")
+        message.ClearField("reserved_range")
+        message.field.add(name=name, number=number, json_name="projectIds", label=3, type=9)
     is_map_entry = message.options.map_entry
     message.ClearField("options")
     if is_map_entry:

@@ -106,6 +106,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_VIZIER}.ListOptimalTrials": "ml.trials.list",
     "google.logging.v2.LoggingServiceV2.ListLogEntries": "logging.logEntries.list",
     "google.cloud.resourcemanager.v1.Projects.GetProject": "resourcemanager.projects.get",
+    "google.cloud.resourcemanager.v3.Projects.GetProject": "resourcemanager.projects.get",
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
     "trainshed.v1.Nodes.List": "trainshed.nodes.list",
     "trainshed.v1.Nodes.Drain": "trainshed.nodes.drain",

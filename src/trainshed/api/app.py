@@ -1,6 +1,6 @@
 """The ASGI application: which surface a request belongs to. Decides nothing else.
 
-`/v1`, `/v1beta1`, `/v2` and `/ui` are the public APIs; `/trainshed` is ours; `/shell` has tickets of its own;
+`/v1`, `/v1beta1`, `/v2`, `/v3` and `/ui` are the public APIs; `/trainshed` is ours; `/shell` has tickets of its own;
 discovery documents and health need no token; other surfaces (buckets, console) are mounted by their first path segment and decide about
 credentials themselves.
 """
@@ -38,6 +38,7 @@ Authenticate = Callable[[str | None], Principal]
 """Takes the value of the `Authorization` header."""
 
 _PROJECT: Final = re.compile(r"/v1/projects/([^/:]+)")
+_OF_ALL_APIS: Final = "//www.googleapis.com"
 _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 
 
@@ -59,6 +60,7 @@ class ApiApplication:
             "v1": rest,
             "v1beta1": rest,
             "v2": rest,
+            "v3": rest,
             "ui": rest,
             "trainshed": TrainshedTransport(services, authenticate),
             "shell": self._shell,
@@ -90,9 +92,9 @@ class ApiApplication:
     async def _project(self, scope: Scope, send: Send, project_id: str) -> None:
         try:
             principal = self._authenticate(header(scope, b"authorization"))
-            view = projects.get(principal, project_id)
+            view = projects.get(principal, self._services, project_id)
         except Exception as error:
-            await send_error(send, error, "resourcemanager", projects.METHOD)
+            await send_error(send, error, "resourcemanager_v3", projects.METHOD)
             return
         await send_json(send, encode_text(view))
 
@@ -113,7 +115,10 @@ class ApiApplication:
         if api is None:
             await _not_found(scope, send)
         else:
-            await send_json(send, discovery_document(api, root_url(scope)))
+            root = root_url(scope)
+            # Asked at the host that knows all APIs, which serves none of them.
+            root = root.replace("//www.", f"//{name}.") if root.endswith(_OF_ALL_APIS) else root
+            await send_json(send, discovery_document(api, root))
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`/healthz`, and `/` where nothing else is mounted: up, and which version."""

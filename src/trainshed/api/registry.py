@@ -21,6 +21,7 @@ from trainshed.api.checks import Checks
 from trainshed.api.logging_v2 import entries
 from trainshed.api.ml_v1 import jobs, locations, operations, project_config
 from trainshed.api.ml_v1 import studies as ml_studies
+from trainshed.api.resourcemanager import projects
 
 
 @cache
@@ -45,6 +46,7 @@ def handlers() -> Handlers:
             entries,
             iam,
             ml_studies,
+            projects,
         )
     )
 

@@ -70,7 +70,8 @@ class RestTransport:
         path = raw_path(scope)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         client = header(scope, b"x-goog-api-client") or ""
-        matched = self._match(scope["method"], path, {name for name, _ in query}, client)
+        host = header(scope, b"host") or ""
+        matched = self._match(scope["method"], path, {name for name, _ in query}, client, host)
         if matched is None:
             text = f"There is no method {scope['method']} {path} in the APIs that are served here."
             await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
@@ -88,14 +89,14 @@ class RestTransport:
         await send_json(send, answer)
 
     def _match(
-        self, verb: str, path: str, parameters: set[str], client: str
+        self, verb: str, path: str, parameters: set[str], client: str, host: str
     ) -> tuple[Route, dict[str, str]] | None:
         if path.startswith("/ui/"):
             found = self._table.match(verb, "/v1/" + path[4:])
             return found if found is not None and found[0].service in _BELOW_UI else None
         if path.startswith("/v1beta1/"):
             path = "/v1/" + path[9:]
-        of_ml = is_request_of_ml(verb, path, parameters, client)
+        of_ml = is_request_of_ml(verb, path, parameters, client, host)
         return (self._table_of_ml if of_ml else self._table).match(verb, path)
 
     async def _call(

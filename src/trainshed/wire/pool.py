@@ -18,14 +18,15 @@ from google.protobuf.message import Message
 if TYPE_CHECKING:
     from google.protobuf import descriptor, descriptor_pool
 
-Api = Literal["aiplatform_v1", "ml_v1", "logging_v2"]
+Api = Literal["aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3"]
 """The sets that ship. Shared messages (operations, statuses, policies) come with any of them."""
 
-APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2")
+APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3")
 
 _PREFIXES: Final[Mapping[str, Api]] = {
     "google.cloud.ml.v1.": "ml_v1",
-    "google.logging.v2.": "logging_v2",
+    "google.logging.": "logging_v2",
+    "google.cloud.resourcemanager.": "resourcemanager_v3",
 }
 _DOCUMENTS: Final[frozenset[str]] = frozenset({"ml_v1", "logging_v2"})
 

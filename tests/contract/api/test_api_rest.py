@@ -38,7 +38,7 @@ async def test_every_surface_needs_a_token(
     ("method", "path"),
     [
         ("GET", "/v1/nothing"),
-        ("GET", "/v3/projects"),
+        ("GET", "/v9/projects"),
         ("PUT", f"{LOCATION}/customJobs"),
         ("GET", f"{LOCATION}//customJobs"),
         ("GET", "/v1"),

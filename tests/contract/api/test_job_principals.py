@@ -64,6 +64,16 @@ async def test_the_number_of_its_project_is_its_project(house: House) -> None:
     assert (await asked(house, "GET", f"{numbered}/customJobs")).status == 200
 
 
+async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House) -> None:
+    """The Vertex SDK asks for it where a program names no project: it finds the number in CLOUD_ML_PROJECT_ID."""
+    number = project_number("p1")
+    for named in ("p1", number):
+        found = (await asked(house, "GET", f"/v3/projects/{named}")).json
+        assert (found["projectId"], found["state"]) == ("p1", "ACTIVE")
+        assert found["name"] == f"projects/{number}"
+    denied(await asked(house, "GET", "/v3/projects/p2"), "names p2")
+
+
 async def test_a_program_starts_and_stops_no_jobs(house: House) -> None:
     own = await job(house, LOCATION)
     denied(await asked(house, "POST", f"{LOCATION}/customJobs", custom_job()), "customJobs.create")

@@ -304,3 +304,12 @@ def test_the_apiclient_tunes(served: Served, document: str) -> None:
     assert len(studies.trials().list(parent=made["name"]).execute()["trials"]) == 3
     studies.delete(name=made["name"]).execute()
     assert studies.list(parent=parent).execute() == {}
+
+
+def test_who_calls_a_public_host_means_its_api() -> None:
+    """As programs of jobs do, whose calls of those hosts end here."""
+    for path in (f"{LOCATION}/studies", f"{LOCATION}/operations/7", "/v1/projects/p1/jobs"):
+        for host in ("ml.googleapis.com", "us-central1-ml.googleapis.com:443"):
+            assert is_request_of_ml("GET", path, (), "", host)
+        for host in ("aiplatform.googleapis.com", "europe-west4-aiplatform.googleapis.com"):
+            assert not is_request_of_ml("GET", path, (), "gdcl/2", host)

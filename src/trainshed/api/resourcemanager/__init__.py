@@ -1,1 +1,1 @@
-"""Resource Manager v1 `projects.get`, as `gcloud projects describe` calls it."""
+"""Resource Manager `projects.get`: v1, as `gcloud projects describe` calls it, and v3, as the Vertex SDK does."""
