@@ -5,11 +5,13 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from trainshed.controller.parents import Doors, ModelBuckets, TrialMetrics
+from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.names import JobUid
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.study.trials import Measurement, TrialState
 from trainshed.store.port import Store
 from trainshed.studies.port import Advisor, Curve, Proposals, Seen, StoppingVerdict
+from trainshed.summaries.following import Directory
 
 
 class CountingAdvisor:
@@ -55,6 +57,14 @@ class MadeUpMetrics:
 
     def forget(self, job_uid: JobUid) -> None:
         pass
+
+
+class NoSummaries:
+    """No trial has a directory with summaries that may be read."""
+
+    def directory(self, uri: str, project: str) -> Directory | None:
+        del uri, project
+        return None
 
 
 class LearningAdvisor(CountingAdvisor):
@@ -114,6 +124,7 @@ def doors(
     *,
     advisor: Advisor | None = None,
     metrics: TrialMetrics | None = None,
+    summaries: SummaryPlaces | None = None,
     buckets: ModelBuckets | None = None,
     uids: Iterator[int] | None = None,
 ) -> Doors:
@@ -126,6 +137,7 @@ def doors(
         models=store.models,
         advisor=advisor or CountingAdvisor(),
         metrics=metrics or MadeUpMetrics(),
+        summaries=summaries or NoSummaries(),
         buckets=buckets or Buckets(),
         now=now,
         new_uid=lambda: JobUid(next(numbers)),

@@ -19,7 +19,7 @@ from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.beginning import begin
 from trainshed.core.tuning.machine import Sight
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.turn import Turn
 
 
@@ -37,6 +37,7 @@ class Play:
     stored: dict[int, tuple[Measurement, ...]] = field(
         default_factory=dict[int, tuple[Measurement, ...]]
     )
+    summaries: dict[int, SeenSummaries] = field(default_factory=dict[int, SeenSummaries])
     told: list[TimelineEntry] = field(default_factory=list[TimelineEntry])
     now: int = 0
 
@@ -79,6 +80,7 @@ class Play:
             tuple(one for one in measured if one.value(METRIC) is not None),
             self.stored.get(number, ()),
             tags,
+            self.summaries.get(number),
         )
 
     def _begin(self, turn: Turn) -> None:

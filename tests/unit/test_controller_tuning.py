@@ -1,17 +1,21 @@
 """What a look at a tuning job comes to where its trials repeat themselves, its advisor fails, or time runs out (SPEC §6)."""
 
 import asyncio
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.e2e.programs.event_writer import EventWriter
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, doors
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
 from trainshed.controller.curves import Curves, curve_of
 from trainshed.controller.parents import Next
+from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
@@ -32,6 +36,8 @@ from trainshed.studies.port import (
     Seen,
     StoppingVerdict,
 )
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.following import Directory
 
 SECOND = 10**9
 
@@ -62,17 +68,30 @@ class Advisor(CountingAdvisor):
 class House:
     """A store with one tuning job, and a clock that a test sets."""
 
-    def __init__(self, job: TuningJob, advisor: Advisor | None = None) -> None:
+    def __init__(
+        self,
+        job: TuningJob,
+        advisor: Advisor | None = None,
+        summaries: SummaryPlaces | None = None,
+    ) -> None:
         self.store = open_inline()
         self.now = job.created
         self.advisor, self.metrics = advisor or Advisor(), MadeUpMetrics()
         self.uid = job.uid
         self._doors = doors(
-            self.store, lambda: self.now, advisor=self.advisor, metrics=self.metrics
+            self.store,
+            lambda: self.now,
+            advisor=self.advisor,
+            metrics=self.metrics,
+            summaries=summaries,
         )
         self.woken = False
         self.reconciler = TuningReconciler(self._doors, self._wake)
         self._epoch = asyncio.run(self._create(job))
+
+    def restart(self) -> None:
+        """Forget all that is not stored."""
+        self.reconciler = TuningReconciler(self._doors, self._wake)
 
     def _wake(self, uid: JobUid) -> None:
         assert uid == self.uid
@@ -225,6 +244,99 @@ def test_a_whole_learning_rate_counts_as_one(value: float) -> None:
     """SPEC §6: the convex rule's learning rate may be any numeric parameter, an INTEGER one, too."""
     trial = Trial(StudyUid(1), 1, TrialState.ACTIVE, (("x", value),), 1, job=JobUid(1))
     assert curve_of(ConvexStopping(learning_rate="x"), trial, ()).learning_rate == 3.0
+
+
+# --- summaries ---
+
+
+class Places:
+    """Every trial's directory lies below one of this machine; none is asked for twice by one service."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def directory(self, uri: str, project: str) -> Directory | None:
+        del project
+        return LocalDirectory(self._root, (uri.rpartition("/")[2],))
+
+
+@pytest.fixture
+def writes(tmp_path: Path) -> Callable[..., None]:
+    """Has the program of trial 1 write summaries: value by step."""
+
+    def write(house: House, tag: str, points: dict[int, float]) -> None:
+        writer = EventWriter(tmp_path / "1", lambda: house.now / 1e9 + 10)
+        for step, value in points.items():
+            writer.scalar(tag, value, step)
+
+    return write
+
+
+def running_trial(tmp_path: Path) -> House:
+    house = House(tuning(trials=1, parallel=1), summaries=Places(tmp_path))
+    house.look()
+    house.is_seen(1, JobState.RUNNING)
+    return house
+
+
+def test_a_trial_is_measured_by_its_summaries(tmp_path: Path, writes: Callable[..., None]) -> None:
+    house = running_trial(tmp_path)
+    writes(house, METRIC, {1: 0.25, 2: 0.5})
+    house.look()
+    assert house.measured(1) == (at(1, 0.25, 10), at(2, 0.5, 10))
+    writes(house, METRIC, {2: 0.75, 3: 0.5})
+    house.is_seen(1, JobState.SUCCEEDED)
+    house.look()
+    assert house.measured(1) == (at(1, 0.25, 10), at(2, 0.75, 10), at(3, 0.5, 10))
+    assert house.trial(1).final == at(3, 0.5, 10)
+
+
+def test_what_is_reported_counts_before_summaries(
+    tmp_path: Path, writes: Callable[..., None]
+) -> None:
+    house = running_trial(tmp_path)
+    writes(house, METRIC, {1: 0.25, 100: 0.5})
+    house.look()
+    house.reports(1, at(2, 0.75, 20))
+    house.is_seen(1, JobState.SUCCEEDED)
+    house.look()
+    assert house.trial(1).final == at(2, 0.75, 20)
+
+
+def test_reports_of_other_metrics_keep_nobody_from_the_summaries(
+    tmp_path: Path, writes: Callable[..., None]
+) -> None:
+    house = running_trial(tmp_path)
+    house.reports(1, Measurement((("loss", 1.0),), 1))
+    writes(house, METRIC, {1: 0.25})
+    house.is_seen(1, JobState.SUCCEEDED)
+    house.look()
+    assert house.trial(1).final == at(1, 0.25, 10)
+
+
+def test_a_restarted_service_reads_the_same_and_stores_it_once(
+    tmp_path: Path, writes: Callable[..., None]
+) -> None:
+    house = running_trial(tmp_path)
+    writes(house, METRIC, {1: 0.25})
+    house.look()
+    house.restart()
+    assert house.look().commit is None
+    assert house.measured(1) == (at(1, 0.25, 10),)
+
+
+def test_summaries_that_are_removed_have_measured_all_the_same(
+    tmp_path: Path, writes: Callable[..., None]
+) -> None:
+    """Also when another service than the one that read them sees the end."""
+    house = running_trial(tmp_path)
+    writes(house, METRIC, {1: 0.25})
+    house.look()
+    house.restart()
+    shutil.rmtree(tmp_path / "1")
+    house.is_seen(1, JobState.SUCCEEDED)
+    house.look()
+    assert house.trial(1).final == at(1, 0.25, 10)
 
 
 # --- early stopping ---

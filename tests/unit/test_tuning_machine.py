@@ -16,7 +16,7 @@ from trainshed.core.specs.model import Scheduling
 from trainshed.core.study.spec import Goal, Limits, Selection
 from trainshed.core.study.trials import TrialState
 from trainshed.core.tuning import machine
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.turn import Turn
 
 S = JobState
@@ -167,6 +167,43 @@ def test_a_trial_that_reports_another_metric_is_told_which_one_is_asked_for() ->
 def test_a_trial_that_reports_nothing_is_told_how_to() -> None:
     subject = play(failed=6).becomes(1, S.SUCCEEDED).look()
     assert "hypertune" in subject.trials[1].infeasible_reason
+
+
+@pytest.mark.parametrize(
+    ("api", "field"), [(Api.ML, "hyperparameterMetricTag"), (Api.VERTEX, "metricId")]
+)
+def test_a_trial_that_writes_other_summaries_is_told_their_tags(api: Api, field: str) -> None:
+    subject = play(failed=6, api=api)
+    subject.summaries[1] = SeenSummaries("gs://b/job/1", ("accuracy_1", "loss"))
+    reason = subject.becomes(1, S.SUCCEEDED).look().trials[1].infeasible_reason
+    told = "summaries under gs://b/job/1 have the tags 'accuracy_1', 'loss'"
+    assert f"{told}; {field} says '{METRIC}'" in reason
+
+
+def test_a_trial_that_has_written_no_summaries_is_told_where_to() -> None:
+    subject = play(failed=6)
+    subject.summaries[1] = SeenSummaries("gs://b/job/1", ())
+    reason = subject.becomes(1, S.SUCCEEDED).look().trials[1].infeasible_reason
+    assert "hypertune" in reason
+    assert "as a TensorFlow summary below gs://b/job/1" in reason
+
+
+def test_a_trial_whose_summaries_are_never_finite_is_told_so() -> None:
+    subject = play(failed=6)
+    subject.summaries[1] = SeenSummaries("gs://b/job/1", (METRIC,))
+    reason = subject.becomes(1, S.SUCCEEDED).look().trials[1].infeasible_reason
+    assert (
+        reason
+        == f"its program measured no finite value of the metric '{METRIC}', only such as nan."
+    )
+
+
+def test_not_all_of_a_thousand_tags_are_named() -> None:
+    subject = play(failed=6)
+    tags = tuple(f"layer_{number}" for number in range(1000))
+    subject.summaries[1] = SeenSummaries("gs://b/job/1", tags)
+    reason = subject.becomes(1, S.SUCCEEDED).look().trials[1].infeasible_reason
+    assert "'layer_19' and 980 more;" in reason
 
 
 def test_a_trial_whose_program_fails_has_no_result_though_it_measured_something() -> None:

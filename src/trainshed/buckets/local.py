@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -20,7 +21,8 @@ from trainshed.buckets.errors import BucketsError, Forbidden, NotFound
 from trainshed.buckets.layout import MARK, place_of
 from trainshed.buckets.objects import OpenObject
 from trainshed.buckets.paths import validate_object_name
-from trainshed.buckets.port import Draft
+from trainshed.buckets.port import Draft, Query
+from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.rules import PLAIN, BucketRules
 from trainshed.buckets.stores import open_buckets
 from trainshed.buckets.tree import is_absent, open_directory
@@ -126,6 +128,16 @@ class LocalStore:
             return [entry.name for entry in Walk(base, prefix, b"")]
         finally:
             os.close(base)
+
+    def objects(self, bucket: str, prefix: str = "") -> Iterator[tuple[str, ObjectRecord]]:
+        """(name, record) of all objects with a prefix, wherever the bucket lies, in the order of their UTF-8 bytes."""
+        query = Query(prefix=prefix)
+        while True:
+            page = self._store.at(bucket).list(bucket, query)
+            yield from page.objects
+            if not page.next_page_token:
+                return
+            query = replace(query, page_token=page.next_page_token)
 
     def last_written(self, bucket: str, prefix: str = "") -> int:
         """When an object with the prefix was last written (ns); 0 if there is none. Looks at each of them."""

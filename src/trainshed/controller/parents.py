@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.machine import Deadline
@@ -60,6 +61,7 @@ class Doors:
     models: Models
     advisor: Advisor
     metrics: TrialMetrics
+    summaries: SummaryPlaces
     buckets: ModelBuckets
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]

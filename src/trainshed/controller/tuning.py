@@ -6,29 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trainshed.controller.curves import Curves
+from trainshed.controller.measuring import known_metrics, of_summaries, thinned
 from trainshed.controller.parents import Doors, Next, consumed, intents
 from trainshed.controller.proposing import NoEngine, Proposing
+from trainshed.controller.trial_summaries import TrialSummaries
 from trainshed.core.lifecycle.events import Event, LimitNears
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.study.final import final_measurement
 from trainshed.core.study.limits import limit_reached, moments
 from trainshed.core.study.spec import Limits
-from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.study.trials import Trial
 from trainshed.core.tuning import machine, story
 from trainshed.core.tuning.beginning import BegunTrial, begin
 from trainshed.core.tuning.machine import Sight
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
 from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.studies.port import AdvisorFailed, EngineMissing, Seen
 
 log = logging.getLogger(__name__)
-
-_MOST = 1_000
-"""Measurements of a trial that are all looked at; of more, every second one, every fourth, and so on."""
 
 
 class TuningReconciler:
@@ -39,10 +37,12 @@ class TuningReconciler:
         self._curves = Curves(doors.studies)
         self._wake = wake
         self._proposing = Proposing(doors.advisor, wake)
+        self._summaries = TrialSummaries(doors.summaries, doors.now, wake)
 
     def close(self) -> None:
         """Ask for nothing more."""
         self._proposing.close()
+        self._summaries.close()
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
@@ -85,16 +85,26 @@ class TuningReconciler:
         # A primary may report, and end, before the others are up and its job has started.
         if work is None or not work.attempt:
             return Sight(trial, work)
+        study, is_over = job.spec.study, work.state.is_final
         measured = await asyncio.to_thread(doors.metrics.measurements, trial.job, work.started)
+        metric, summaries = study.metrics[0].id, None
+        # What a program reports itself counts before what its libraries write.
+        if all(one.value(metric) is None for one in measured):
+            summaries = await self._summaries.of(job.uid, work, metric)
+            if summaries is not None:
+                measured = of_summaries(metric, summaries.points, work.started)
         stored = (await doors.studies.measurements(job.study, (number,))).get(number, ())
-        known = _known_metrics(job, measured, stored)
-        wanted = tuple(_thinned(job, known, is_over=work.state.is_final))
+        known = known_metrics(study, measured, stored)
+        # A program may have removed its summaries since.
+        wanted = tuple(thinned(study, known, is_over=is_over)) or stored
         tags: tuple[str, ...] = ()
-        if work.state.is_final and not wanted:
+        if is_over and not wanted:
             tags = await asyncio.to_thread(doors.metrics.tags, trial.job)
-        if work.state.is_final:
+        if is_over:
             await asyncio.to_thread(doors.metrics.forget, trial.job)
-        return Sight(trial, work, wanted, stored, tags)
+            self._summaries.forget(trial.job)
+        seen = SeenSummaries(summaries.uri, summaries.tags) if summaries is not None else None
+        return Sight(trial, work, wanted, stored, tags, seen)
 
     async def _stop_early(self, turn: Turn, sights: Sequence[Sight]) -> None:
         """Ask the study's rule about the trials that have measured something new, and as soon as one is over about all that
@@ -189,31 +199,3 @@ def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, 
         return ()
     times = moments(job.spec.study, own, job.created)
     return tuple(Deadline(at, LimitNears(at)) for at in times if at > now)
-
-
-def _thinned(job: TuningJob, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
-    """So many that a trial which reports after each of a million batches costs what another one costs; which ones does
-    not change while more come in. Of a trial that is over the final one is among them, whichever it is."""
-    if len(measured) <= _MOST:
-        return measured
-    kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
-    final = final_measurement(job.spec.study, measured) if is_over else None
-    return kept if final is None else sorted({*kept, final}, key=lambda one: one.step)
-
-
-def _known_metrics(
-    job: TuningJob, measured: Sequence[Measurement], stored: Sequence[Measurement]
-) -> list[Measurement]:
-    """Only what the study asks for: a program may report whatever else it likes.
-
-    A step that is reported once more, as by a program that went back to a checkpoint, keeps its elapsed time: with it,
-    the new value takes the place of the stored one, and the trial has one measurement of each step.
-    """
-    known = {metric.id for metric in job.spec.study.metrics}
-    elapsed = {one.step: one.elapsed for one in stored}
-    found: list[Measurement] = []
-    for one in measured:
-        metrics = tuple(pair for pair in one.metrics if pair[0] in known)
-        if metrics:
-            found.append(Measurement(metrics, one.step, elapsed.get(one.step, one.elapsed)))
-    return found

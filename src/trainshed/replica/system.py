@@ -211,20 +211,39 @@ IN_CREATE = 0x100
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_UNMOUNT = 0x2000
+IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000
 IN_ONLYDIR = 0x1000000
+IN_ISDIR = 0x40000000
 
 
-def watch_handle(directory: str, mask: int) -> int:
-    """A handle that brings inotify(7) events of a directory and of the files in it. Raises OSError (a user may have only
-    so many)."""
+def inotify_handle() -> int:
+    """A handle that brings inotify(7) events of what is added to it. Raises OSError (a user may have only so many)."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "inotify: only Linux can do this")
     handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
     _check(min(handle, 0), "inotify_init1")
+    return handle
+
+
+def add_watch(handle: int, directory: str, mask: int) -> int:
+    """Have an inotify handle bring events of a directory and of the files in it, too; the number that they bear, the same
+    each time. Raises OSError."""
     watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
+    _check(min(watch, 0), "watch %s" % directory)
+    return watch
+
+
+def remove_watch(handle: int, watch: int) -> None:
+    """Bring no more of these events. Raises OSError."""
+    _check(_libc.inotify_rm_watch(handle, watch), "inotify_rm_watch")
+
+
+def watch_handle(directory: str, mask: int) -> int:
+    """A handle that brings inotify(7) events of one directory and of the files in it. Raises OSError."""
+    handle = inotify_handle()
     try:
-        _check(min(watch, 0), "watch %s" % directory)
+        add_watch(handle, directory, mask)
     except OSError:
         os.close(handle)
         raise

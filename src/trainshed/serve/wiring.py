@@ -43,6 +43,7 @@ from trainshed.serve.program_doors import ProgramDoors
 from trainshed.serve.setting_rules import accelerators_of
 from trainshed.serve.settings import Settings
 from trainshed.serve.shells import EngineShells, link_key
+from trainshed.serve.summary_places import BucketSummaries
 from trainshed.serve.vault import Vault
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
@@ -138,7 +139,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         notices=notices,
         now=clock.now,
         owner=f"{socket.gethostname()}:{os.getpid()}",
-        doors=_doors(parts, advisor, door, new_uid),
+        doors=_doors(parts, advisor, buckets, new_uid),
         scheduling=Policy(
             strict=settings.capacity == "strict",
             max_replicas=settings.max_replicas,
@@ -236,7 +237,7 @@ def _images(settings: Settings, engine: LocalEngine) -> Images:
 
 
 def _doors(
-    parts: Parts, advisor: Advisor, buckets: BucketDoor, new_uid: Callable[[], JobUid]
+    parts: Parts, advisor: Advisor, buckets: LocalStore, new_uid: Callable[[], JobUid]
 ) -> Doors:
     return Doors(
         intake=parts.store.intake,
@@ -245,7 +246,8 @@ def _doors(
         models=parts.store.models,
         advisor=advisor,
         metrics=MetricsReader(parts.settings.data / "logs"),
-        buckets=buckets,
+        summaries=BucketSummaries(buckets),
+        buckets=BucketDoor(buckets),
         now=clock.now,
         new_uid=new_uid,
     )

@@ -20,7 +20,7 @@ from trainshed.core.study.final import final_measurement
 from trainshed.core.study.spec import Goal
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import story
-from trainshed.core.tuning.records import RunningTrial, TuningJob
+from trainshed.core.tuning.records import RunningTrial, SeenSummaries, TuningJob
 from trainshed.core.tuning.turn import Turn
 
 _SOME_FAILED = 3
@@ -32,13 +32,15 @@ than twice as many as have succeeded (facts §7.3 gives no figures; docs/choices
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What is seen of a running trial: its record; its job as it is stored (None: it was deleted); all that it measured,
-    ascending by step, and what of that is stored already; and every tag under which its program reported anything."""
+    ascending by step, and what of that is stored already; every tag under which its program reported anything; and what it
+    wrote as TensorFlow summaries (None: nobody looked)."""
 
     trial: Trial
     job: Job | None
     measurements: tuple[Measurement, ...] = ()
     stored: tuple[Measurement, ...] = ()
     tags: tuple[str, ...] = ()
+    summaries: SeenSummaries | None = None
 
     @property
     def news(self) -> tuple[Measurement, ...]:
@@ -182,7 +184,8 @@ def _ended(turn: Turn, trial: Trial, running: RunningTrial, job: Job, sight: Sig
         turn.tell(story.succeeded(spec, done, is_best=is_best, now=turn.now))
         return
     if job.state is JobState.SUCCEEDED:
-        reason = story.no_metric(spec.metrics[0].id, sight.tags)
+        wanted = spec.metrics[0].id
+        reason = story.no_metric(turn.job.name.api, wanted, sight.tags, sight.summaries)
         _infeasible(turn, trial, reason, None, counts=True, at=job.ended)
     elif job.state is JobState.FAILED:
         reason = job.error.message if job.error else "its job failed."

@@ -43,6 +43,15 @@ class RunningTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenSummaries:
+    """What was seen of a trial's TensorFlow summaries. `uri`: the directory that they were looked for in, with all below
+    it; `tags`: of all scalars in them, in order."""
+
+    uri: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TuningJob:
     """A tuning job. `next_trial`: the number of the trial that follows. `failed`: those of `infeasible` trials
     that count against the job. `best`: number of the best trial so far, and its value of the objective (0 = none).

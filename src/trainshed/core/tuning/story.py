@@ -3,9 +3,13 @@
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api
 from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.study.trials import Parameters, Trial
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.records import SeenSummaries, TuningJob
+
+_SHOWN = 20
+"""Tags that a reason names."""
 
 
 def began(job: TuningJob, trial: Trial, job_name: str, now: int) -> TimelineEntry:
@@ -98,19 +102,39 @@ def over(job: TuningJob, now: int) -> TimelineEntry:
     return TimelineEntry(now, state, message, {"best": job.best, "succeeded": job.succeeded})
 
 
-def no_metric(wanted: str, reported: tuple[str, ...]) -> str:
+def no_metric(
+    api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None
+) -> str:
     """Why a trial whose program went well has no result; the most common cause is a tag that is spelled differently."""
+    field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
+    written = summaries.tags if summaries is not None else ()
+    if wanted in (*reported, *written):
+        return f"its program measured no finite value of the metric {wanted!r}, only such as nan."
+    found: list[str] = []
     if reported:
-        named = ", ".join(repr(tag) for tag in reported)
+        found.append(f"its program reported {_listed(reported)}")
+    if summaries is not None and written:
+        found.append(f"summaries under {summaries.uri} have the tags {_listed(written)}")
+    if found:
         return (
-            f"its program reported {named}, not the metric {wanted!r}. Report it under that name "
-            "(hyperparameter_metric_tag of cloudml-hypertune), or name the other one in the tuning job."
+            f"{'; '.join(found)}; {field} says {wanted!r}. Report or write the metric under that name, or name the other "
+            "one in the tuning job."
         )
+    ways = (
+        "Report it with cloudml-hypertune: "
+        "hypertune.HyperTune().report_hyperparameter_tuning_metric(...)"
+    )
+    if summaries is not None:
+        ways += f", or write it as a TensorFlow summary below {summaries.uri}"
     return (
         f"its program ended without reporting a finite value of the metric {wanted!r} (its log names values that do "
-        "not count, such as nan). Report it with cloudml-hypertune: "
-        "hypertune.HyperTune().report_hyperparameter_tuning_metric(...)."
+        f"not count, such as nan). {ways}."
     )
+
+
+def _listed(tags: tuple[str, ...]) -> str:
+    more = f" and {len(tags) - _SHOWN} more" if len(tags) > _SHOWN else ""
+    return ", ".join(map(repr, tags[:_SHOWN])) + more
 
 
 def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str:

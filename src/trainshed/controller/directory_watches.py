@@ -1,0 +1,102 @@
+"""Wakes who follows directories when a file that they wait for is written, or a directory appears: inotify(7), for all
+trials of the service by one handle."""
+
+import asyncio
+import os
+import struct
+import threading
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+from trainshed.replica import system
+
+K = TypeVar("K", bound=Hashable)
+
+_EVENT: Final = struct.Struct("iIII")
+_LEFT: Final = system.IN_DELETE_SELF | system.IN_MOVE_SELF
+_WRITTEN: Final = system.IN_MODIFY | system.IN_CLOSE_WRITE | system.IN_MOVED_TO | system.IN_CREATE
+_GONE: Final = _LEFT | system.IN_UNMOUNT | system.IN_IGNORED
+
+
+class DirectoryWatches(Generic[K]):
+    """`mark`: part of the names of the files that count; `changed`: called on the event loop with each key whose
+    directories have changed, for every event anew. Whatever else is written there wakes nobody."""
+
+    def __init__(self, mark: str, changed: Callable[[K], None]) -> None:
+        self._mark = os.fsencode(mark)
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._handle = -1
+        self._keys: dict[int, set[K]] = {}
+        """By number of a watch."""
+
+    def begin(self) -> None:
+        """On the event loop, before anything is watched."""
+        if self._handle < 0:
+            try:
+                self._handle = system.inotify_handle()
+            except OSError:
+                return  # Then nothing can be watched, which `watch` says each time.
+            asyncio.get_running_loop().add_reader(self._handle, self._hear)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._handle >= 0:
+                asyncio.get_running_loop().remove_reader(self._handle)
+                os.close(self._handle)
+                self._handle = -1
+            self._keys.clear()
+
+    def watch(self, directory: int, key: K) -> int | None:
+        """Watch an open directory for a key; the watch's number, None if it cannot be watched. From any thread."""
+        with self._lock:
+            if self._handle < 0:
+                return None
+            try:
+                # By its handle: what its name leads to may be another thing by now.
+                number = system.add_watch(
+                    self._handle,
+                    f"/proc/self/fd/{directory}",
+                    _WRITTEN | _LEFT | system.IN_ONLYDIR,
+                )
+            except OSError:
+                return None
+            self._keys.setdefault(number, set()).add(key)
+            return number
+
+    def release(self, key: K, numbers: set[int]) -> None:
+        """Those of a key that it does not need any more. From any thread."""
+        with self._lock:
+            for number in numbers:
+                keys = self._keys.get(number)
+                if keys is None:
+                    continue
+                keys.discard(key)
+                if not keys:
+                    del self._keys[number]
+                    try:
+                        system.remove_watch(self._handle, number)
+                    except OSError:
+                        continue  # The directory is gone, and its watch with it.
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._handle, 65536)
+        except (BlockingIOError, OSError):
+            return
+        woken: set[K] = set()
+        at = 0
+        with self._lock:
+            while at < len(data):
+                number, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size
+                name = data[at : at + length]
+                at += length
+                if mask & system.IN_Q_OVERFLOW:
+                    woken.update(*self._keys.values())
+                elif mask & (_GONE | system.IN_ISDIR) or self._mark in name:
+                    woken |= self._keys.get(number, set())
+                if mask & system.IN_IGNORED:
+                    self._keys.pop(number, None)
+        for key in woken:
+            self._changed(key)

@@ -1,0 +1,164 @@
+"""What the programs of trials write as TensorFlow summaries, read below each trial's own directory while it runs.
+
+A cache over the event files: all of it can be lost, and is read again. A trial's directory is looked at when something
+in it has changed, and for the last time once the trial's job is over. Where nobody says what changes (a bucket in a
+store elsewhere, a user who has no inotify left) it is looked at now and then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from trainshed.controller.directory_watches import DirectoryWatches
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobUid
+from trainshed.summaries.following import MARK, Directory, Follower, Point, Points, representative
+
+log = logging.getLogger(__name__)
+
+_SPAN: Final = 0.5
+"""Seconds in which changes of one trial's files are gathered."""
+_SHARE: Final = 10
+"""A look that took so many seconds is followed by ten times as many without one."""
+_UNWATCHED: Final = 30.0
+"""Seconds between two looks at a directory that nobody watches."""
+_LAST_LOOKS: Final = 4
+"""At a trial that is over, each at so much as one look takes."""
+
+
+class SummaryPlaces(Protocol):
+    """Where summaries lie (`serve.summary_places`)."""
+
+    def directory(self, uri: str, project: str) -> Directory | None:
+        """The directory of that URI; None if no program of the project may read it. Blocks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """`uri`: the directory; `tags`: of all scalars that were seen in it; `points`: of the tag that was asked for, in the run
+    that speaks for it."""
+
+    uri: str
+    tags: tuple[str, ...] = ()
+    points: Points = field(default_factory=dict[int, Point])
+
+
+@dataclass(slots=True)
+class _Trial:
+    """`is_due`: there may be something new. `took`: seconds of the last look. `watches`: numbers of those that tell
+    all that changes, empty if nobody does."""
+
+    parent: JobUid
+    follower: Follower | None
+    found: Summaries
+    is_due: bool = True
+    took: float = 0.0
+    watches: set[int] = field(default_factory=set[int])
+    alarm: asyncio.TimerHandle | None = None
+
+
+class TrialSummaries:
+    """`wake`: looks at a tuning job, because one of its trials has written something."""
+
+    def __init__(
+        self, places: SummaryPlaces, now: Callable[[], int], wake: Callable[[JobUid], None]
+    ) -> None:
+        self._places = places
+        self._now = now
+        self._wake = wake
+        self._trials: dict[JobUid, _Trial] = {}
+        self._watches: DirectoryWatches[JobUid] = DirectoryWatches(MARK, self._changed)
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        for uid in tuple(self._trials):
+            self.forget(uid)
+        self._watches.close()
+
+    def forget(self, uid: JobUid) -> None:
+        """The trial's job is over."""
+        trial = self._trials.pop(uid, None)
+        if trial is not None:
+            self._watches.release(uid, trial.watches)
+            if trial.alarm is not None:
+                trial.alarm.cancel()
+
+    async def of(self, parent: JobUid, job: Job, tag: str) -> Summaries | None:
+        """What the trial that `job` evaluates has written until now; None if it has no directory of its own."""
+        uri = directory_of(job)
+        if not uri:
+            return None
+        trial = self._trials.get(job.uid)
+        if trial is None:
+            place = await asyncio.to_thread(self._places.directory, uri, job.name.project_id)
+            # What an earlier job has left there was written before this one was created.
+            follower = Follower(place, (tag,), job.created / 1e9) if place is not None else None
+            trial = self._trials[job.uid] = _Trial(parent, follower, Summaries(uri))
+        if trial.follower is not None and (trial.is_due or job.state.is_final):
+            self._watches.begin()
+            trial.is_due = False
+            is_all = await asyncio.to_thread(self._look, job, trial, trial.follower, tag)
+            if not job.state.is_final and not (is_all and trial.watches):
+                pause = trial.took * _SHARE
+                self._set_alarm(job.uid, trial, max(_UNWATCHED if is_all else _SPAN, pause))
+        return trial.found
+
+    def _look(self, job: Job, trial: _Trial, follower: Follower, tag: str) -> bool:
+        """Read what is new; whether that is all there is."""
+        begun = self._now()
+        watches: set[int] = set()
+        is_watched, is_all = True, False
+
+        def met(directory: int) -> None:
+            nonlocal is_watched
+            number = self._watches.watch(directory, job.uid)
+            if number is None:
+                is_watched = False
+            else:
+                watches.add(number)
+
+        try:
+            for _ in range(_LAST_LOOKS if job.state.is_final else 1):
+                if is_all := follower.look(met):
+                    break
+        except OSError as failure:
+            where = trial.found.uri
+            log.warning("job %d: the summaries in %s cannot be read: %s", job.uid, where, failure)
+        self._watches.release(job.uid, trial.watches - watches)
+        trial.watches = watches if is_watched else set()
+        trial.took = (self._now() - begun) / 1e9
+        runs = follower.runs(tag)
+        run = representative(runs)
+        points: Points = {} if run is None else runs[run]
+        trial.found = Summaries(trial.found.uri, tuple(sorted(follower.tags)), points)
+        return is_all
+
+    def _changed(self, uid: JobUid) -> None:
+        trial = self._trials.get(uid)
+        if trial is not None:
+            self._set_alarm(uid, trial, max(_SPAN, trial.took * _SHARE))
+
+    def _set_alarm(self, uid: JobUid, trial: _Trial, seconds: float) -> None:
+        """An earlier one stays."""
+        loop = asyncio.get_running_loop()
+        if trial.alarm is not None:
+            if trial.alarm.when() <= loop.time() + seconds:
+                return
+            trial.alarm.cancel()
+        trial.alarm = loop.call_later(seconds, self._is_due, uid)
+
+    def _is_due(self, uid: JobUid) -> None:
+        trial = self._trials.get(uid)
+        if trial is not None:
+            trial.alarm = None
+            trial.is_due = True
+            self._wake(trial.parent)
+
+
+def directory_of(job: Job) -> str:
+    """Where a trial's program writes: its own directory of each; "" if it was given none."""
+    spec = job.spec
+    return spec.job_dir if spec.api is Api.ML else spec.base_output_directory

@@ -1,0 +1,107 @@
+"""Event files in a directory of this machine, which programs write to while it is read.
+
+Nothing in it is trusted: each step down is taken from an open directory and follows no link, only plain files are read,
+and how much is looked at is bounded. Blocks.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from trainshed.summaries.following import MARK, EventFile
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Opening a pipe must not wait for who writes to it.
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DEEPEST: Final = 20
+_MOST_DIRECTORIES: Final = 1000
+_MOST_ENTRIES: Final = 50_000
+
+
+class LocalDirectory:
+    """See `following.Directory`. `base` is ours; `below`, the names of the directories from there on, are a program's."""
+
+    def __init__(self, base: Path, below: tuple[str, ...]) -> None:
+        self._base = base
+        self._below = below
+
+    def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
+        """See the port. In the order of the directories' names."""
+        handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in self._below:
+            met(handle)
+            try:
+                below = os.open(name, _DIRECTORY, dir_fd=handle)
+            except OSError:
+                return  # It is not there yet.
+            finally:
+                os.close(handle)
+            handle = below
+        walk = _Walk(met)
+        try:
+            yield from walk.directory(handle, "", 0)
+        finally:
+            os.close(handle)
+
+    def open(self, file: EventFile) -> BinaryIO:
+        """See the port."""
+        *directories, leaf = file.path.split("/")
+        handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in (*self._below, *directories):
+            try:
+                below = os.open(name, _DIRECTORY, dir_fd=handle)
+            finally:
+                os.close(handle)
+            handle = below
+        try:
+            opened = os.open(leaf, _FILE, dir_fd=handle)
+        finally:
+            os.close(handle)
+        status = os.fstat(opened)
+        # A file with another name may be one that the program itself must not read.
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(opened)
+            raise FileNotFoundError(f"{file.path} is no plain file")
+        return os.fdopen(opened, "rb", buffering=1 << 18)
+
+
+class _Walk:
+    def __init__(self, met: Callable[[int], None]) -> None:
+        self._met = met
+        self._directories = 0
+        self._entries = 0
+
+    def directory(self, handle: int, path: str, depth: int) -> Iterator[EventFile]:
+        self._directories += 1
+        self._met(handle)
+        below: list[str] = []
+        names: list[str] = []
+        with os.scandir(handle) as entries:
+            for entry in entries:
+                self._entries += 1
+                if self._entries > _MOST_ENTRIES:
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.name)
+                elif MARK in entry.name and entry.is_file(follow_symlinks=False):
+                    names.append(entry.name)
+        for name in sorted(names):
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                version = f"{status.st_dev}-{status.st_ino}"
+                stamp = f"{version}-{status.st_size}-{status.st_mtime_ns}"
+                yield EventFile(path + name, version, stamp)
+        for name in sorted(below):
+            if depth == _DEEPEST or self._directories >= _MOST_DIRECTORIES:
+                return
+            try:
+                inner = os.open(name, _DIRECTORY, dir_fd=handle)
+            except OSError:
+                continue
+            try:
+                yield from self.directory(inner, f"{path}{name}/", depth + 1)
+            finally:
+                os.close(inner)

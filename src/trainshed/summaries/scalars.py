@@ -1,0 +1,170 @@
+"""The scalars of an event: what `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and others write.
+
+Pure. The three messages that matter are described here, in a pool of their own: neither TensorFlow nor TensorBoard is
+needed, and theirs may be loaded beside it. What the messages have beyond these fields is skipped.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+_LONGEST_TAG: Final = 1000
+_SCALARS: Final = b"scalars"
+"""The plug-in that scalar tensors belong to; others put single numbers into events that measure nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value that was written under `tag` after `step` steps. `at`: seconds since the epoch, by the program's clock."""
+
+    tag: str
+    step: int
+    at: float
+    value: float
+
+
+def read_scalars(record: bytes) -> Iterator[Scalar]:
+    """The scalars of one record of an event file, in their order; none for a record that is no event."""
+    event = _event_class()()
+    try:
+        event.ParseFromString(record)
+    except Exception:  # protobuf's DecodeError, which is not loaded before there is an event
+        return
+    for value in event.summary.value:
+        found = _number(value)
+        if found is not None and 0 < len(value.tag) <= _LONGEST_TAG:
+            yield Scalar(value.tag.decode(errors="replace"), event.step, event.wall_time, found)
+
+
+def _number(value: Any) -> float | None:
+    if value.HasField("simple_value"):
+        return value.simple_value
+    if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name not in (
+        b"",
+        _SCALARS,
+    ):
+        return None
+    return _tensor_number(value.tensor)
+
+
+# --- tensors of one element
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a tensor of one element holds it: in a list of the message, or as its bytes in memory (`struct`'s letter)."""
+
+    field: str
+    letter: str
+
+
+_KINDS: Final = {
+    1: _Kind("float_val", "f"),
+    2: _Kind("double_val", "d"),
+    3: _Kind("int_val", "i"),
+    4: _Kind("int_val", "B"),
+    5: _Kind("int_val", "h"),
+    6: _Kind("int_val", "b"),
+    9: _Kind("int64_val", "q"),
+    14: _Kind("half_val", ""),
+    17: _Kind("int_val", "H"),
+    19: _Kind("half_val", "e"),
+    22: _Kind("uint32_val", "I"),
+    23: _Kind("uint64_val", "Q"),
+}
+"""By DataType: 14 is bfloat16, which is the upper half of a float; 19 is half."""
+_BFLOAT16: Final = 14
+_HALF: Final = 19
+
+
+def _tensor_number(tensor: Any) -> float | None:
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or tensor.tensor_shape.unknown_rank or len(tensor.tensor_shape.dim) > 0:
+        return None
+    if content := tensor.tensor_content:
+        return _from_bytes(tensor.dtype, kind, content)
+    values: Sequence[float] = getattr(tensor, kind.field)
+    if len(values) > 1:
+        return None
+    if not values:
+        return 0.0  # Zero is not written down at all.
+    if kind.field == "half_val":
+        bits = int(values[0])
+        return _from_bytes(tensor.dtype, kind, struct.pack("<H", bits)) if bits >> 16 == 0 else None
+    return float(values[0])
+
+
+def _from_bytes(dtype: int, kind: _Kind, content: bytes) -> float | None:
+    if dtype == _BFLOAT16:
+        content, letter = b"\0\0" + content, "f"
+    else:
+        letter = kind.letter
+    try:
+        return float(struct.unpack(f"<{letter}", content)[0])
+    except struct.error:
+        return None
+
+
+# --- the messages
+
+_OPTIONAL, _REPEATED = 1, 3
+_DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _BOOL = 1, 2, 3, 4, 5, 8
+_MESSAGE, _BYTES, _UINT32 = 11, 12, 13
+
+_MESSAGES: Final = {
+    "Event": (
+        ("wall_time", 1, _DOUBLE, _OPTIONAL),
+        ("step", 2, _INT64, _OPTIONAL),
+        ("summary", 5, "Summary", _OPTIONAL),
+    ),
+    "Summary": (("value", 1, "Value", _REPEATED),),
+    "Value": (
+        # Texts are read as bytes: one that is no UTF-8 must not make the rest of the event unreadable.
+        ("tag", 1, _BYTES, _OPTIONAL),
+        ("simple_value", 2, _FLOAT, _OPTIONAL),
+        ("tensor", 8, "Tensor", _OPTIONAL),
+        ("metadata", 9, "Metadata", _OPTIONAL),
+    ),
+    "Metadata": (("plugin_data", 1, "PluginData", _OPTIONAL),),
+    "PluginData": (("plugin_name", 1, _BYTES, _OPTIONAL),),
+    "Tensor": (
+        ("dtype", 1, _INT32, _OPTIONAL),
+        ("tensor_shape", 2, "Shape", _OPTIONAL),
+        ("tensor_content", 4, _BYTES, _OPTIONAL),
+        ("float_val", 5, _FLOAT, _REPEATED),
+        ("double_val", 6, _DOUBLE, _REPEATED),
+        ("int_val", 7, _INT32, _REPEATED),
+        ("int64_val", 10, _INT64, _REPEATED),
+        ("half_val", 13, _INT32, _REPEATED),
+        ("uint32_val", 16, _UINT32, _REPEATED),
+        ("uint64_val", 17, _UINT64, _REPEATED),
+    ),
+    "Shape": (
+        ("dim", 2, "Dim", _REPEATED),
+        ("unknown_rank", 3, _BOOL, _OPTIONAL),
+    ),
+    "Dim": (("size", 1, _INT64, _OPTIONAL),),
+}
+
+
+@cache
+def _event_class() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    package = "trainshed.summaries"
+    file = descriptor_pb2.FileDescriptorProto(name="summaries.proto", package=package)
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, label in fields:
+            added = message.field.add(name=field, number=number)
+            added.label = label  # pyright: ignore[reportAttributeAccessIssue] - an enum's number
+            if isinstance(kind, str):
+                added.type = _MESSAGE  # pyright: ignore[reportAttributeAccessIssue] - an enum's number
+                added.type_name = f".{package}.{kind}"
+            else:
+                added.type = kind  # pyright: ignore[reportAttributeAccessIssue] - an enum's number
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Event"))

@@ -1,0 +1,193 @@
+"""Summaries of running trials, over a real directory and the kernel's own word of what changes in it."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs.event_writer import EventWriter
+from tests.unit.jobs import CREATED, job
+from trainshed.controller import trial_summaries
+from trainshed.controller.directory_watches import DirectoryWatches
+from trainshed.controller.trial_summaries import TrialSummaries
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid
+from trainshed.replica import system
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.following import Directory
+
+PARENT = JobUid(1)
+TRIAL = replace(job(output="gs://b/out/3"), attempt=1)
+OVER = replace(TRIAL, state=JobState.SUCCEEDED)
+
+
+class Places:
+    """One place, whatever is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.asked: list[tuple[str, str]] = []
+
+    def directory(self, uri: str, project: str) -> Directory | None:
+        self.asked.append((uri, project))
+        return LocalDirectory(self._root, ("out", "3"))
+
+
+class Clock:
+    """Seconds since the epoch, a hundred after the job was created."""
+
+    def __call__(self) -> float:
+        return CREATED / 1e9 + 100
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_summaries, "_SPAN", 0.0)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "3"
+
+
+class Following:
+    """The summaries of one trial, and who waits to be woken."""
+
+    def __init__(self, root: Path) -> None:
+        self.woken = asyncio.Event()
+        self.places = Places(root)
+        self.summaries = TrialSummaries(self.places, lambda: CREATED, self._wake)
+
+    def _wake(self, uid: JobUid) -> None:
+        assert uid == PARENT
+        self.woken.set()
+
+    async def look(self, job: Job = TRIAL) -> dict[int, float]:
+        """The values of `acc`, by step."""
+        found = await self.summaries.of(PARENT, job, "acc")
+        assert found is not None
+        return {step: point.value for step, point in found.points.items()}
+
+    async def news(self) -> dict[int, float]:
+        """The same once it is woken."""
+        await asyncio.wait_for(self.woken.wait(), 30)
+        self.woken.clear()
+        return await self.look()
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Following]:
+    yield Following(tmp_path)
+
+
+def test_every_write_wakes(following: Following, place: Path) -> None:
+    """From before the directory is there, in directories that appear, by appending and by putting another in its place."""
+
+    async def play() -> None:
+        assert await following.look() == {}
+        writer = EventWriter(place / "deep" / "eval", Clock())
+        found = await following.news()
+        writer.scalar("acc", 0.25, 1)
+        while found != {1: 0.25}:
+            found = await following.news()
+        (path,) = (place / "deep" / "eval").iterdir()
+        other = EventWriter(place.parents[1] / "staging", Clock())
+        other.scalar("acc", 0.5, 2)
+        (staged,) = (place.parents[1] / "staging").iterdir()
+        staged.replace(path)
+        while found != {2: 0.5}:
+            found = await following.news()
+        following.summaries.close()
+
+    asyncio.run(play())
+    assert following.places.asked == [("gs://b/out/3", "demo")]
+
+
+def test_other_files_wake_nobody(tmp_path: Path) -> None:
+    """A program that writes checkpoints all the time costs nothing."""
+
+    async def play() -> list[str]:
+        woken: list[str] = []
+        last = asyncio.Event()
+
+        def changed(key: str) -> None:
+            woken.append(key)
+            if key == "events":
+                last.set()
+
+        watches = DirectoryWatches[str]("tfevents", changed)
+        watches.begin()
+        for name in ("checkpoints", "events"):
+            (tmp_path / name).mkdir()
+            handle = os.open(tmp_path / name, os.O_RDONLY)
+            assert watches.watch(handle, name) is not None
+            os.close(handle)
+        (tmp_path / "checkpoints" / "model.ckpt-1").write_bytes(b"weights")
+        EventWriter(tmp_path / "events", Clock())
+        # What the kernel has to say of the first is said before this.
+        await asyncio.wait_for(last.wait(), 30)
+        watches.close()
+        return woken
+
+    assert set(asyncio.run(play())) == {"events"}
+
+
+def test_a_trial_that_is_over_is_looked_at_for_the_last_time(
+    following: Following, place: Path
+) -> None:
+    """Whoever was woken or not: all is read that there is when its job has ended."""
+
+    async def play() -> None:
+        assert await following.look() == {}
+        EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+        assert await following.look(OVER) == {1: 0.25}
+        following.summaries.forget(TRIAL.uid)
+        following.summaries.close()
+
+    asyncio.run(play())
+
+
+def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
+    following: Following, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may have only so many watches."""
+
+    def refuse(*_: object) -> int:
+        raise OSError("no inotify left")
+
+    monkeypatch.setattr(system, "inotify_handle", refuse)
+    monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
+
+    async def play() -> None:
+        assert await following.look() == {}
+        EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+        found: dict[int, float] = {}
+        while found != {1: 0.25}:
+            found = await following.news()
+        following.summaries.close()
+
+    asyncio.run(play())
+
+
+def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None:
+    before = set(system.open_handles())
+
+    async def play() -> None:
+        EventWriter(place, Clock()).file.close()
+        await following.look()
+        following.summaries.close()
+
+    asyncio.run(play())
+    assert len(set(system.open_handles()) - before) <= 1, "the listing itself"
+
+
+def test_a_trial_without_a_directory_has_no_summaries(following: Following) -> None:
+    async def play() -> None:
+        assert await following.summaries.of(PARENT, job(), "acc") is None
+
+    asyncio.run(play())
+    assert following.places.asked == []

@@ -1,0 +1,309 @@
+"""Directories of event files that grow, are rewritten, and are somebody else's to damage."""
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.e2e.programs.event_writer import EventWriter
+from trainshed.summaries import following
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.following import EventFile, Follower, Point, representative
+
+
+class Clock:
+    """Seconds; one more at each look."""
+
+    def __init__(self, at: float = 1000.0) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        self.at += 1
+        return self.at
+
+
+class Counted(LocalDirectory):
+    """Counts the bytes that are read."""
+
+    opened = 0
+
+    def open(self, file: EventFile) -> BinaryIO:
+        self.opened += 1
+        return super().open(file)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "jobs" / "3"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Counted:
+    return Counted(tmp_path, ("jobs", "3"))
+
+
+@pytest.fixture
+def follower(directory: Counted) -> Follower:
+    return Follower(directory, {"acc"})
+
+
+def values(follower: Follower, run: str) -> dict[int, float]:
+    return {step: point.value for step, point in sorted(follower.runs("acc").get(run, {}).items())}
+
+
+def event_file(directory: Path) -> Path:
+    (path,) = directory.glob("*tfevents*")
+    return path
+
+
+def test_runs_are_directories_however_deep(place: Path, follower: Follower, clock: Clock) -> None:
+    assert follower.look()
+    assert follower.runs("acc") == {}
+    for run in ("", "eval", "logs/validation"):
+        writer = EventWriter(place / run, clock)
+        writer.scalar("acc", 0.5, 1)
+        writer.scalar("loss", 2.0, 1)
+    assert follower.look()
+    assert set(follower.runs("acc")) == {"", "eval", "logs/validation"}
+    assert follower.tags == {"acc", "loss"}
+    assert follower.runs("loss") == {}, "nobody asked for it"
+
+
+def test_only_what_is_new_is_read(
+    place: Path, directory: Counted, follower: Follower, clock: Clock
+) -> None:
+    writer = EventWriter(place, clock)
+    for step in range(1, 20):
+        writer.scalar("acc", step / 32, step)
+        follower.look()
+        assert values(follower, "") == {n: n / 32 for n in range(1, step + 1)}
+    assert directory.opened == 19
+    follower.look()
+    assert directory.opened == 19, "nothing has changed"
+
+
+def test_a_torn_end_counts_once_it_is_whole(place: Path, follower: Follower, clock: Clock) -> None:
+    writer = EventWriter(place, clock)
+    writer.scalar("acc", 0.25, 1)
+    writer.scalar("acc", 0.5, 2)
+    path = event_file(place)
+    data = path.read_bytes()
+    path.write_bytes(data[:-3])
+    follower.look()
+    assert values(follower, "") == {1: 0.25}
+    with path.open("ab") as file:
+        file.write(data[-3:])
+    follower.look()
+    assert values(follower, "") == {1: 0.25, 2: 0.5}
+
+
+def replaced(path: Path, data: bytes) -> None:
+    """As an object is, by another file."""
+    path.with_name("new").write_bytes(data)
+    path.with_name("new").replace(path)
+
+
+def rewritten(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("changed", [replaced, rewritten])
+def test_a_file_that_holds_something_else_is_read_anew(
+    place: Path,
+    tmp_path: Path,
+    follower: Follower,
+    clock: Clock,
+    changed: Callable[[Path, bytes], None],
+) -> None:
+    EventWriter(place, clock).scalar("acc", 0.25, 1)
+    follower.look()
+    other = EventWriter(tmp_path / "other", clock)
+    for step in (2, 3):
+        other.scalar("acc", 0.75, step)
+    changed(event_file(place), event_file(tmp_path / "other").read_bytes())
+    follower.look()
+    assert values(follower, "") == {2: 0.75, 3: 0.75}
+
+
+def test_an_object_that_is_uploaded_again_with_more_in_it(
+    place: Path, follower: Follower, clock: Clock
+) -> None:
+    """TensorFlow flushes to gs:// by writing the object once more."""
+    writer = EventWriter(place, clock)
+    for step in (1, 2, 3):
+        writer.scalar("acc", step / 4, step)
+        path = event_file(place)
+        replaced(path, path.read_bytes())
+        writer.file.close()
+        writer.file = path.open("ab")
+        follower.look()
+        assert values(follower, "") == {n: n / 4 for n in range(1, step + 1)}
+
+
+def test_the_steps_of_a_restart_win(place: Path, follower: Follower, clock: Clock) -> None:
+    """Whatever its file is called, and whichever is read first."""
+    for name, steps in (("b", (1, 2, 3)), ("a", (2, 3))):
+        writer = EventWriter(place / "new", clock)
+        for step in steps:
+            writer.scalar("acc", 0.5 if name == "b" else 0.75, step)
+        event_file(place / "new").rename(place / f"{name}.tfevents")
+    follower.look()
+    assert values(follower, "") == {1: 0.5, 2: 0.75, 3: 0.75}
+
+
+def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted) -> None:
+    """The same job directory as that of an earlier job."""
+    EventWriter(place, Clock(500)).scalar("acc", 0.25, 1)
+    follower = Follower(directory, {"acc"}, since=1000.0)
+    follower.look()
+    assert (follower.tags, follower.runs("acc")) == (set(), {})
+    EventWriter(place / "eval", Clock(1000)).scalar("acc", 0.5, 1)
+    follower.look()
+    assert follower.runs("acc") == {"eval": {1: Point(1003.0, 0.5)}}
+
+
+def test_what_was_read_of_a_file_that_is_gone_stays(
+    place: Path, follower: Follower, clock: Clock
+) -> None:
+    EventWriter(place, clock).scalar("acc", 0.25, 1)
+    follower.look()
+    event_file(place).unlink()
+    follower.look()
+    assert values(follower, "") == {1: 0.25}
+
+
+def test_nothing_but_plain_files_below_the_directory_is_read(
+    place: Path, tmp_path: Path, follower: Follower, clock: Clock
+) -> None:
+    """A program can put anything there: links out of it, pipes, other names of other files."""
+    EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
+    secret = event_file(tmp_path / "secret")
+    place.mkdir(parents=True)
+    (place / "linked").symlink_to(secret.parent)
+    (place / "a.tfevents").symlink_to(secret)
+    os.link(secret, place / "b.tfevents")
+    os.mkfifo(place / "c.tfevents")
+    (place / "d.tfevents").mkdir()
+    follower.look()
+    assert (follower.tags, follower.runs("acc")) == (set(), {})
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(
+    tmp_path: Path, place: Path, follower: Follower, clock: Clock
+) -> None:
+    EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
+    place.parent.mkdir()
+    place.symlink_to(tmp_path / "secret")
+    follower.look()
+    assert follower.tags == set()
+
+
+def test_depth_is_bounded(place: Path, follower: Follower, clock: Clock) -> None:
+    EventWriter(place / "/".join("d" * 20), clock).scalar("acc", 0.5, 1)
+    EventWriter(place / "/".join("e" * 21), clock).scalar("acc", 0.5, 1)
+    follower.look()
+    assert list(follower.runs("acc")) == ["/".join("d" * 20)]
+
+
+def test_one_look_reads_so_much_and_the_next_goes_on(
+    place: Path, follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_MOST_BYTES", 100)
+    for run in ("a", "b"):
+        writer = EventWriter(place / run, clock)
+        for step in range(10):
+            writer.scalar("acc", 0.5, step)
+    looks = 1
+    while not follower.look():
+        looks += 1
+    assert 5 < looks < 20
+    assert all(len(points) == 10 for points in follower.runs("acc").values())
+
+
+def test_points_are_bounded_and_the_last_is_kept(
+    place: Path, follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_MOST_POINTS", 10)
+    writer = EventWriter(place, clock)
+    for step in range(200):
+        writer.scalar("acc", step / 256, step)
+        if step % 7 == 0:
+            follower.look()
+    follower.look()
+    found = values(follower, "")
+    assert 10 <= len(found) <= 21
+    assert max(found) == 199
+
+
+def test_directories_are_told_before_they_are_read(
+    place: Path, directory: Counted, clock: Clock
+) -> None:
+    """So that what appears in between is not missed; those above until the directory is there."""
+
+    def told() -> list[str]:
+        found: list[str] = []
+        for _ in directory.files(
+            lambda fd: found.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        ):
+            pass
+        return [path.removeprefix(str(place.parents[1])) for path in found]
+
+    assert told() == [""]
+    place.parent.mkdir()
+    assert told() == ["", "/jobs"]
+    EventWriter(place / "eval", clock)
+    assert told() == ["", "/jobs", "/jobs/3", "/jobs/3/eval"]
+
+
+class Vanishing:
+    """Files that are gone before they can be read."""
+
+    def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
+        del met
+        yield EventFile("a.tfevents", "1", "1")
+        yield EventFile("b.tfevents", "2", "2")
+
+    def open(self, file: EventFile) -> BinaryIO:
+        if file.path.startswith("a"):
+            raise FileNotFoundError(file.path)
+        return io.BytesIO(b"no records at all, and long enough")
+
+
+def test_files_that_vanish_or_are_no_event_files() -> None:
+    follower = Follower(Vanishing(), {"acc"})
+    assert follower.look()
+    assert follower.tags == set()
+
+
+# --- which run counts
+
+
+@given(st.permutations(["", "train", "eval", "model/eval_holdout"]))
+def test_evaluations_come_before_training(names: list[str]) -> None:
+    runs = {name: {1: Point(float(at), 0.5)} for at, name in enumerate(names)}
+    evaluations = [name for name in names if "eval" in name]
+    assert representative(runs) == evaluations[-1], "of several the one that measured last"
+
+
+@pytest.mark.parametrize("name", ["eval", "eval_test", "Eval-1", "validation", "logs/val", "test"])
+def test_evaluations(name: str) -> None:
+    assert representative({name: {1: Point(1, 0.5)}, "train": {1: Point(2, 0.5)}}) == name
+
+
+@pytest.mark.parametrize("name", ["evaluator", "value_net", "testing_ground", "retrieval", "train"])
+def test_no_evaluations(name: str) -> None:
+    assert representative({name: {1: Point(1, 0.5)}, "run": {1: Point(2, 0.5)}}) == "run"
+
+
+def test_no_run_at_all() -> None:
+    assert representative({}) is None

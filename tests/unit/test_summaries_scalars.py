@@ -1,0 +1,195 @@
+"""Event files as TensorFlow 1.15, 2.1, 2.17, Keras and PyTorch have written them, and what is left of damaged ones."""
+
+import io
+import struct
+from collections.abc import Mapping
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.e2e.programs import event_writer
+from tests.summary_writers import GOLDEN, WRITERS
+from trainshed.summaries.framing import NotEvents, framed, read_records
+from trainshed.summaries.scalars import read_scalars
+
+
+def records(data: bytes, start: int = 0, longest: int = 1 << 20) -> list[tuple[bytes, int]]:
+    return list(read_records(io.BytesIO(data), start, longest=longest))
+
+
+def scalars(data: bytes) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for record, _ in records(data):
+        for one in read_scalars(record):
+            found.setdefault(one.tag, {})[one.step] = one.value
+    return found
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / f"{name}.tfevents").read_bytes()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_the_libraries_write(name: str) -> None:
+    """Plain values of TensorFlow 1 and PyTorch, tensors of TensorFlow 2 in every number type; vectors, histograms and
+    texts beside them are no scalars."""
+    assert scalars(golden(name)) == WRITERS[name].scalars
+
+
+def test_the_clock_of_the_program_is_read() -> None:
+    times = [
+        one.at
+        for record, _ in records(golden("tensorflow-1.15-plain"))
+        for one in read_scalars(record)
+    ]
+    assert times == sorted(times) and len(times) == 3
+    assert all(1.7e9 < at < 2e9 for at in times)
+
+
+def test_the_programs_of_the_tests_write_what_tensorflow_writes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Byte for byte, so that tests without TensorFlow show what they would show with it."""
+    data = golden("tensorflow-1.15-plain")
+    times = iter([0.0, *(struct.unpack_from("<d", record, 1)[0] for record, _ in records(data))])
+    place = tmp_path_factory.mktemp("events")
+    writer = event_writer.EventWriter(place, lambda: next(times))
+    for step, value in WRITERS["tensorflow-1.15-plain"].scalars["accuracy"].items():
+        writer.scalar("accuracy", value, step)
+    (path,) = place.iterdir()
+    assert path.read_bytes() == data
+
+
+# --- damage
+
+
+def whole(most: int) -> bytes:
+    return b"".join(framed(b"record %d" % number) for number in range(most))
+
+
+@given(st.integers(0, 300))
+def test_what_is_whole_before_a_torn_end_counts(cut: int) -> None:
+    data = whole(10)
+    ends = [end for _, end in records(data)]
+    found = records(data[:cut])
+    assert [end for _, end in found] == [end for end in ends if end <= cut]
+
+
+@given(st.integers(0, 9), st.integers(0, 300))
+def test_reading_goes_on_where_it_ended(read: int, cut: int) -> None:
+    data = whole(10)
+    begun = records(data[:cut])[:read]
+    rest = records(data, begun[-1][1] if begun else 0)
+    assert [record for record, _ in (*begun, *rest)] == [b"record %d" % n for n in range(10)]
+
+
+@given(st.integers(0, 220), st.integers(1, 255))
+def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
+    data = bytearray(whole(10))
+    data[at] ^= flipped
+    found: list[bytes] = []
+    try:
+        for record, _ in read_records(io.BytesIO(bytes(data))):
+            found.append(record)
+    except NotEvents as damaged:
+        assert damaged.offset <= at
+    assert len(found) < 10
+    assert set(found) <= {b"record %d" % number for number in range(10)}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        for record, end in read_records(io.BytesIO(data)):
+            assert len(record) < end <= len(data)
+    except NotEvents as refused:
+        assert 0 <= refused.offset <= len(data)
+    list(read_scalars(data))
+
+
+@given(st.sampled_from(sorted(WRITERS)), st.data())
+def test_a_damaged_event_breaks_nothing(name: str, data: st.DataObject) -> None:
+    """Past the checksums, as by a program that frames what is no event."""
+    found = records(golden(name))
+    record = bytearray(data.draw(st.sampled_from(found))[0])
+    for _ in range(data.draw(st.integers(1, 5))):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
+    for one in read_scalars(bytes(record[: data.draw(st.integers(0, len(record)))])):
+        assert isinstance(one.value, float)
+
+
+def test_long_records_are_stepped_over() -> None:
+    """A graph may have a hundred megabytes."""
+    data = framed(b"small") + framed(b"x" * 5000) + framed(b"last")
+    assert [record for record, _ in records(data, longest=1000)] == [b"small", b"last"]
+
+
+def test_a_length_that_is_a_lie_is_no_length() -> None:
+    lie = struct.pack("<QI", 1 << 62, 0)
+    with pytest.raises(NotEvents) as refused:
+        records(framed(b"good") + lie + b"x" * 100)
+    assert refused.value.offset == len(framed(b"good"))
+
+
+# --- events that no library of today writes
+
+
+def event(tag: bytes, value: bytes, step: int = 1) -> bytes:
+    told = event_writer.field(1, event_writer.field(1, tag) + value)
+    return b"\x10" + event_writer.varint(step) + event_writer.field(5, told)
+
+
+def tensor(dtype: int, values: bytes) -> bytes:
+    return event_writer.field(8, b"\x08" + bytes([dtype]) + values)
+
+
+def read(data: bytes) -> Mapping[str, float]:
+    return {one.tag: one.value for one in read_scalars(data)}
+
+
+def test_texts_that_are_none_do_not_spoil_the_event() -> None:
+    assert read(event(b"\xff", b"\x15" + struct.pack("<f", 1))) == {"\ufffd": 1.0}
+
+
+def test_tags_are_bounded_and_never_empty() -> None:
+    value = b"\x15" + struct.pack("<f", 1)
+    assert read(event(b"a" * 1001, value)) == read(event(b"", value)) == {}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "expected"),
+    [
+        (1, b"\x2d" + struct.pack("<f", 0.5), 0.5),
+        (2, event_writer.field(4, struct.pack("<d", 0.25)), 0.25),
+        (1, b"", 0.0),
+        (7, event_writer.field(8, b"text"), None),
+        (1, event_writer.field(4, b"odd"), None),
+        (1, event_writer.field(2, event_writer.field(2, b"\x08\x01")) + b"\x2d" + b"\0" * 4, None),
+        (1, event_writer.field(5, struct.pack("<ff", 1, 2)), None),
+        (19, event_writer.field(13, event_writer.varint(1 << 20)), None),
+    ],
+    ids=["list", "bytes", "zero", "text", "torn", "vector", "two", "no half"],
+)
+def test_tensors(dtype: int, values: bytes, expected: float | None) -> None:
+    found = read(event(b"tag", tensor(dtype, values)))
+    assert found == ({} if expected is None else {"tag": expected})
+
+
+def test_numbers_of_other_plugins_measure_nothing() -> None:
+    plugin = event_writer.field(9, event_writer.field(1, event_writer.field(1, b"hparams")))
+    one = tensor(1, b"\x2d" + struct.pack("<f", 1))
+    assert read(event(b"tag", one)) == {"tag": 1.0}
+    assert read(event(b"tag", one + plugin)) == {}
+
+
+def test_several_values_of_one_event() -> None:
+    numbers = count(1)
+    value = b"".join(
+        event_writer.field(
+            1, event_writer.field(1, tag) + b"\x15" + struct.pack("<f", next(numbers))
+        )
+        for tag in (b"loss", b"acc")
+    )
+    assert read(event_writer.field(5, value)) == {"loss": 1.0, "acc": 2.0}
