@@ -1,0 +1,39 @@
+"""Summaries that the libraries themselves write today: the golden files are no memory of another time."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.conftest import Objects
+from tests.summary_writers import WRITERS, write
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.service import LocalRuntimes
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.following import Follower
+
+_CACHE = Path(
+    os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"
+)
+
+
+@pytest.mark.runtimes
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
+    writer = WRITERS[name]
+    runtimes = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    try:
+        choice = runtimes.catalog.named(*writer.runtime, "")
+        if not isinstance(choice, RuntimeChoice):
+            pytest.skip(f"{name} is NOT tested: {choice.reason}")
+        prepared = asyncio.run(runtimes.prepare(choice, ()))
+    finally:
+        runtimes.close()
+    write(writer, str(Path(prepared.template) / "bin" / "python3"), tmp_path)
+    follower = Follower(LocalDirectory(tmp_path.parent, (tmp_path.name,)), writer.scalars)
+    assert follower.look()
+    for tag, expected in writer.scalars.items():
+        points = follower.runs(tag)[writer.run]
+        assert {step: point.value for step, point in points.items()} == expected
