@@ -23,10 +23,13 @@ import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain
+from tests.e2e.programs.event_writer import EventWriter
 from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import BucketRules, BucketTable
+from trainshed.serve.summary_places import BucketSummaries
+from trainshed.summaries.following import Follower
 
 pytest.importorskip("obstore", reason="the library for remote buckets is not installed: NOT TESTED")
 pytest.importorskip("moto.server", reason="no S3-compatible server is installed: NOT TESTED")
@@ -291,6 +294,26 @@ def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
     assert door.shown("theirs") == ()
     assert door.is_closed("far-1", "own")
     assert not door.is_closed("far-1", "theirs")
+
+
+def test_summaries_are_followed(bucket: Any, door: LocalStore, tmp_path: Path) -> None:
+    """The event files below a trial's directory: those of a project that may read them, each read again when it changed."""
+    writer = EventWriter(tmp_path / "written")
+    (path,) = (tmp_path / "written").iterdir()
+    places = BucketSummaries(door)
+    assert places.directory("gs://far-1/job/3", "others") is None
+    directory = places.directory("gs://far-1/job/3/", "theirs")
+    assert directory is not None
+    follower = Follower(directory, ("acc",))
+    for step in (1, 2):
+        writer.scalar("acc", step / 4, step)
+        bucket.blob(f"job/3/eval/{path.name}").upload_from_filename(path)
+        bucket.blob(f"job/33/eval/{path.name}").upload_from_filename(path)
+        assert follower.look()
+        (points,) = follower.runs("acc").values()
+        assert {step: point.value for step, point in points.items()} == {
+            n: n / 4 for n in range(1, step + 1)
+        }
 
 
 def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(

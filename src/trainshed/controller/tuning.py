@@ -84,6 +84,7 @@ class TuningReconciler:
         assert work is None or isinstance(work, Job)
         # A primary may report, and end, before the others are up and its job has started.
         if work is None or not work.attempt:
+            self._summaries.forget(trial.job)
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final
         measured = await asyncio.to_thread(doors.metrics.measurements, trial.job, work.started)
