@@ -173,6 +173,26 @@ def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
     asyncio.run(play())
 
 
+def test_a_place_that_cannot_be_read_is_tried_again(
+    following: Following, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store elsewhere that does not answer, for a while."""
+    monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
+    root = place.parents[1]
+
+    async def play() -> None:
+        away = root.rename(root.with_name("away"))
+        assert await following.look() == {}
+        away.rename(root)
+        EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+        found: dict[int, float] = {}
+        while found != {1: 0.25}:
+            found = await following.news()
+        following.summaries.close()
+
+    asyncio.run(play())
+
+
 def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None:
     before = set(system.open_handles())
 

@@ -48,8 +48,8 @@ class Summaries:
 
 @dataclass(slots=True)
 class _Trial:
-    """`is_due`: there may be something new. `took`: seconds of the last look. `watches`: numbers of those that tell
-    all that changes, empty if nobody does."""
+    """`is_due`: there may be something new. `took`: seconds of the last look. `watches`: their numbers; `is_watched`: they
+    tell of all that changes."""
 
     parent: JobUid
     follower: Follower | None
@@ -57,6 +57,7 @@ class _Trial:
     is_due: bool = True
     took: float = 0.0
     watches: set[int] = field(default_factory=set[int])
+    is_watched: bool = False
     alarm: asyncio.TimerHandle | None = None
 
 
@@ -101,7 +102,7 @@ class TrialSummaries:
             self._watches.begin()
             trial.is_due = False
             is_all = await asyncio.to_thread(self._look, job, trial, trial.follower, tag)
-            if not job.state.is_final and not (is_all and trial.watches):
+            if not job.state.is_final and not (is_all and trial.is_watched):
                 pause = trial.took * _SHARE
                 self._set_alarm(job.uid, trial, max(_UNWATCHED if is_all else _SPAN, pause))
         return trial.found
@@ -127,8 +128,9 @@ class TrialSummaries:
         except OSError as failure:
             where = trial.found.uri
             log.warning("job %d: the summaries in %s cannot be read: %s", job.uid, where, failure)
+            is_watched, is_all = False, True  # They are tried again in a while.
         self._watches.release(job.uid, trial.watches - watches)
-        trial.watches = watches if is_watched else set()
+        trial.watches, trial.is_watched = watches, is_watched and bool(watches)
         trial.took = (self._now() - begun) / 1e9
         runs = follower.runs(tag)
         run = representative(runs)
