@@ -62,7 +62,6 @@ def test_every_role_may_ask_what_it_may_do() -> None:
             )
             for verb in ("create", "cancel", "delete")
         ),
-        "aiplatform.models.delete",
         "aiplatform.persistentResources.create",
         "trainshed.jobs.cancel",
         "trainshed.jobs.drill",

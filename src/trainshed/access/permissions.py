@@ -105,6 +105,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_VIZIER}.CheckTrialEarlyStoppingState": "ml.trials.get",
     f"{_ML_VIZIER}.ListOptimalTrials": "ml.trials.list",
     "google.logging.v2.LoggingServiceV2.ListLogEntries": "logging.logEntries.list",
+    "google.logging.v2.LoggingServiceV2.WriteLogEntries": "logging.logEntries.create",
     "google.cloud.resourcemanager.v1.Projects.GetProject": "resourcemanager.projects.get",
     "google.cloud.resourcemanager.v3.Projects.GetProject": "resourcemanager.projects.get",
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
@@ -153,6 +154,8 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
     | {
         "aiplatform.models.upload",
         "aiplatform.models.update",
+        "aiplatform.models.delete",
+        "logging.logEntries.create",
         *(f"{api}.studies.{verb}" for api in ("aiplatform", "ml") for verb in ("create", "delete")),
         *(
             f"{api}.trials.{verb}"

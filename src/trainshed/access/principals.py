@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass
 
+from trainshed.access.job_tokens import JobClaims
+
 
 class Role(enum.StrEnum):
     """What a principal may do in general; `permissions` says it exactly."""
@@ -15,8 +17,9 @@ class Role(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Principal:
     """An identity that this service knows. `email` names it in the audit log and in answers. `project`: the only one
-    that it may work in, by its id; "" = any."""
+    that it may work in, by its id; "" = any. `program`: which one it is, None = a person."""
 
     email: str
     role: Role = Role.OWNER
     project: str = ""
+    program: JobClaims | None = None

@@ -129,7 +129,7 @@ class TokenAuthority:
                 f"The access token is that of {claims.replica} in attempt {claims.attempt} of the job {claims.job_uid}, "
                 "which is over: use a token of your own."
             )
-        return Principal(claims.email, Role.JOB, claims.project)
+        return Principal(claims.email, Role.JOB, claims.project, claims)
 
     def _write(self, principals: dict[bytes, tuple[Principal, int]]) -> None:
         rows = [

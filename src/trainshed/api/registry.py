@@ -18,7 +18,7 @@ from trainshed.api.aiplatform_v1 import studies as vertex_studies
 from trainshed.api.aiplatform_v1 import trials as vertex_trials
 from trainshed.api.call import Handler, Handlers
 from trainshed.api.checks import Checks
-from trainshed.api.logging_v2 import entries
+from trainshed.api.logging_v2 import entries, writing
 from trainshed.api.ml_v1 import jobs, locations, operations, project_config
 from trainshed.api.ml_v1 import studies as ml_studies
 from trainshed.api.resourcemanager import projects
@@ -44,6 +44,7 @@ def handlers() -> Handlers:
             operations,
             project_config,
             entries,
+            writing,
             iam,
             ml_studies,
             projects,

@@ -1,7 +1,7 @@
 """Which projects a request names: those of what it is about (`name`, `parent`, ...), not of what a job refers to.
 
 Every method of the public APIs says what it is about in a text of the request itself, as `projects/P/...`, or in the
-name of the resource that it carries; only Logging lists bare projects as well.
+name of the resource that it carries; only Logging lists bare projects as well, and entries that name their logs.
 """
 
 from collections.abc import Iterator
@@ -10,20 +10,24 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-_NAMES: Final = frozenset({"name", "parent", "resource", "trial_name", "parent_model"})
+_NAMES: Final = frozenset({"name", "parent", "resource", "trial_name", "parent_model", "log_name"})
 _LISTS: Final = frozenset({"resource_names"})
 _BARE: Final = "project_ids"
+_PARTS: Final = "entries"
 
 
 def projects_of(request: Message) -> Iterator[str]:
     """The projects, by id or number, as often as they are named; "" for a name that has none."""
     for field, value in request.ListFields():
-        if field.name in _NAMES:
+        if field.name in _NAMES and field.type == FieldDescriptor.TYPE_STRING:
             yield project_in(value)
         elif field.name in _LISTS:
             yield from map(project_in, value)
         elif field.name == _BARE:
             yield from value
+        elif field.name == _PARTS:
+            for part in value:
+                yield from projects_of(part)
         elif field.type == FieldDescriptor.TYPE_MESSAGE and "name" in _texts(value):
             yield from filter(None, [project_in(value.name)])
 

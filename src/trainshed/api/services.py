@@ -1,7 +1,7 @@
 """What the handlers work with: doors, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -132,6 +132,16 @@ class Shells(Protocol):
         ...
 
 
+class ProgramLogs(Protocol):
+    """The logs that programs write."""
+
+    async def write(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
+    ) -> None:
+        """Add lines to the log of a live replica, as if its program had printed them. Raises Unavailable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
     """What the answers say of this installation. `version` is the service's own; `service_account` stands for
@@ -154,7 +164,8 @@ class Services:
     `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
     tells the controller that a job has something to do, `suggest` that an operation of a study waits (its end is a notice
     of `JobUid(study)`); `closing` is set when the server shuts
-    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are opened;
+    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are opened, without
+    `program_logs` programs write by their pipes alone;
     `promises` says what the engine can keep apart and limit here; `beta` is what all transports know of the operations of `v1beta1`.
     """
 
@@ -177,5 +188,6 @@ class Services:
     history: AccessHistory | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     shells: Shells | None = None
+    program_logs: ProgramLogs | None = None
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
     beta: BetaOperations = field(default_factory=BetaOperations)

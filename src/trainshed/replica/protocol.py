@@ -16,10 +16,11 @@ A slot is the directory of one replica of one attempt:
 Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
 that lives long enough: `started` (at), any number of `lines` (n, in all), of a trial `metrics` (there are new ones), and
 `note` (n, from 1 on; at, name, severity, text), then `exited` (the record) or `lost` (cause, by_service); or, as the only
-message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n).
+message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n) and `written` (n).
 
 Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the replica is not
-over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `shell` (tty, rows, cols, term, command,
+over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `write` (lines), which become the
+program's in its log, and of which the same connection hears `written` (n); `shell` (tty, rows, cols, term, command,
 label), after which the connection is that shell's alone (`terminal` module).
 """
 

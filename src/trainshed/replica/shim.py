@@ -215,6 +215,8 @@ class Shim:
             self._clients.answer(connection, {"e": "pong", "n": order["n"]})
         elif word == "fault":
             self._inject(order["kind"])
+        elif word == "write":
+            self._write(connection, order["lines"])
         elif word == "shell":
             self._open_shell(connection, order)
 
@@ -224,6 +226,11 @@ class Shim:
         self._stopped = self._stopped or self._status < 0
         self._tell_guardian(b"stop\n")
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
+
+    def _write(self, connection: socket.socket, lines: "list[str]") -> None:
+        assert self._transcript is not None
+        self._transcript.take(lines)
+        self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: "protocol.Message") -> None:
         """The guardian does it, and answers on the connection, which is its own from here on."""

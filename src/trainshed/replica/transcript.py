@@ -51,6 +51,11 @@ class Transcript:
         """Write a line of our own."""
         self._log.write("b", [text])
 
+    def take(self, texts: "list[str]") -> None:
+        """Write lines that the program said in another way than by its pipes."""
+        mask = self._log.mask
+        self._log.write("o", texts if mask is None else [mask.text(text) for text in texts])
+
     def program_started(self) -> None:
         """Listeners know of the start: they may be told of lines from here on."""
         self._telling = True

@@ -40,6 +40,7 @@ from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
 from trainshed.serve.job_certificates import job_certificate
 from trainshed.serve.program_doors import ProgramDoors
+from trainshed.serve.program_logs import EngineLogs
 from trainshed.serve.setting_rules import accelerators_of
 from trainshed.serve.settings import Settings
 from trainshed.serve.shells import EngineShells, link_key
@@ -161,6 +162,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         buckets=door,
         history=BucketHistory(data / "buckets", door),
         shells=_shells(parts, engine),
+        program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         now=clock.now,
         new_uid=new_uid,

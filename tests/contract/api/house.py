@@ -5,7 +5,7 @@ The test plays the controller: it moves jobs on with the real machine and commit
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from trainshed.api.services import ApiSettings, Services
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobName, JobUid
+from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.trials import StudyUid
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
@@ -72,6 +72,8 @@ class House:
         self.clock = START
         self.woken: list[JobUid] = []
         self.asked: list[StudyUid] = []
+        self.written: list[tuple[JobUid, int, ReplicaId, list[str]]] = []
+        """What programs had written into their logs."""
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_store("sqlite", directory / "data")
@@ -94,6 +96,7 @@ class House:
             wake=self.woken.append,
             suggest=self.asked.append,
             room=self.room,
+            program_logs=self,
             settings=ApiSettings(version="0.0.1"),
         )
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
@@ -104,6 +107,12 @@ class House:
 
     def now(self) -> int:
         return self.clock
+
+    async def write(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
+    ) -> None:
+        """As an engine (`ProgramLogs`)."""
+        self.written.append((job_uid, attempt, replica, list(lines)))
 
     def close(self) -> None:
         self.store.close()

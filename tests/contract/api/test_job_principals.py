@@ -1,5 +1,6 @@
 """What a program may do in the APIs with the token that its metadata endpoint gave it (SPEC §3, Storage)."""
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.api.registry import handlers
 from trainshed.api.scope import projects_of
 from trainshed.core.names import project_number
+from trainshed.store.logs.severity import Severity, Stream, read_line
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 
@@ -110,7 +112,7 @@ async def test_a_program_uploads_models_into_its_project(house: House) -> None:
     path = f"/v1/{listed['name']}?updateMask=displayName"
     assert (await asked(house, "PATCH", path, changed)).status == 200
     denied(await asked(house, "POST", *model(OTHER)), "names p2")
-    denied(await asked(house, "DELETE", f"/v1/{listed['name']}"), "models.delete")
+    assert (await asked(house, "DELETE", f"/v1/{listed['name']}")).status == 200
 
 
 async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> None:
@@ -176,8 +178,9 @@ async def test_the_project_of_every_method_is_found(method: str) -> None:
         for route in routes.routes(api)
         if f"{route.service}.{route.method}" == method
     )
-    fields = [path for path, *_ in route.variables] or ["resource_names"]
-    request = pool.message_class(route.rpc.request)()
+    request: Any = pool.message_class(route.rpc.request)()
+    unrouted = {"resource_names", "log_name"} & {each.name for each in request.DESCRIPTOR.fields}
+    fields = [path for path, *_ in route.variables] or [*unrouted]
     target, _, leaf = fields[0].rpartition(".")
     holder: Any = getattr(request, target) if target else request
     if leaf == "resource_names":
@@ -185,3 +188,39 @@ async def test_the_project_of_every_method_is_found(method: str) -> None:
     else:
         setattr(holder, leaf, "projects/p9/x/y")
     assert list(projects_of(request)) == ["p9"], wire_json.to_public(request)
+
+
+async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
+    """google-cloud-logging inside a job: the token says whose log it is, and no other can be named."""
+    entries = [
+        {"textPayload": "plain", "severity": "WARNING", "labels": {"a": "b"}},
+        {"jsonPayload": {"message": "with fields", "loss": 0.5}, "severity": 500},
+        {"logName": "projects/p1/logs/other", "jsonPayload": {"loss": 1}},
+        {"jsonPayload": {"logging.googleapis.com/diagnostic": {"instrumentation_source": []}}},
+    ]
+    body: dict[str, Any] = {
+        "logName": "projects/p1/logs/python",
+        "resource": {"type": "global", "labels": {"project_id": "p1"}},
+        "entries": entries,
+    }
+    answer = await asked(house, "POST", "/v2/entries:write", body)
+    assert (answer.status, answer.json) == (200, {}), answer.body
+    ((uid, attempt, replica, lines),) = house.written
+    assert (uid, attempt, str(replica)) == (1, 1, "workerpool0-0")
+    assert [json.loads(line) for line in lines] == [
+        {"severity": "WARNING", "message": "plain", "labels": {"a": "b"}},
+        {"severity": "ERROR", "message": "with fields", "loss": 0.5},
+        {"severity": "DEFAULT", "loss": 1},
+    ]
+    read = read_line(Stream.STDOUT, lines[1])
+    assert (read.severity, read.text, read.payload) == (
+        Severity.ERROR,
+        "with fields",
+        {"message": "with fields", "loss": 0.5},
+    )
+    foreign = {**body, "entries": [{"logName": "projects/p2/logs/x", "textPayload": "x"}]}
+    denied(await asked(house, "POST", "/v2/entries:write", foreign), "names p2")
+    denied(await asked(house, "POST", "/v2/entries:write", {"entries": entries[:1]}), "no project")
+    people = await house.call("POST", "/v2/entries:write", body)
+    assert (people.status, people.error["status"]) == (400, "FAILED_PRECONDITION")
+    assert len(house.written) == 1

@@ -10,6 +10,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.engines.local import handles, machine
 from trainshed.engines.local.autopsies import Autopsies
+from trainshed.engines.local.dictation import dictate
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
@@ -222,6 +223,12 @@ class LocalEngine:
             self._autopsies.keep(job_uid, attempt, {r: seat.directory for r, seat in gang.items()})
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
+
+    async def write_log(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
+    ) -> None:
+        """Write lines into a live replica's log as if its program had printed them. Raises EngineUnavailable."""
+        await dictate(self._gangs.of(job_uid, attempt).get(replica), lines)
 
     async def open_terminal(
         self,
