@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "test-cache"
 """Runtimes built once for all test runs of a checkout; never the user's own cache."""
 
-SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
+SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim"
 PROJECT, REGION = "demo-project", "us-central1"
 
 

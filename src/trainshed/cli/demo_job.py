@@ -9,7 +9,7 @@ from typing import Any
 
 from trainshed.cli.packaging import DEMO_MODULE, Sdist
 
-DEMO_IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
+DEMO_IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:slim"
 DEMO_MACHINE = "n1-standard-4"
 
 

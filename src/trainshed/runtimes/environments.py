@@ -13,12 +13,13 @@ from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts
+from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.template import write_template
 from trainshed.runtimes.trees import freeze, let_read
 
-_LAYOUT = "3"
+_LAYOUT = "4"
 """Raised whenever the layout of an environment changes, so that older ones are not used."""
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
@@ -93,10 +94,12 @@ class Environments:
             progress(f"Building the runtime {key} with uv {self._installer.version()}.")
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
+            take_out_unusable(prefix.site)
             take_scripts(prefix)
             if interpreter.minor < (3, 12):
                 # Costs every start of a program most of a millisecond, for a distutils that is still there.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
+            _note_excluded(prefix, release)
             write_template(prefix, final)
             let_read(prefix.template)
             (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
@@ -163,7 +166,7 @@ class Environments:
             # It is stopped with the service, and begun again by the next job that comes here.
             return
         root.chmod(0o755)
-        (root / _COMPILED).touch()
+        (root / _COMPILED).touch(mode=0o444)
         freeze(root)
 
     def _prefix(self, key: str, interpreter: Interpreter) -> Prefix:
@@ -178,6 +181,13 @@ class Environments:
 @cache
 def _digest(lock: Path) -> str:
     return hashlib.sha256(lock.read_bytes()).hexdigest()
+
+
+def _note_excluded(prefix: Prefix, release: Release) -> None:
+    for name in release.excluded:
+        metadata = prefix.excluded / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
 
 
 def _distributions(prefix: Prefix) -> list[str]:

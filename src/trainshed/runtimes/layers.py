@@ -1,8 +1,9 @@
 """Layers: a job's packages on top of a base environment, with only what the base does not have already.
 
 The resolver must see the base as installed, and must not be able to touch it. So a layer starts with *ghosts*:
-metadata of each base distribution without its files. The installer keeps the base's versions where they will do
-and installs the difference; a ghost that it replaces is all that it can remove. Ghosts that are left are taken away.
+metadata of each base distribution without its files, and of what is left out of the base on purpose. The installer
+keeps the base's versions where they will do and installs the difference; a ghost that it replaces is all that it can
+remove. Ghosts that are left are taken away.
 """
 
 import hashlib
@@ -20,12 +21,13 @@ from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.prefix import Prefix, derive_prefix, take_scripts
+from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.shelf import Shelf, held, waiting_for
 from trainshed.runtimes.stopping import Stop
 from trainshed.runtimes.template import write_template
 from trainshed.runtimes.trees import is_file, let_read, remove_tree
 
-_LAYOUT = "3"
+_LAYOUT = "4"
 _ROOM = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
@@ -96,6 +98,7 @@ class Layers:
             given = _Given(tuple(packages), lambda line: progress(_named(line, packages)), stop)
             self._install(prefix, base, interpreter, given)
             _lay_ghosts(prefix)
+            take_out_unusable(prefix.site, base.site)
             take_scripts(prefix)
             write_template(prefix, final)
             let_read(prefix.template)
@@ -174,7 +177,7 @@ def _named(text: str, packages: Sequence[Package]) -> str:
 def _raise_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
     """Make the base's distributions look installed in `prefix`. Returns their names with versions."""
     versions: dict[str, str] = {}
-    for metadata in sorted(base.site.glob("*.dist-info")):
+    for metadata in sorted((*base.site.glob("*.dist-info"), *base.excluded.glob("*.dist-info"))):
         ghost = prefix.site / metadata.name
         ghost.mkdir()
         present = [name for name in _GHOST_METADATA if (metadata / name).exists()]

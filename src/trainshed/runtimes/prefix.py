@@ -48,6 +48,11 @@ class Prefix:
         return self.root / "scripts"
 
     @property
+    def excluded(self) -> Path:
+        """Metadata of what is left out on purpose, though something here asks for it; for resolvers."""
+        return self.root / "excluded"
+
+    @property
     def template(self) -> Path:
         """What each replica starts its Python from (`template` module)."""
         return self.root / "template"

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import pytest
 
-from tests.caches import remove_cache
+from tests.caches import remove_cache, wait_until_finished
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -114,7 +114,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     (data / "secret").write_text("a secret of the service")
     settings = RuntimeSettings(hidden=(data,))
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
-    choice = runtimes.catalog.default()
+    choice = runtimes.catalog.named("scikit-learn", "1.6+slim")
     assert isinstance(choice, RuntimeChoice)
 
     async def build() -> list[PreparedRuntime]:
@@ -126,6 +126,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     base, *others = asyncio.run(build())
     assert all("is built in" in ear[-1] for ear in ears)
     assert all(other == base for other in others)
+    wait_until_finished()
     yield Workshop(cache, objects, runtimes, choice, base, said, data)
     runtimes.close()
     remove_cache(cache)

@@ -19,7 +19,7 @@ from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.runtimes.sheet import format_minor, parse_minor
 
-_CACHE = Path(
+CACHE = Path(
     os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"
 )
 _LARGE = [
@@ -79,7 +79,7 @@ print(round(float(LinearRegression().fit(points, points[:, 0] * 3).coef_[0]), 3)
 """A public-style training loop per family, which ends at 3.0 or near it."""
 
 
-def _prepare(cache: Path, choice: RuntimeChoice, said: list[str]) -> PreparedRuntime:
+def prepare(cache: Path, choice: RuntimeChoice, said: list[str]) -> PreparedRuntime:
     runtimes = LocalRuntimes(cache, Objects(), now=time.monotonic_ns)
     try:
         return asyncio.run(runtimes.prepare(choice, (), said.append))
@@ -96,9 +96,9 @@ def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: 
     """SPEC §4: old runtimes for real, where an interpreter is found."""
     (sheet,) = (each for each in FAMILIES if each.family == "python")
     (release,) = sheet.releases
-    found = Interpreters(_CACHE / "interpreters.json").found()
+    found = Interpreters(CACHE / "interpreters.json").found()
     oldest = format_minor(min(each for each in found if release.runs_on(each)))
-    prepared = _prepare(_CACHE, RuntimeChoice("python", "", oldest), [])
+    prepared = prepare(CACHE, RuntimeChoice("python", "", oldest), [])
     assert copy_template(prepared, tmp_path).run("python3", str(sheet.smoke)).returncode == 0
     assert {"pip", "google-cloud-storage", "cloudml-hypertune"} <= set(_content(prepared))
 
@@ -106,9 +106,9 @@ def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: 
 def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     """SPEC §7: Python 3.8 and newer, and NumPy of its day; the package lies on the path, read-only, whatever the Python."""
     (sheet,) = (each for each in FAMILIES if each.family == "reduction-server")
-    found = Interpreters(_CACHE / "interpreters.json").found()
+    found = Interpreters(CACHE / "interpreters.json").found()
     oldest = format_minor(min(each for each in found if sheet.releases[0].runs_on(each)))
-    runtimes = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     try:
         prepared = asyncio.run(runtimes.prepare(RuntimeChoice("reduction-server", "", oldest), ()))
         packages = asyncio.run(runtimes.prepare_reduction())
@@ -155,7 +155,7 @@ def test_what_an_environment_holds_is_recorded_with_it(workshop: Workshop) -> No
 @pytest.mark.parametrize(("family", "version", "python"), _LARGE)
 def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path) -> None:
     """SPEC §4: environments of every framework, of the day's versions and of old ones, run programs unmodified."""
-    runtimes = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     choice = runtimes.catalog.named(family, version, python)
     runtimes.close()
     if not isinstance(choice, RuntimeChoice):
@@ -165,11 +165,11 @@ def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path)
             f"{family} {version} is NOT tested: there is no Python {python} on this machine"
         )
     said: list[str] = []
-    prepared = _prepare(_CACHE, choice, said)
+    prepared = prepare(CACHE, choice, said)
     replica = copy_template(prepared, tmp_path)
     # A second preparation has nothing to do.
     started = time.perf_counter()
-    again = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    again = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     assert again.ready(choice, ()) == prepared
     assert time.perf_counter() - started < 1
     again.close()

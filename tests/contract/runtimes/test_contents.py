@@ -1,0 +1,59 @@
+"""The modules that programs import most are imported in every runtime of their family (`./dev test-runtimes`)."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.conftest import Objects, copy_template
+from tests.contract.runtimes.test_families import CACHE, prepare
+from tests.runtime_contents.modules import MODULES
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.service import LocalRuntimes
+from trainshed.runtimes.sheet import parse_minor
+
+_IMPORTING = """
+import importlib, json, sys
+failures = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(name)
+    except BaseException as failure:
+        failures[name] = repr(failure)
+print(json.dumps(failures))
+"""
+_RELEASES = [
+    (sheet.family, release.version)
+    for sheet in FAMILIES
+    for release in sheet.releases
+    if not release.is_slim
+    and not release.for_gpu
+    and any(sheet.family in module.families for module in MODULES)
+]
+
+
+@pytest.mark.runtimes
+@pytest.mark.parametrize(("family", "version"), _RELEASES)
+def test_the_modules_of_the_table_are_imported(family: str, version: str, tmp_path: Path) -> None:
+    """But for those of which the data sheet says why they are not there."""
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
+    choice = runtimes.catalog.named(family, version)
+    runtimes.close()
+    if not isinstance(choice, RuntimeChoice):
+        pytest.skip(f"{family} {version} is NOT tested: {choice.reason}")
+    (sheet,) = (each for each in FAMILIES if each.family == family)
+    release, python = sheet.release(version), parse_minor(choice.python_version)
+    assert release is not None
+    assert python is not None
+    left_out = {each.name for each in sheet.lacks(release, python)}
+    names = [
+        module.name
+        for module in MODULES
+        if family in module.families and module.distribution not in left_out
+    ]
+    replica = copy_template(prepare(CACHE, choice, []), tmp_path)
+    answer = replica.run("python3", "-W", "ignore", "-c", _IMPORTING, json.dumps(names))
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout.splitlines()[-1]) == {}

@@ -1,0 +1,105 @@
+"""By the locks: every runtime holds what programs for the hosted images expect, or says in its data sheet what it lacks."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.runtime_contents.modules import MODULES
+from trainshed.core.catalog.images import parse_prebuilt
+from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.python.contents import FOUNDATION
+from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
+
+_DOCUMENTED = Path(__file__).parents[1] / "runtime_contents/documented.json"
+_HIGHEST_PATCH = 99
+
+_RUNTIMES = [
+    pytest.param(sheet, release, (3, minor), id=f"{sheet.family}-{release.version}-py3.{minor}")
+    for sheet in FAMILIES
+    # Of the small ones nobody expects more than their name says.
+    if set(FOUNDATION) <= set(sheet.requirements)
+    for release in sheet.releases
+    if not release.is_slim
+    for minor in range(release.pythons[0][1], release.pythons[1][1] + 1)
+]
+
+
+@cache
+def _pins(lock: Path, python: Minor) -> frozenset[str]:
+    """The distributions that a lock installs on that Python on Linux."""
+    named = {
+        "python_version": format_minor(python),
+        "python_full_version": f"{format_minor(python)}.{_HIGHEST_PATCH}",
+        **{"sys_platform": "linux", "platform_machine": "x86_64", "os_name": "posix"},
+        **{"platform_system": "Linux", "implementation_name": "cpython"},
+        "platform_python_implementation": "CPython",
+    }
+    pins = (Requirement(line) for line in lock.read_text().splitlines())
+    return frozenset(
+        canonicalize_name(pin.name)
+        for pin in pins
+        if pin.marker is None or pin.marker.evaluate(named)
+    )
+
+
+def _absent(sheet: Sheet, release: Release, python: Minor, wanted: set[str]) -> set[str]:
+    left_out = {canonicalize_name(each.name) for each in sheet.lacks(release, python)}
+    return wanted - _pins(sheet.lock(release), python) - left_out
+
+
+def _documented(sheet: Sheet, release: Release) -> set[str]:
+    """The packages of the framework's images of that version, or of those nearest to it."""
+    named: dict[Minor, set[str]] = {}
+    for group in json.loads(_DOCUMENTED.read_text()):
+        for name in group["images"]:
+            image = parse_prebuilt(f"us-docker.pkg.dev/vertex-ai/training/{name}:latest")
+            assert image is not None, name
+            version = parse_minor(image.version)
+            if image.framework == sheet.framework and version is not None:
+                packages = map(canonicalize_name, group["packages"])
+                named.setdefault(version, set()).update(packages)
+    wanted = parse_minor(release.version)
+    if wanted is None or not named:
+        return set()
+    nearest = min(named, key=lambda version: abs(_flat(version) - _flat(wanted)))
+    return named[nearest]
+
+
+def _flat(version: Minor) -> int:
+    return version[0] * 1000 + version[1]
+
+
+def test_the_table_holds_the_hundred() -> None:
+    names = [module.name for module in MODULES]
+    assert len(names) == len(set(names)) >= 100
+    families = {sheet.family for sheet in FAMILIES}
+    assert all(set(module.families) <= families for module in MODULES)
+
+
+@pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
+def test_each_module_of_the_table_is_pinned_or_left_out_with_a_reason(
+    sheet: Sheet, release: Release, python: Minor
+) -> None:
+    wanted = {each.distribution for each in MODULES if sheet.family in each.families}
+    assert wanted
+    assert not _absent(sheet, release, python, wanted)
+
+
+@pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
+def test_each_documented_package_is_pinned_or_left_out_with_a_reason(
+    sheet: Sheet, release: Release, python: Minor
+) -> None:
+    assert not _absent(sheet, release, python, _documented(sheet, release))
+
+
+@pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
+def test_nothing_is_said_to_be_left_out_that_is_there(
+    sheet: Sheet, release: Release, python: Minor
+) -> None:
+    left_out = {canonicalize_name(each.name) for each in sheet.lacks(release, python)}
+    assert not left_out & _pins(sheet.lock(release), python)
+    assert all(each.reason for each in sheet.lacks(release, python))
