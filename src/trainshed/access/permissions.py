@@ -148,10 +148,20 @@ _READ_BY_JOBS: Final = frozenset(
 )
 ROLES: Final[Mapping[Role, frozenset[str]]] = {
     Role.OWNER: frozenset(PERMISSIONS.values()),
-    # What a program does on the hosted services with the default account of its job, but for what would start, stop
-    # or remove jobs: a program that goes wrong must not take others with it.
+    # What a program does on the hosted services with the default account of its job, but for what would remove jobs and
+    # their logs: what people look at afterwards stays. That a job of its own has no more than it has, `api.delegation` sees to.
     Role.JOB: _READ_BY_JOBS
     | {
+        *(
+            f"{jobs}.{verb}"
+            for jobs in (
+                "aiplatform.customJobs",
+                "aiplatform.hyperparameterTuningJobs",
+                "aiplatform.trainingPipelines",
+                "ml.jobs",
+            )
+            for verb in ("create", "cancel")
+        ),
         "aiplatform.models.upload",
         "aiplatform.models.update",
         "aiplatform.models.delete",

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
+from trainshed.api.delegation import refuse_more
 from trainshed.api.errors import NotServed
 from trainshed.api.scope import projects_of
 from trainshed.api.services import Services
@@ -57,6 +58,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
 
     async def within(call: Call, request: Any) -> Message:
         authorize(principal, method, projects_of(request))
+        refuse_more(principal, method, request)
         return await handler(call, request)
 
     return within

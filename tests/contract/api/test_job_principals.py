@@ -76,13 +76,37 @@ async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House
     denied(await asked(house, "GET", "/v3/projects/p2"), "names p2")
 
 
-async def test_a_program_starts_and_stops_no_jobs(house: House) -> None:
-    own = await job(house, LOCATION)
-    denied(await asked(house, "POST", f"{LOCATION}/customJobs", custom_job()), "customJobs.create")
-    denied(await asked(house, "POST", f"/v1/{own}:cancel", {}), "customJobs.cancel")
-    denied(await asked(house, "DELETE", f"/v1/{own}"), "customJobs.delete")
-    denied(await asked(house, "POST", "/v1/projects/p1/jobs", ml_job()), "ml.jobs.create")
-    assert (await asked(house, "GET", f"/v1/{own}")).json["state"] == "JOB_STATE_QUEUED"
+async def test_a_program_starts_and_cancels_jobs_of_its_project_and_removes_none(
+    house: House,
+) -> None:
+    made = await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())
+    assert made.status == 200, made.body
+    path = f"/v1/{made.json['name']}"
+    assert (await asked(house, "GET", path)).json["state"] == "JOB_STATE_QUEUED"
+    assert (await asked(house, "POST", f"{path}:cancel", {})).status == 200
+    denied(await asked(house, "DELETE", path), "customJobs.delete")
+    assert (await asked(house, "POST", "/v1/projects/p1/jobs", ml_job())).status == 200
+    denied(await asked(house, "POST", f"{OTHER}/customJobs", custom_job()), "names p2")
+    denied(await asked(house, "POST", "/v1/projects/p2/jobs", ml_job()), "names p2")
+    foreign = await job(house, OTHER)
+    denied(await asked(house, "POST", f"/v1/{foreign}:cancel", {}), "names p2")
+
+
+async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: House) -> None:
+    """Neither another service account nor a secret; not even whether there is such a secret is said."""
+    own = custom_job()
+    own["jobSpec"]["serviceAccount"] = EMAIL
+    assert (await asked(house, "POST", f"{LOCATION}/customJobs", own)).status == 200
+    more = custom_job()
+    more["jobSpec"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
+    env = [{"name": "KEY", "value": "$(secret:wandb)"}, {"name": "X", "value": "$$(secret:plain)"}]
+    more["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] = {"imageUri": "x", "env": env}
+    more["jobSpec"]["workerPoolSpecs"][0].pop("pythonPackageSpec", None)
+    answer = await asked(house, "POST", f"{LOCATION}/customJobs", more)
+    denied(answer, "boss@p1.iam", "the secret 'wandb'")
+    legacy = ml_job()
+    legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
+    denied(await asked(house, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
 
 
 async def test_a_program_tunes_by_studies_of_its_project(house: House) -> None:
@@ -128,7 +152,7 @@ async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> Non
 
 
 async def test_a_program_may_ask_what_it_may_do(house: House) -> None:
-    wanted = {"permissions": ["aiplatform.studies.create", "aiplatform.customJobs.create"]}
+    wanted = {"permissions": ["aiplatform.studies.create", "aiplatform.customJobs.delete"]}
     answer = await asked(house, "POST", f"/ui/{LOCATION[4:]}/models/1:testIamPermissions", wanted)
     assert answer.json == {"permissions": ["aiplatform.studies.create"]}
 
@@ -192,7 +216,7 @@ async def test_the_project_of_every_method_is_found(method: str) -> None:
 
 async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
     """google-cloud-logging inside a job: the token says whose log it is, and no other can be named."""
-    entries = [
+    entries: list[dict[str, Any]] = [
         {"textPayload": "plain", "severity": "WARNING", "labels": {"a": "b"}},
         {"jsonPayload": {"message": "with fields", "loss": 0.5}, "severity": 500},
         {"logName": "projects/p1/logs/other", "jsonPayload": {"loss": 1}},

@@ -548,11 +548,11 @@ def api(token):
         if status == 200 and body.strip() not in (b"", b"{}"):
             return f"{path}: {said(body[:60])}"
     spec = {"displayName": "x", "jobSpec": {"workerPoolSpecs": []}}
+    more = {"displayName": "x", "jobSpec": {"serviceAccount": "somebody@else.example"}}
     writes = [
         ("POST", f"/v1/projects/{other}/{region}/customJobs", spec),
-        ("POST", f"/v1/projects/{own}/{region}/customJobs", spec),
+        ("POST", f"/v1/projects/{own}/{region}/customJobs", more),
         ("POST", f"/v1/projects/{other}/{region}/customJobs/{job}:cancel", {}),
-        ("POST", mine + ":cancel", {}),
         ("DELETE", mine, None),
         ("POST", f"/trainshed/v1/jobs/{job}:cancel", {}),
         ("POST", f"/trainshed/v1/jobs/{job}:shell", {}),
