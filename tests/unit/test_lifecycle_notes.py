@@ -89,3 +89,15 @@ def test_a_job_that_is_over_is_told_nothing_more(life: Life) -> None:
     life.exits(PRIMARY).exits(WORKER).exits(REDUCER)
     assert life.job.state.is_final
     assert told(life.see(noted(1))) == []
+
+
+def test_storage_calls_that_fail_are_told_together(life: Life) -> None:
+    """Replicas of a gang have the same to say."""
+    refused = [
+        ReplicaNoted(1, replica, 1, 1, CREATED, "storage_denied", "WARNING", "it is refused")
+        for replica in (PRIMARY, WORKER)
+    ]
+    life.see(*refused).see(PauseOver(life.now + GATHER))
+    entry = life.told[-1]
+    assert entry.kind == "storage_warning"
+    assert entry.message == "workerpool0-0 and 1 other: it is refused"

@@ -99,6 +99,7 @@ _ASKS_FOR_ATTENTION = frozenset(
         "no_checkpoint",
         "reduction_warning",
         "disk_warning",
+        "storage_warning",
         "cancel_requested",
         "drill_fired",
         "trial_infeasible",

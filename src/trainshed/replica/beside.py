@@ -56,6 +56,7 @@ class Beside:
             events=events,
             over=over,
         )
+        self._notes = notes.Notes(keep, tell)
         self._storage: "relay.Endpoint | None" = None
         if plan.storage_socket:
             self._storage = relay.Endpoint(
@@ -68,6 +69,7 @@ class Beside:
                 peers=peers.Peers(guardian, plan.users),
                 proxy=plan.environ.get("https_proxy") or plan.environ.get("HTTPS_PROXY", ""),
                 service=(plan.rest_socket, plan.grpc_socket),
+                note=self._notes.add,
             )
         self._metrics: "metrics.Metrics | None" = None
         if plan.watch_metrics:
@@ -79,7 +81,6 @@ class Beside:
                 tell=lambda: tell({"e": "metrics"}),
                 mask=mask,
             )
-        self._notes = notes.Notes(keep, tell)
         self._reduction: "reduction.Reduction | None" = None
         if plan.reducers:
             self._reduction = reduction.Reduction(

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 
-from trainshed.replica import messages, parting, reaching, targets
+from trainshed.replica import failures, messages, parting, reaching, targets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,9 +105,10 @@ def status_of(head: messages.Head) -> bytes:
 
 class Conversation:
     """With one client, whose handshake is done. `behind`: the bucket process; `service`: whoever answers for the APIs,
-    None = nobody does; `out`: the way to the real hosts, None = there is none."""
+    None = nobody does; `out`: the way to the real hosts, None = there is none; `failing` is told of all answers but
+    those of the APIs."""
 
-    __slots__ = ("_behind", "_client", "_incoming", "_out", "_servers", "_service")
+    __slots__ = ("_behind", "_client", "_failing", "_incoming", "_out", "_servers", "_service")
 
     def __init__(
         self,
@@ -115,8 +116,10 @@ class Conversation:
         behind: Behind,
         out: "outside.Outside | None",
         service: "Behind | None" = None,
+        failing: "failures.Failures | None" = None,
     ) -> None:
         self._client = client
+        self._failing = failing or failures.Failures()
         self._incoming = messages.Incoming(client.recv)
         self._behind = behind
         self._service = service
@@ -183,7 +186,7 @@ class Conversation:
             found = self._answered(request.host, request.outwards())
             if found is not None:
                 return self._pass_on(request.host, found, request)
-        self._client.sendall(answer.encode() + body)
+        self._answer(first, answer.encode() + body)
         return not _closes(answer, request)
 
     def _is_here(self, bucket: bytes) -> bool:
@@ -235,6 +238,8 @@ class Conversation:
         self._drop(host)
         if host == _BUCKETS:
             made = self._behind.connected()
+            if made is None:
+                self._failing.unreachable(_RETRY_SECONDS)
         elif host == _SERVICE:
             made = self._service.connected() if self._service else None
         else:
@@ -254,13 +259,19 @@ class Conversation:
         length = _length(answer, request)
         head = answer.encode()
         for part in self._servers[host].body(length):
-            self._client.sendall(head + part)
+            self._answer(host, head + part)
             head = b""
         if head:
-            self._client.sendall(head)
+            self._answer(host, head)
         if length == messages.UNTIL_END or answer.has_option(b"close"):
             self._drop(host)
         return length != messages.UNTIL_END and not _closes(answer, request)
+
+    def _answer(self, host: bytes, data: bytes) -> None:
+        """Pass on what `host` has said."""
+        if host != _SERVICE:
+            self._failing.answered(data)
+        self._client.sendall(data)
 
     def _say(self, answer: bytes) -> bool:
         """Answer ourselves, for the last time."""

@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 
-from trainshed.replica import conversation, parting, streams
+from trainshed.replica import conversation, failures, parting, streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def preamble(line: bytes) -> bytes:
 class Door:
     """Where clients come in over TLS, each with a thread of its own."""
 
-    __slots__ = ("_behind", "_context", "_grpc", "_out", "_rest")
+    __slots__ = ("_behind", "_context", "_failing", "_grpc", "_out", "_rest")
 
     def __init__(
         self,
@@ -36,14 +36,17 @@ class Door:
         out: "outside.Outside | None" = None,
         rest: "conversation.Behind | None" = None,
         grpc: "conversation.Behind | None" = None,
+        *,
+        failing: "failures.Failures | None" = None,
     ) -> None:
         """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away: the rest of
         the endpoint is of use all the same. `out`: the way to the real hosts; `rest`, `grpc`: whoever answers for the
-        service's APIs; None = there is none."""
+        service's APIs; None = there is none. `failing` is told of handshakes and of answers."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
         self._context: "ssl.SSLContext | None" = made
+        self._failing = failing or failures.Failures()
         self._behind = behind
         self._out = out
         self._rest = rest
@@ -74,11 +77,13 @@ class Door:
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
             client = self._secured(connection)
-        except OSError:
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+                self._failing.handshake_failed(str(error.reason))
             connection.close()
             return
         if client.selected_alpn_protocol() == "h2" and self._grpc is not None:
             streams.pass_on(client, self._grpc.connected())
             return
         client.settimeout(None)
-        conversation.Conversation(client, self._behind, self._out, self._rest).run()
+        conversation.Conversation(client, self._behind, self._out, self._rest, self._failing).run()

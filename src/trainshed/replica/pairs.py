@@ -3,33 +3,42 @@
 import select
 import socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 _CHUNK = 256 << 10
 
 
 class _End:
     """One side of a connection and what still has to be written to it."""
 
-    __slots__ = ("connection", "done_reading", "peer", "pending")
+    __slots__ = ("answers", "connection", "done_reading", "peer", "pending")
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, answers: bool) -> None:
         self.connection = connection
+        self.answers = answers
         self.pending = memoryview(b"")
         self.done_reading = False
         self.peer = self
 
 
 class Pairs:
-    """At most one chunk per direction and pair is in memory. `poll`: the owner's, which is told what to wait for."""
+    """At most one chunk per direction and pair is in memory. `poll`: the owner's, which is told what to wait for;
+    `answered` is told each chunk that an answering side has said."""
 
-    __slots__ = ("_ends", "_poll")
+    __slots__ = ("_answered", "_ends", "_poll")
 
-    def __init__(self, poll: "select.poll") -> None:
+    def __init__(
+        self, poll: "select.poll", answered: "Callable[[bytes], None]" = lambda data: None
+    ) -> None:
         self._poll = poll
+        self._answered = answered
         self._ends: "dict[int, _End]" = {}
 
-    def add(self, one: socket.socket, other: socket.socket) -> None:
+    def add(self, asking: socket.socket, answering: socket.socket) -> None:
         """Both are ours from here on."""
-        near, far = _End(one), _End(other)
+        near, far = _End(asking, answers=False), _End(answering, answers=True)
         near.peer, far.peer = far, near
         for end in (near, far):
             end.connection.setblocking(False)
@@ -47,6 +56,8 @@ class Pairs:
             if events & ~select.POLLOUT and not end.done_reading and not end.peer.pending:
                 data = end.connection.recv(_CHUNK)
                 if data:
+                    if end.answers:
+                        self._answered(data)
                     end.peer.pending = memoryview(data)
                     end.peer.pending = end.peer.pending[end.peer.connection.send(data) :]
                 else:

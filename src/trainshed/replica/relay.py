@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 
-from trainshed.replica import loop, pairs, reaching, system
+from trainshed.replica import failures, loop, pairs, protocol, reaching, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ class Endpoint:
         proxy: str = "",
         trust: str = "",
         service: "Service" = NO_SERVICE,
+        note: "failures.Note" = failures.ignored,
     ) -> None:
         """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as a line;
         b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind `port` is served as
         well, over TLS; `proxy` and `trust` are for what is passed on from there (`outside.Outside`), `service` answers for
-        its APIs. `peers`: who may come, None = everybody. Raises OSError if somebody else has a port."""
+        its APIs. `peers`: who may come, None = everybody. `note` is told (name, severity, text) what people should know
+        of calls that fail, each name once. Raises OSError if somebody else has a port."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -88,6 +90,8 @@ class Endpoint:
         self._proxy = proxy
         self._trust = trust
         self._service = service
+        self._note = note
+        self._noted: "set[str]" = set()
         self._loop = events
         self.process = 0
         """The relay's process id; 0 = there is none now."""
@@ -132,9 +136,12 @@ class Endpoint:
         os.close(alive_write)
         self.process = child
 
+        said = protocol.Lines()
+
         def told() -> None:
             news = os.read(alive_read, 4096)
-            self.refused += len(news)
+            for message in said.feed(news):
+                self._heed(message)
             if not news:
                 # It has died.
                 self._loop.drop(alive_read)
@@ -144,15 +151,27 @@ class Endpoint:
 
         self._loop.add(alive_read, told)
 
+    def _heed(self, message: "protocol.Message") -> None:
+        """What the relay process says: `{}` for each connection that it refuses, or a note."""
+        if not message:
+            self.refused += 1
+        elif message["name"] not in self._noted:
+            # Another relay process may have told it.
+            self._noted.add(message["name"])
+            self._note(message["name"], message["severity"], message["text"])
+
     def _relay(self, say: int) -> "Relay":
-        """What the relay process runs. It writes a byte to `say` for each connection that it refuses."""
+        """What the relay process runs; what it has to say it writes to `say`."""
         os.set_blocking(say, False)
 
-        def refused() -> None:
+        def write(message: "protocol.Message") -> None:
             try:
-                os.write(say, b".")
+                os.write(say, protocol.encode(message))
             except BlockingIOError:
-                pass  # Enough are counted.
+                pass  # Enough is known.
+
+        def note(name: str, severity: str, text: str) -> None:
+            write({"name": name, "severity": severity, "text": text})
 
         return Relay(
             self._listeners[0],
@@ -163,7 +182,8 @@ class Endpoint:
             peers=self._peers,
             out=self._way_out,
             service=self._service,
-            refused=refused,
+            refused=lambda: write({}),
+            failing=failures.Failures(note),
         )
 
     def _way_out(self) -> "outside.Outside":
@@ -200,11 +220,12 @@ class Relay:
         out: "Callable[[], outside.Outside | None]" = lambda: None,
         service: "Service" = NO_SERVICE,
         refused: "Callable[[], None]" = lambda: None,
+        failing: "failures.Failures | None" = None,
     ) -> None:
         """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections over TLS,
         which `certificate` is for; their line, a JSON object, says so; `out` makes the way that requests go from there
         which are not for us, `service` answers for its APIs. `peers`: who may come, None = everybody; `refused`: called
-        when somebody else comes."""
+        when somebody else comes; `failing` is told what comes of the calls."""
         self._target = target
         self._preamble = preamble
         self._certificate = certificate
@@ -212,6 +233,7 @@ class Relay:
         self._out = out
         self._service = service
         self._refused = refused
+        self._failing = failing or failures.Failures()
         self._listeners = {listener.fileno(): listener}
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
@@ -219,7 +241,7 @@ class Relay:
         self._door: "interception.Door | None" = None
         self._waiting: "list[tuple[socket.socket, float]]" = []
         self._poll = select.poll()
-        self._pairs = pairs.Pairs(self._poll)
+        self._pairs = pairs.Pairs(self._poll, self._failing.answered)
         self._deaf_until = 0.0
 
     def run(self) -> None:
@@ -278,7 +300,9 @@ class Relay:
 
             rest, grpc = (conversation.Behind(path) if path else None for path in self._service)
             behind = conversation.Behind(self._target, interception.preamble(self._preamble))
-            self._door = interception.Door(self._certificate, behind, self._out(), rest, grpc)
+            self._door = interception.Door(
+                self._certificate, behind, self._out(), rest, grpc, failing=self._failing
+            )
         return self._door
 
     def _connect_waiting(self) -> None:
@@ -289,6 +313,7 @@ class Relay:
                 if time.monotonic() < deadline:
                     self._waiting.append((connection, deadline))
                 else:
+                    self._failing.unreachable(_RETRY_SECONDS)
                     connection.close()
                 continue
             self._pairs.add(connection, server)

@@ -1,7 +1,7 @@
 """Pauses of a job's own: before a replica that died young is started again, and while notes that are alike are gathered.
 
-Reducers of one job come and go together, and each has the same to say: of what is noted within `GATHER` and with nothing
-else in between, each text becomes one entry of the timeline (SPEC §2.1, §7).
+Reducers of one job come and go together, and each has the same to say, as have replicas whose storage calls fail: of what is
+noted within `GATHER` and with nothing else in between, each text becomes one entry of the timeline (SPEC §2.1, §7).
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,17 @@ from trainshed.core.cluster import is_reducer
 from trainshed.core.lifecycle.events import Event, PauseOver, ReplicaNoted, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Note, Replica
 from trainshed.core.lifecycle.states import ReplicaState
-from trainshed.core.lifecycle.story import REDUCTION_KINDS
+from trainshed.core.lifecycle.story import REDUCTION_KINDS, STORAGE_KINDS
 from trainshed.core.lifecycle.turn import Turn
 from trainshed.core.names import public_replica_name
 
 GATHER: Final = 10**9
 """Nanoseconds from the first note on."""
+STORAGE_NOTES: Final = frozenset(
+    f"storage_{what}"
+    for what in ("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable")
+)
+"""The names of notes about storage calls that fail, as `trainshed.replica.failures` gives them."""
 
 
 def deadlines_of(job: Job) -> Iterator[tuple[int, Event]]:
@@ -55,7 +60,7 @@ def tell_notes(turn: Turn) -> None:
 
 def _entry(job: Job, notes: list[Note]) -> TimelineEntry:
     first = notes[0]
-    kind = REDUCTION_KINDS[first.severity != "INFO"]
+    kinds = STORAGE_KINDS if first.name in STORAGE_NOTES else REDUCTION_KINDS
     who = {str(note.replica): note.incarnation for note in notes}
     which = (
         {"replica": str(first.replica), "incarnation": first.incarnation}
@@ -64,7 +69,12 @@ def _entry(job: Job, notes: list[Note]) -> TimelineEntry:
     )
     said = {"note": first.name, "severity": first.severity, "text": first.text}
     message = f"{_subject(job, notes, len(who))}: {first.text}"
-    return TimelineEntry(first.at, kind, message, {"attempt": job.attempt, **which, **said})
+    return TimelineEntry(
+        first.at,
+        kinds[first.severity != "INFO"],
+        message,
+        {"attempt": job.attempt, **which, **said},
+    )
 
 
 def _subject(job: Job, notes: list[Note], many: int) -> str:

@@ -64,7 +64,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a replica's program, or its shim, has said of its part in a reduction, as `ReplicaNoted` brought it."""
+    """What a replica's program, or its shim, has said of its part in a reduction or of its storage calls, as `ReplicaNoted`
+    brought it."""
 
     replica: ReplicaId
     incarnation: int

@@ -12,6 +12,7 @@ from trainshed.core.names import public_replica_name
 from trainshed.core.specs.model import Scheduling
 
 REDUCTION_KINDS = ("reduction", "reduction_warning")
+STORAGE_KINDS = ("storage", "storage_warning")
 
 
 def admitted(job: Job, now: int) -> TimelineEntry:
