@@ -169,7 +169,10 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
-    assert document(session, ground=CERTIFIED).certificate == ""
+    told = document(session, ground=replace(CERTIFIED, rest_url="http://127.0.0.1:8080"))
+    assert told.certificate == ""
+    # gcloud alone can be told.
+    assert told.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"] == "http://127.0.0.1:8080/"
     # A run without a service has buckets alone.
     local = intercepted(HOST, replace(CERTIFIED, rest_socket="", grpc_socket=""))
     storage = {"storage.googleapis.com", "www.googleapis.com"}

@@ -180,6 +180,7 @@ def _engine(parts: Parts) -> LocalEngine:
     intercepting = interception.places(settings.data.resolve())
     options = Options(
         storage_socket=parts.bucket_socket,
+        rest_url=f"http://127.0.0.1:{parts.listener.getsockname()[1]}",
         rest_socket=parts.programs.rest_path,
         grpc_socket=parts.programs.grpc_path,
         # Of the cache a program sees what it runs in, not what others run in.

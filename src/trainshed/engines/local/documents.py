@@ -58,7 +58,7 @@ class Ground:
 
     `hidden`: directories whose content programs must not see; `read_only`: what they may only read, shown even inside
     hidden ones; `visible`: the same, by the operator's wish. `storage_socket`: the bucket process's for replicas, "" =
-    none; `rest_socket`, `grpc_socket`: the service's, likewise; `certificate`: PEM file, key and chain, of Google's hosts;
+    none; `rest_socket`, `grpc_socket`: the service's, likewise; `rest_url`: where it is for who cannot be led there; `certificate`: PEM file, key and chain, of Google's hosts;
     `trust`: file of whom to believe then.
     `ambient`: the service's own environment. `processes`: how many a replica may have. `usage_every`: seconds.
     `kept_ports`: the service's, which programs can have on their own address alone. `commands`: a directory whose `bin` is
@@ -71,6 +71,7 @@ class Ground:
     storage_socket: str = ""
     rest_socket: str = ""
     grpc_socket: str = ""
+    rest_url: str = ""
     certificate: str = ""
     trust: str = ""
     ambient: Mapping[str, str] | None = None
@@ -218,6 +219,8 @@ def _environ(
     if names := intercepted(host, ground):
         ours += names
         given |= environs.trust()
+    elif ground.rest_url and not host.namespaced:
+        given |= environs.gcloud(ground.rest_url)
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
     commands = environs.IMAGE_COMMANDS if plan.image and ground.commands else ground.commands

@@ -87,6 +87,13 @@ def storage(place: str) -> dict[str, str]:
     }
 
 
+def gcloud(rest: str) -> dict[str, str]:
+    """What points gcloud at the service where nothing else does: at the level without namespaces Google's names lead to
+    Google. The client libraries know no such variable. `rest`: the service's URL."""
+    apis = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
+    return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in apis}
+
+
 def trust() -> dict[str, str]:
     """Whom clients are to believe that they speak to Google, for those that bring roots of their own (Python's, gRPC's,
     gcloud's, Node's): the rest finds the same file by its place."""

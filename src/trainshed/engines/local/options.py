@@ -21,7 +21,8 @@ _COMMANDS = Path(gsutil.__path__[0]).resolve()
 @dataclass(frozen=True, slots=True)
 class Options:
     """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint; `rest_socket`,
-    `grpc_socket`: the service's for them, None = it answers for none of Google's hosts.
+    `grpc_socket`: the service's for them, None = it answers for none of Google's hosts; `rest_url`: its address, for programs
+    that cannot be led to it by those names.
 
     What programs see: `hidden`: directories that they must not, besides slots and logs; `read_only`: what they may only
     read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`: the sandbox level that is
@@ -40,6 +41,7 @@ class Options:
     """
 
     storage_socket: Path | None = None
+    rest_url: str = ""
     rest_socket: Path | None = None
     grpc_socket: Path | None = None
     hidden: tuple[Path, ...] = ()
@@ -78,6 +80,7 @@ class Options:
                 [*_resolved(self.visible), *(path for path in lent if path.exists())]
             ),
             storage_socket=_path(self.storage_socket),
+            rest_url=self.rest_url,
             rest_socket=_path(self.rest_socket),
             grpc_socket=_path(self.grpc_socket),
             certificate=str(self.certificate or ""),
