@@ -31,7 +31,8 @@ FOUNDATION = (
     "pandas<3",
     "pandas-gbq",
     "db-dtypes",
-    "pyarrow",
+    # Newer ones want NumPy 2, and say so only when they are imported.
+    "pyarrow<26",
     "h5py",
     "joblib",
     "matplotlib",

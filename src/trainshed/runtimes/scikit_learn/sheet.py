@@ -20,6 +20,8 @@ LEARNING = (
 """What the images of scikit-learn and of XGBoost hold both, and programs for them import."""
 OLD_LEARNING = ("google-cloud-bigtable", "google-cloud-pubsub")
 """What only the old images of both hold."""
+OLD_DASK = ("dask<2021.4", "distributed<2021.4")
+"""XGBoost 1.1 imports it where it is there, and newer ones want a newer pandas than goes with that."""
 LEARNING_SOURCES = ("webapp2==3.0.0b1",)
 LEARNING_LEFT_OUT = (LeftOut("crcmod", "there is no wheel of it, and google-crc32c is here"),)
 
@@ -73,7 +75,7 @@ SHEET = Sheet(
             pythons=((3, 6), (3, 8)),
             requirements=(
                 *("scikit-learn>=0.23,<0.24", "numpy<1.20", "scipy<1.6", "pandas<1.2"),
-                *("xgboost>=1.1,<1.2", *OLD_LEARNING),
+                *("xgboost>=1.1,<1.2", *OLD_LEARNING, *OLD_DASK),
             ),
         ),
     ),

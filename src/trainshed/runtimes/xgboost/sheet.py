@@ -8,6 +8,7 @@ from trainshed.runtimes.scikit_learn.sheet import (
     LEARNING,
     LEARNING_LEFT_OUT,
     LEARNING_SOURCES,
+    OLD_DASK,
     OLD_LEARNING,
 )
 from trainshed.runtimes.sheet import Release, Sheet
@@ -58,7 +59,8 @@ SHEET = Sheet(
             pythons=((3, 6), (3, 8)),
             requirements=(
                 *("xgboost>=1.1,<1.2", "numpy<1.20", "scipy<1.6"),
-                *("scikit-learn>=0.23,<0.24", "pandas<1.1", *OLD_LEARNING),
+                *("scikit-learn>=0.23,<0.24", "pandas<1.1"),
+                *(*OLD_LEARNING, *OLD_DASK),
             ),
         ),
     ),
