@@ -1,0 +1,66 @@
+"""A notebook's cells inside a job, with Google's clients as they come: nobody says where the service is. Prints what they get,
+as JSON in one line `SEEN ...`."""
+
+import json
+import os
+import sys
+import time
+
+import requests
+from google.api_core import exceptions
+from google.cloud import aiplatform, storage
+from googleapiclient import discovery
+
+bucket, foreign, image = sys.argv[1:]
+seen = {}
+started = time.monotonic()
+# Without a project: its number stands in CLOUD_ML_PROJECT_ID, and Resource Manager knows the id.
+aiplatform.init()
+seen["project"] = aiplatform.initializer.global_config.project
+own = f"/{os.environ['CLOUD_ML_JOB_ID']}"
+seen["own job"] = any(job.resource_name.endswith(own) for job in aiplatform.CustomJob.list())
+seen["seconds"] = time.monotonic() - started
+
+for transport in ("grpc", "rest"):
+    aiplatform.init(project=seen["project"], location="us-central1", api_transport=transport)
+    storage.Client().bucket(bucket).blob(f"{transport}/model.txt").upload_from_string("y = 3x")
+    model = aiplatform.Model.upload(
+        display_name=transport,
+        artifact_uri=f"gs://{bucket}/{transport}",
+        serving_container_image_uri="us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
+    )
+    found = [each.display_name for each in aiplatform.Model.list()]
+    seen[f"models {transport}"] = [aiplatform.Model(model.resource_name).uri, *found]
+    model.delete()
+    try:
+        aiplatform.CustomJob.list(project=foreign)
+    except exceptions.Forbidden as refused:
+        seen[f"foreign {transport}"] = refused.code
+
+spec = {
+    "machine_spec": {"machine_type": "n1-standard-4"},
+    "replica_count": 1,
+    "container_spec": {"image_uri": image, "command": ["echo", "made inside"]},
+}
+job = aiplatform.CustomJob("made inside", [spec], staging_bucket=f"gs://{bucket}")
+job.submit()
+seen["made"] = job.resource_name
+
+parent = f"projects/{seen['project']}"
+ml = discovery.build("ml", "v1").projects().jobs().list(parent=parent)
+seen["ml"] = ml.execute().get("jobs", [])
+numbered = f"projects/{os.environ['CLOUD_ML_PROJECT_ID']}"
+manager = discovery.build("cloudresourcemanager", "v3").projects().get(name=numbered)
+seen["by number"] = manager.execute()["projectId"]
+entry = {"severity": "ERROR", "jsonPayload": {"message": "said by the API", "loss": 0.5}}
+said = {"logName": f"{parent}/logs/cells", "resource": {"type": "global"}, "entries": [entry]}
+discovery.build("logging", "v2").entries().write(body=said).execute()
+# As older versions of the API's client do, which have no documents with them.
+dynamic = discovery.build("ml", "v1", static_discovery=False)
+seen["dynamic"] = dynamic.projects().jobs().list(parent=parent).execute().get("jobs", [])
+
+host = "https://europe-west4-aiplatform.googleapis.com"
+seen["without a token"] = requests.get(
+    f"{host}/v1/{parent}/locations/europe-west4/models"
+).status_code
+print("SEEN " + json.dumps(seen))
