@@ -155,11 +155,29 @@ def test_near_names_are_proposed() -> None:
         "tf-cpu.2-99": "tf-cpu.2-17",
         "tf-cpu.2-17.py312": "tf-cpu.2-17.py310",
         "pytorch-cpu.2-9": "pytorch-cpu.2-4",
+        "scikit-lern-cpu.1-6": "scikit-learn-cpu.1-6",
+        "pytroch-gpu.1-13.py310": "pytorch-gpu.1-13.py310",
     }.items():
         assert images.nearest_prebuilt(REPOSITORY + asked) == f" Did you mean {near}?"
         assert images.parse_prebuilt(REPOSITORY + near) is not None
     assert machines.closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
     assert machines.closest("zzz", ["n1-standard-4"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ("n1-standard-3", "n1-standard-4"),
+        ("n1-standard-6", "n1-standard-8"),
+        ("n1-standard-128", "n1-standard-96"),
+        ("n1-standrd-16", "n1-standard-16"),
+        ("a2-highgpu-3g", "a2-highgpu-4g"),
+    ],
+)
+def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(asked: str, near: str) -> None:
+    """Letter by letter n1-standard-32 is as near to n1-standard-3 as n1-standard-4 is."""
+    known = [machine.name for machine in machines.named_in(Api.VERTEX)]
+    assert machines.closest(asked, known) == f" Did you mean {near}?"
 
 
 @pytest.mark.parametrize(

@@ -559,3 +559,13 @@ def test_trailing_and_blank_pools_are_skipped() -> None:
     """SPEC §1.3: an empty pool skips its position, also when a client spells the emptiness out."""
     blank: Request = {"machineSpec": {}, "replicaCount": "0", "nfsMounts": []}
     assert [p.position for p in parse(custom_job(pool(), blank, {}, {})).spec.pools] == [0]
+
+
+@pytest.mark.parametrize(("count", "skips"), [(None, True), ("5000", False), ("-1", False)])
+def test_only_who_gives_no_replicas_is_told_how_to_skip_a_pool(
+    count: str | None, skips: bool
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse(custom_job(pool(), pool(replicaCount=count)))
+    (violation,) = refused.value.violations
+    assert ("skip a position" in violation.description) is skips

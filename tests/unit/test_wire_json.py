@@ -118,6 +118,7 @@ def test_field_masks_are_taken_in_both_spellings() -> None:
 
 INVALID = "Invalid JSON payload received. "
 SCALE_TIER = "(type.googleapis.com/google.cloud.ml.v1.TrainingInput.ScaleTier)"
+TIERS = "; the values are BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM."
 DURATION = "(type.googleapis.com/google.protobuf.Duration)"
 
 
@@ -137,12 +138,12 @@ DURATION = "(type.googleapis.com/google.protobuf.Duration)"
         (
             {"trainingInput": {"scaleTier": "XYZ"}},
             "job.training_input.scale_tier",
-            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, \"XYZ\"",
+            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, \"XYZ\"{TIERS}",
         ),
         (
             {"trainingInput": {"scaleTier": 99}},
             "job.training_input.scale_tier",
-            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, 99",
+            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, 99{TIERS}",
         ),
         (
             {"trainingInput": {"workerCount": "abc"}},

@@ -4,12 +4,12 @@ A body with an unknown field or a wrong type is refused by `wire` before a handl
 of it is then still put to the handler's own check, so that the caller learns of every fault in one answer.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from trainshed.api.call import Call
-from trainshed.core.errors import InvalidRequest
-from trainshed.wire.status import Violation, WireError
+from trainshed.core import errors as core
+from trainshed.wire.status import Undecided, Violation, WireError
 
 Check = Callable[[Call, Any], object]
 """Validates a request message without doing anything. Raises InvalidRequest, or another refusal."""
@@ -17,27 +17,55 @@ Check = Callable[[Call, Any], object]
 Checks = Mapping[str, Check]
 """Checks by full method name."""
 
+_MOST_UNDECIDED: Final = 8
+"""Fields; bounds what a request with many faults can cost."""
+
 
 def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     """The refusal with the faults that `check` finds in the readable part and that were not told yet."""
     if refused.partial is None or check is None:
         return refused
+    partial = refused.partial
     try:
-        check(call, refused.partial)
-    except InvalidRequest as invalid:
-        told = tuple(_own_path(violation.field) for violation in refused.violations)
-        further = tuple(
-            Violation(v.field, v.description)
-            for v in invalid.violations
-            if not any(within(v.field, path) for path in told)
-        )
-        # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must too.
-        texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in further))
-        return WireError((*refused.violations, *further), refused.partial, message="\n".join(texts))
+        found = standing(lambda: check(call, partial), refused.undecided)
     except Exception:
         # Something else is wrong as well (the project's name, say); it will be told when this is mended.
         return refused
-    return refused
+    told = tuple(_own_path(violation.field) for violation in refused.violations)
+    further = tuple(
+        Violation(v.field, v.description)
+        for v in found
+        if not any(within(v.field, path) for path in told)
+    )
+    # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must too.
+    texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in further))
+    return WireError((*refused.violations, *further), partial, message="\n".join(texts))
+
+
+def standing(
+    check: Callable[[], object], undecided: Sequence[Undecided]
+) -> tuple[core.Violation, ...]:
+    """The faults that `check` finds whatever values the undecided fields will be given. The others may only follow from
+    what the fields are while they have none, of which nobody has asked for. Raises what `check` raises, but for
+    InvalidRequest."""
+    found = _faults(check)
+    for field in undecided[:_MOST_UNDECIDED]:
+        for number in field.numbers:
+            if not found:
+                break
+            field.decide(number)
+            also = frozenset(_faults(check))
+            found = tuple(fault for fault in found if fault in also)
+        field.decide(0)
+    return found
+
+
+def _faults(check: Callable[[], object]) -> tuple[core.Violation, ...]:
+    try:
+        check()
+    except core.InvalidRequest as invalid:
+        return invalid.violations
+    return ()
 
 
 def _own_path(field: str) -> str:

@@ -71,7 +71,7 @@ def bind(
     for name, text in variables.items():
         _set_variable(message, name, text)
     if violations or walk.violations:
-        raise WireError((*walk.violations, *violations), message)
+        raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
     alt = system.get("alt", "")
     return Bound(
         message,

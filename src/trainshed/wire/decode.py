@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from trainshed.wire import plans, pool, scalars
 from trainshed.wire.plans import Field, Plan, Shape, Special
-from trainshed.wire.status import Violation
+from trainshed.wire.status import Undecided, Violation
 
 MAX_DEPTH: Final = 100
 """Objects and lists inside one another; json_format's limit, and the public services'."""
@@ -22,7 +22,7 @@ _PAYLOAD: Final = "Invalid JSON payload received. "
 
 
 class Walk:
-    """One walk over one body; `violations` and `value_texts` grow while it goes.
+    """One walk over one body; `violations`, `value_texts` and `undecided` grow while it goes.
 
     With `keep_output_only` false, output-only fields are passed over, whatever they hold.
     `value_texts` has, for every field of type google.protobuf.Value that was set, its path and its
@@ -32,6 +32,7 @@ class Walk:
     def __init__(self, *, keep_output_only: bool) -> None:
         self.violations: list[Violation] = []
         self.value_texts: dict[str, str] = {}
+        self.undecided: list[Undecided] = []
         self._keep_output_only = keep_output_only
         self._depth = 0
 
@@ -50,6 +51,31 @@ class Walk:
         else:
             self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw)
         self._depth -= 1
+
+    def enums(self, plan: Plan, message: Message, path: str) -> None:
+        """Find the numbers in `message` that their enums do not have, and unset them."""
+        if plan.special is not None:
+            return
+        for descriptor, content in message.ListFields():
+            field = plan.by_number[descriptor.number]
+            value, name = field.value, f"{path}.{field.name}" if path else field.name
+            if not value.is_message and value.enum_names is None:
+                continue
+            for index, child in enumerate(plans.children(field.shape, content)):
+                where = name if field.shape is Shape.ONE else f"{name}[{index}]"
+                if value.is_message:
+                    self.enums(value.plan, child, where)
+                elif child not in value.enum_names:
+                    self._unknown_number(field, child, message, where)
+
+    def _unknown_number(self, field: Field, number: int, message: Message, where: str) -> None:
+        names = field.value.enum_names
+        assert names is not None
+        if field.shape is Shape.ONE:
+            message.ClearField(field.name)
+            self.undecided.append(Undecided(message, field.name, (*names,)))
+        error = scalars.UnknownValue(scalars.enum_choices(number, reversed(names.values())))
+        self._invalid(where, field.value.label, number, error)
 
     def _fields(self, plan: Plan, raw: Mapping[str, Any], message: Message, path: str) -> None:
         taken: set[str] = set()
@@ -84,6 +110,8 @@ class Walk:
                 try:
                     setattr(message, field.name, value.read(raw))
                 except scalars.Unreadable as error:
+                    if value.enum_names is not None:
+                        self.undecided.append(Undecided(message, field.name, (*value.enum_names,)))
                     self._bad_one(field, raw, key, prefix, error)
                 return
             if isinstance(raw, list) and value.special not in _TAKES_LISTS:
@@ -112,7 +140,7 @@ class Walk:
         elif isinstance(raw, dict) and not field.value.is_message:
             self._unknown(key, prefix[:-1], "Proto field is not a message, cannot start object.")
         else:
-            self._invalid(prefix + field.name, field.value.label, raw, str(error or ""))
+            self._invalid(prefix + field.name, field.value.label, raw, error)
 
     def _list(self, field: Field, raw: list[Any], target: Any, path: str) -> None:
         value = field.value
@@ -126,7 +154,7 @@ class Walk:
                 try:
                     target.append(value.read(element))
                 except scalars.Unreadable as error:
-                    self._invalid(where, value.label, element, str(error))
+                    self._invalid(where, value.label, element, error)
 
     def _map(self, field: Field, raw: Mapping[str, Any], target: Any, path: str) -> None:
         value, key_type = field.value, field.key
@@ -150,7 +178,7 @@ class Walk:
                 try:
                     target[key] = value.read(element)
                 except scalars.Unreadable as error:
-                    self._invalid(where, value.label, element, str(error))
+                    self._invalid(where, value.label, element, error)
 
     def _special(self, special: Special, plan: Plan, raw: Any, message: Any, path: str) -> None:
         depth = self._depth
@@ -172,7 +200,7 @@ class Walk:
                     assert_never(special)
         except scalars.Unreadable as error:
             self._depth = depth
-            self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw, str(error))
+            self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw, error)
 
     def _open(
         self,
@@ -252,10 +280,16 @@ class Walk:
             f"{path}.{name}" if path else name, f'{_PAYLOAD}Unknown name "{name}"{where}: {reason}'
         )
 
-    def _invalid(self, path: str, label: str, raw: Any, reason: str = "") -> None:
-        shown = json.dumps(raw, default=str)
-        shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
-        tail = f"Field '{path.rpartition('.')[2]}', {reason}" if reason else shown
+    def _invalid(
+        self, path: str, label: str, raw: Any, error: scalars.Unreadable | None = None
+    ) -> None:
+        tail = json.dumps(raw, default=str)
+        tail = tail if len(tail) <= _SHOWN else tail[:_SHOWN] + "..."
+        reason = str(error or "")
+        if isinstance(error, scalars.UnknownValue):
+            tail += reason
+        elif reason:
+            tail = f"Field '{path.rpartition('.')[2]}', {reason}"
         self._refuse(path, f"Invalid value at '{path}' ({label}), {tail}")
 
 

@@ -94,6 +94,15 @@ def clear_output_only(message: Message) -> None:
     _clear(plans.plan_for(message), message)
 
 
+def check_enums(message: Message) -> None:
+    """Refuse numbers that their enums do not have, which the binary form lets through. Raises WireError, as `parse` does
+    for the same request in JSON; the message is left without them."""
+    walk = Walk(keep_output_only=True)
+    walk.enums(plans.plan_for(message), message, "")
+    if walk.violations:
+        raise WireError(tuple(walk.violations), message, undecided=tuple(walk.undecided))
+
+
 def _clear(plan: plans.Plan, message: Message) -> None:
     if plan.special is not None:
         return
@@ -102,14 +111,8 @@ def _clear(plan: plans.Plan, message: Message) -> None:
         if field.output_only:
             message.ClearField(field.name)
         elif field.value.is_message:
-            for child in _children(field.shape, content):
+            for child in plans.children(field.shape, content):
                 _clear(field.value.plan, child)
-
-
-def _children(shape: plans.Shape, content: Any) -> tuple[Message, ...]:
-    if shape is plans.Shape.ONE:
-        return (content,)
-    return tuple(content.values() if shape is plans.Shape.MAP else content)
 
 
 def decode_text(data: bytes | bytearray) -> Any:

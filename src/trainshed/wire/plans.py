@@ -175,3 +175,10 @@ def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
     """The google.api.field_behavior numbers of a field."""
     options = field.GetOptions()
     return frozenset(options.Extensions[pool.annotations().field_behavior])
+
+
+def children(shape: Shape, content: Any) -> tuple[Any, ...]:
+    """The values of a set field, one or many."""
+    if shape is Shape.ONE:
+        return (content,)
+    return tuple(content.values() if shape is Shape.MAP else content)

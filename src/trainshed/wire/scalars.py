@@ -7,10 +7,11 @@ accepted follows proto3 JSON with the leniency that the public clients need (CLI
 
 import base64
 import binascii
+import difflib
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Any, Final
 
@@ -35,6 +36,10 @@ _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -mat
 
 class Unreadable(ValueError):
     """The JSON value is no value of the field's type."""
+
+
+class UnknownValue(Unreadable):
+    """The value is none of the enum's; the text says which there are."""
 
 
 def read_text(value: Any) -> str:
@@ -129,19 +134,31 @@ def read_float(value: Any) -> float:
 
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
-    """Names of the enum, or known numbers (the SDK sends numbers), also as strings or `1.0`."""
+    """Names of the enum, or known numbers (the SDK sends numbers), also as strings or `1.0`. Raises UnknownValue."""
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 
     def read(value: Any) -> int:
         if isinstance(value, str) and value in numbers:
             return numbers[value]
-        number: int = read_number(value)
+        try:
+            number: int = read_number(value)
+        except Unreadable:
+            raise UnknownValue(enum_choices(value, numbers)) from None
         if number not in known:
-            raise Unreadable
+            raise UnknownValue(enum_choices(value, numbers))
         return number
 
     return read
+
+
+def enum_choices(value: Any, names: Iterable[str]) -> str:
+    """How a text about an unknown `value` goes on: the name that was probably meant, and all there are."""
+    chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
+    meant = value.upper().replace("-", "_") if isinstance(value, str) else ""
+    near = difflib.get_close_matches(meant, chosen, n=1)
+    question = f"did you mean {near[0]}? The" if near else "the"
+    return f"; {question} values are {', '.join(chosen)}."
 
 
 def read_timestamp(value: Any) -> tuple[int, int]:

@@ -64,11 +64,25 @@ class Violation:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """An enum field of a message that was given a value it does not have, and the numbers of those it has."""
+
+    message: Message
+    field: str
+    numbers: tuple[int, ...]
+
+    def decide(self, number: int) -> None:
+        """Give the field a value; 0 leaves it unset, as it is while nothing was decided."""
+        setattr(self.message, self.field, number)
+
+
 class WireError(ValueError):
     """A body or a query that is not the message it should be; carries every violation found.
 
     The message is what the public services put into `error.message`: the texts, one per line, unless `message` is given.
-    `partial` is the request as far as it could be read, None if it is no JSON object at all.
+    `partial` is the request as far as it could be read, None if it is no JSON object at all; `undecided` are its enum
+    fields whose values could not be read.
     """
 
     def __init__(
@@ -77,11 +91,13 @@ class WireError(ValueError):
         partial: Message | None = None,
         *,
         message: str = "",
+        undecided: tuple[Undecided, ...] = (),
     ) -> None:
         texts = "\n".join(violation.description for violation in violations)
         super().__init__(message or texts)
         self.violations = violations
         self.partial = partial
+        self.undecided = undecided
 
 
 def error_body(

@@ -118,7 +118,7 @@ async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> N
     status = await refused(house, CREATE, request.SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     (violation,) = violations_of(status)
-    assert violation.field.startswith("job_spec.worker_pool_specs[0].machine_spec")
+    assert violation.field.endswith("worker_pool_specs[0].machine_spec.accelerator_type")
 
 
 async def test_a_fault_of_our_own_tells_nothing_and_is_logged(

@@ -16,6 +16,7 @@ from trainshed.core.tuning.trial_jobs import printed
 from trainshed.wire import json as wire_json
 from trainshed.wire import plans, pool
 from trainshed.wire.decode import Walk
+from trainshed.wire.status import Undecided
 
 FIELD: Final = "training_task_inputs"
 _MESSAGES: Final[Mapping[Task, str]] = {
@@ -37,12 +38,18 @@ _TUNING_FIELDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TaskInputs:
-    """`given`: the JSON as it was sent. `public`: the same as canonical public JSON, as far as it can be read, and
-    `unreadable`: what cannot."""
+    """`given`: the JSON as it was sent. `message`: the same as far as it can be read, None where the task is not known.
+    `unreadable`: what cannot, of that `undecided` the enum fields."""
 
     given: Any
-    public: Mapping[str, Any]
+    message: Message | None = None
     unreadable: tuple[Violation, ...] = ()
+    undecided: tuple[Undecided, ...] = ()
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The message as canonical public JSON."""
+        return {} if self.message is None else wire_json.to_public(self.message)
 
 
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:
@@ -50,14 +57,14 @@ def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs
     given: Any = wire_json.to_public(value) if text is None else json.loads(text)
     task = DEFINITIONS.get(definition.rpartition("/")[2])
     if task is None or given is None:
-        return TaskInputs(given, {})
+        return TaskInputs(given)
     message = pool.message_class(_MESSAGES[task])()
     plan = plans.plan_for(message)
     known, unknown = _split(task, given)
     walk = Walk(keep_output_only=False)
     walk.message(plan, _with_texts(plan, known), message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
-    return TaskInputs(given, wire_json.to_public(message), (*unknown, *refused))
+    return TaskInputs(given, message, (*unknown, *refused), tuple(walk.undecided))
 
 
 def _split(task: Task, given: Any) -> tuple[Any, tuple[Violation, ...]]:

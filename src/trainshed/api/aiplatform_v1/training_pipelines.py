@@ -15,7 +15,7 @@ from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
 from trainshed.api.aiplatform_v1.task_inputs import FIELD, TaskInputs, read_inputs
 from trainshed.api.call import Call, Handlers
-from trainshed.api.checks import Checks, within
+from trainshed.api.checks import Checks, standing, within
 from trainshed.api.filters.jobs import JobTest, compile_job_filter
 from trainshed.api.filters.matching import text_test
 from trainshed.api.filters.syntax import Comparison
@@ -76,21 +76,23 @@ def check_create(
         public["trainingTaskInputs"] = inputs.given
 
     def parse() -> ParsedPipeline:
-        try:
-            return parse_pipeline(
-                public,
-                inputs.public,
-                region=parent.location,
-                runtimes=services.runtimes,
-                max_trials=services.settings.max_study_trials,
-                new_id=str(uid),
-            )
-        except InvalidRequest as invalid:
-            raise InvalidRequest(_beside(invalid.violations, inputs.unreadable)) from None
+        return parse_pipeline(
+            public,
+            inputs.public,
+            region=parent.location,
+            runtimes=services.runtimes,
+            max_trials=services.settings.max_study_trials,
+            new_id=str(uid),
+        )
+
+    def parse_readable() -> ParsedPipeline:
+        if not inputs.unreadable:
+            return parse()
+        raise InvalidRequest(_beside(standing(parse, inputs.undecided), inputs.unreadable))
 
     uses = (*_bucket_uses(public), *_input_uses(inputs.public))
     faults = (*inputs.unreadable, *further)
-    parsed = checked(parse, uses, services.buckets, faults, project=parent.project_id)
+    parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
     return _Asked(parsed, public, inputs)
 
 

@@ -19,7 +19,7 @@ from trainshed.api.grpc.library import (
 )
 from trainshed.api.grpc.transport import GrpcTransport
 from trainshed.api.http import MAX_BODY
-from trainshed.api.registry import handlers
+from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.services import Services
 from trainshed.wire import pool
 
@@ -47,7 +47,7 @@ class GrpcServer:
     """One server; made and used on one event loop."""
 
     def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
-        self._transport = GrpcTransport(handlers(), services, authenticate)
+        self._transport = GrpcTransport(handlers(), CHECKS, services, authenticate)
         self._server: Any = aio.server(options=_OPTIONS)
         served = self._transport.served()
         self._health: Any = health.aio.HealthServicer()

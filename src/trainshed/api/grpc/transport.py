@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from trainshed.access.principals import Principal
 from trainshed.api.call import Call, Handlers, permitted
+from trainshed.api.checks import Checks, completed
 from trainshed.api.errors import Refusal, internal_refusal, refusal
 from trainshed.api.grpc.library import grpc
 from trainshed.api.grpc.statuses import DETAILS, told
@@ -34,10 +35,12 @@ class GrpcTransport:
     def __init__(
         self,
         handlers: Handlers,
+        checks: Checks,
         services: Services,
         authenticate: Callable[[str | None], Principal],
     ) -> None:
         self._handlers = handlers
+        self._checks = checks
         self._services = services
         self._authenticate = authenticate
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
@@ -88,8 +91,12 @@ class GrpcTransport:
             principal = self._authenticate(_authorization(metadata))
             method = f"{rpc.service}.{rpc.method}"
             handler = permitted(self._handlers, principal, method)
-            message = _read(rpc, request)
-            answer = await handler(Call(principal, self._services, method), message)
+            call = Call(principal, self._services, method)
+            try:
+                message = _read(rpc, request)
+            except WireError as refused:
+                raise completed(refused, self._checks.get(method), call) from None
+            answer = await handler(call, message)
             version = version_of(path)
             if version is Version.V1BETA1:
                 self._services.beta.remember(answer)
@@ -113,6 +120,7 @@ def _read(rpc: Rpc, request: bytes) -> Message:
             (Violation("", f"The request is no readable message of the type {rpc.request}."),)
         ) from None
     wire_json.clear_output_only(message)
+    wire_json.check_enums(message)
     return message
 
 

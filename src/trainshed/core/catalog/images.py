@@ -4,6 +4,7 @@ Old names of both products are read too: `training-tf-cpu.2-1`, `pytorch-cpu.1-4
 repositories they lived in.
 """
 
+import difflib
 import functools
 import re
 from dataclasses import dataclass
@@ -91,15 +92,17 @@ def nearest_prebuilt(uri: str) -> str:
     """
     name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
     match = _NAME.fullmatch(name)
-    if match is None or match["framework"] not in _FRAMEWORKS:
+    spelled = difflib.get_close_matches(match["framework"], _FRAMEWORKS, n=1) if match else []
+    if match is None or not spelled:
         return closest(name, listed_images())
-    framework = _FRAMEWORKS[match["framework"]]
+    framework = _FRAMEWORKS[spelled[0]]
     asked = _place(f"{match['major']}.{match['minor']}")
     versions = (version for known, version in _listed() if known == framework)
     near = min(versions, key=lambda version: abs(_place(version) - asked))
-    python = _listed()[framework, near][-1].replace(".", "") if match["python"] else ""
-    suffix = f".py{python}" if python else ""
-    return f" Did you mean {match['framework']}-{match['device']}.{near.replace('.', '-')}{suffix}?"
+    pythons = [python.replace(".", "") for python in _listed()[framework, near]]
+    python = match["python"]
+    suffix = f".py{python if python in pythons else pythons[-1]}" if python else ""
+    return f" Did you mean {spelled[0]}-{match['device']}.{near.replace('.', '-')}{suffix}?"
 
 
 def is_reduction_server(uri: str) -> bool:

@@ -5,6 +5,7 @@ Facts §4. Published gigabytes are GiB. Figures for TPU hosts that the facts do 
 
 import difflib
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ EVICTION_RESERVE = 100 * 2**20
 _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
 """(GiB of this tier, per cent of it that the platform keeps); above all tiers 2 per cent."""
 _RESERVED_ABOVE = 2
+_NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,23 @@ def named_in(api: Api) -> tuple[MachineType, ...]:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]}?" if near else ""
+    """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words, then by
+    its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    by_words: dict[str, list[str]] = {}
+    for each in known:
+        by_words.setdefault(_NUMBER.sub("#", each), []).append(each)
+    words = difflib.get_close_matches(_NUMBER.sub("#", name), by_words, n=1)
+    if not words:
+        return ""
+    asked = _numbers(name)
+    near = min(by_words[words[0]], key=lambda each: _apart(_numbers(each), asked))
+    return f" Did you mean {near}?"
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, _NUMBER.findall(name)))
+
+
+def _apart(numbers: tuple[int, ...], asked: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
+    """How far numbers are from those asked for, the first one first; of two as far, the larger one is nearer: it does."""
+    return tuple((abs(n - a), n < a) for n, a in zip(numbers, asked, strict=False))

@@ -77,8 +77,8 @@ class _PoolReader:
         elif not 1 <= count <= machines.MAX_REPLICAS:
             self._pool.fault(
                 "replicaCount",
-                f"A worker pool needs 1 to {machines.MAX_REPLICAS} replicas, not {count}; skip a "
-                "position with an empty pool {}.",
+                f"A worker pool needs 1 to {machines.MAX_REPLICAS} replicas, not {count}"
+                f"{'; skip a position with an empty pool {}' if count == 0 else ''}.",
             )
             return 1
         return count

@@ -1,0 +1,123 @@
+"""A value that its enum does not have: refused with those it has, and with no fault that only follows from it."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.test_grpc import grpc
+from tests.unit.specs_requests import custom_job, ml_job, pool
+from tests.unit.test_specs_pipeline import inputs, pipeline
+from trainshed.wire import pool as wire_pool
+
+pytestmark = pytest.mark.anyio
+ML_JOBS = "/v1/projects/p1/jobs"
+VERTEX_JOBS = f"{LOCATION}/customJobs"
+PARENT = "projects/p1/locations/us-central1"
+TIERS = "BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM"
+
+
+@pytest.fixture
+async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
+    async with GrpcHouse(tmp_path).open() as opened:
+        yield opened
+
+
+async def faults(house: House, path: str, body: dict[str, Any]) -> dict[str, str]:
+    answer = await house.call("POST", path, body)
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
+    (details,) = answer.error["details"]
+    return {each["field"]: each["description"] for each in details["fieldViolations"]}
+
+
+def gpu_pool(accelerator: object) -> dict[str, Any]:
+    spec = {"machineType": "n1-standard-8", "acceleratorType": accelerator, "acceleratorCount": 1}
+    return pool(machineSpec=spec)
+
+
+async def test_a_scale_tier_that_is_none(house: House) -> None:
+    """The example of the public guide with one word wrong; nobody asked for BASIC, which an unset tier is."""
+    asked = ml_job(
+        scaleTier="HUGE",
+        masterType="complex_model_m",
+        workerType="complex_model_m",
+        workerCount="9",
+        parameterServerType="large_model",
+        parameterServerCount="3",
+    )
+    told = await faults(house, ML_JOBS, asked)
+    assert list(told) == ["job.training_input.scale_tier"]
+    assert told["job.training_input.scale_tier"].endswith(f'"HUGE"; the values are {TIERS}.')
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("basic", "BASIC"),
+        ("PREMIUM", "PREMIUM_1"),
+        ("standard-1", "STANDARD_1"),
+        ("CUSTM", "CUSTOM"),
+    ],
+)
+async def test_the_value_that_was_meant_comes_first(house: House, given: str, meant: str) -> None:
+    (text,) = (await faults(house, ML_JOBS, ml_job(scaleTier=given))).values()
+    assert text.endswith(f'"{given}"; did you mean {meant}? The values are {TIERS}.')
+
+
+@pytest.mark.parametrize("given", [17, "17", 17.0, "NVIDIA_TESLA_T5", True, None])
+async def test_accelerators_by_number_and_name(house: House, given: object) -> None:
+    spec = {"type": given, "count": "1"}
+    asked = ml_job(
+        scaleTier="CUSTOM", masterType="n1-standard-8", masterConfig={"acceleratorConfig": spec}
+    )
+    told = await faults(house, ML_JOBS, asked)
+    if given is None:
+        assert list(told) == ["master_config.accelerator_config.type"], "null is not set"
+        return
+    assert list(told) == ["job.training_input.master_config.accelerator_config.type"]
+    assert "NVIDIA_TESLA_K80, NVIDIA_TESLA_P100" in next(iter(told.values()))
+
+
+async def test_what_is_wrong_whatever_the_value_is_told_beside_it(house: House) -> None:
+    asked = custom_job(gpu_pool("NVIDIA_TESLA_T5"), scheduling={"strategy": "CHEAP"}, network="x")
+    told = await faults(house, VERTEX_JOBS, asked)
+    assert list(told) == [
+        "custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
+        "custom_job.job_spec.scheduling.strategy",
+        "job_spec.network",
+    ]
+    assert "STANDARD, SPOT, FLEX_START." in told["custom_job.job_spec.scheduling.strategy"]
+
+
+async def test_within_the_inputs_of_a_pipeline(house: House) -> None:
+    given = inputs() | {"workerPoolSpecs": [gpu_pool("NVIDIA_TESLA_T5")]}
+    told = await faults(house, f"{LOCATION}/trainingPipelines", pipeline(trainingTaskInputs=given))
+    (field,) = told
+    assert field.endswith("machine_spec.accelerator_type")
+    assert "did you mean NVIDIA_TESLA_T4?" in told[field]
+
+
+async def test_numbers_over_grpc(grpc_house: GrpcHouse) -> None:
+    """The binary form carries any number; JSON's rules hold for it as well."""
+    request: Any = wire_pool.message_class("google.cloud.aiplatform.v1.CreateCustomJobRequest")()
+    request.parent = PARENT
+    request.custom_job.display_name = "a"
+    request.custom_job.job_spec.scheduling.strategy = 99
+    only = request.custom_job.job_spec.worker_pool_specs.add()
+    only.container_spec.image_uri = "gcr.io/p1/image"
+    only.replica_count = 1
+    only.machine_spec.machine_type = "n1-standard-8"
+    only.machine_spec.accelerator_type = 77
+    only.machine_spec.accelerator_count = 1
+    path = "/google.cloud.aiplatform.v1.JobService/CreateCustomJob"
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await grpc_house.send(path, request.SerializeToString())
+    status = status_of(failure.value)
+    assert sorted(violation.field for violation in violations_of(status)) == [
+        "custom_job.job_spec.scheduling.strategy",
+        "custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
+    ]
+    assert "99; the values are ON_DEMAND, LOW_COST, STANDARD, SPOT, FLEX_START." in status.message
