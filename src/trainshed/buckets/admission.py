@@ -44,6 +44,8 @@ GRANTS: Mapping[str, frozenset[str]] = {
 """What a role in a bucket's IAM policy gives. Other roles give nothing: `objectCreator`, say, is to create and not to
 replace, which cannot be told apart before the content is there."""
 _SHARED = _USE | _LOOK
+PERMISSIONS = frozenset[str]().union(*GRANTS.values())
+"""All there are on a bucket: whoever may do everything has these, and none that nobody here has heard of."""
 _MOUNTED = _USE
 """What a program must be allowed before it is shown a bucket as a directory: there nobody asks again."""
 
@@ -69,6 +71,15 @@ def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
             return own or shared or _granted(caller, permission, holding)
         case Kind.NOBODY:
             return _granted(caller, permission, holding)
+
+
+def held(caller: Caller, asked: Sequence[str], holding: Holding) -> list[str]:
+    """Those of the permissions asked about that the caller has on a bucket, each once."""
+    return [
+        permission
+        for permission in dict.fromkeys(asked)
+        if permission in PERMISSIONS and allowed(caller, permission, holding)
+    ]
 
 
 def admit(caller: Caller, permission: str, holding: Holding | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from trainshed.buckets.admission import admit_project, allowed, nobody
+from trainshed.buckets.admission import admit_project, held, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.calls import Call, json_answer
 from trainshed.buckets.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
@@ -134,7 +134,7 @@ def _held(call: Call) -> list[str]:
     """Those of the permissions asked about that the caller has."""
     asked = call.request.query_params.getlist("permissions")
     holding = call.store.catalog.holding(call.target.bucket)
-    return [one for one in asked if holding is not None and allowed(call.caller, one, holding)]
+    return held(call.caller, asked, holding) if holding is not None else []
 
 
 def _valid_project(project: str) -> str:
