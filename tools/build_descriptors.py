@@ -6,6 +6,7 @@ Run from anywhere: `python tools/build_descriptors.py`. It writes `src/trainshed
   .proto files of the npm packages named below;
 * `ml_v1.binpb.gz`: made from the discovery document that google-api-python-client ships
   (`discovery_protos.py`), for want of .proto files: nobody speaks gRPC there;
+* `known_methods.json.gz`: the methods that the public APIs have, served or not (`known_methods.py`);
 * `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: such documents without prose
   (`discovery_documents.py`).
 
@@ -27,6 +28,7 @@ from typing import Any
 from discovery_documents import without_prose
 from discovery_protos import FIELD_BEHAVIOR, HTTP, LOGGING, ML, OUTPUT_ONLY, file_descriptor
 from google.protobuf import descriptor_pb2
+from known_methods import DOCUMENTS, known_methods
 
 PACKAGES = ("@google-cloud/aiplatform@6.11.0", "google-proto-files@5.0.3")
 """The first that has a file counts."""
@@ -44,6 +46,13 @@ SETS = {
     "resourcemanager_v3": "google/cloud/resourcemanager/v3/projects.proto",
 }
 """API -> the file of its services."""
+PUBLIC = (
+    "google/cloud/aiplatform/v1/*_service.proto",
+    "google/cloud/aiplatform/v1beta1/*_service.proto",
+    "google/cloud/resourcemanager/v3/*.proto",
+    "google/logging/v2/logging_*.proto",
+)
+"""Files of services whose methods are known, served or not."""
 SHARED = (
     "google/longrunning/operations.proto",
     "google/cloud/location/locations.proto",
@@ -97,6 +106,8 @@ def main() -> None:
     DATA.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         files = compile_protos(Path(scratch))
+    methods = known_methods(files, map(discovery_document, DOCUMENTS))
+    write("known_methods.json.gz", json.dumps(methods, separators=(",", ":")).encode())
     served = [reduced(file) for file in files if file.name not in OPTION_FILES]
     write("aiplatform_v1.binpb.gz", serialised(closure(served, (*SERVICES, *SHARED))))
     for api, source in SETS.items():
@@ -118,7 +129,8 @@ def main() -> None:
 
 
 def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Fetch the packages and compile the served protos with all their imports, in build order."""
+    """Fetch the packages and compile the served protos, then those of all other services, with all their imports, in
+    build order."""
     folders = [
         fetched(package, scratch / str(number)) / "package" / protos
         for number, (package, protos) in enumerate(zip(PACKAGES, PROTOS, strict=True))
@@ -146,10 +158,22 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
             *SERVICES,
             *SHARED,
             *SETS.values(),
+            *every_service(folders),
         ],
         check=True,
     )
     return list(descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file)
+
+
+def every_service(folders: Iterable[Path]) -> list[str]:
+    """The files of `PUBLIC` in the folders, each under the name by which it is imported."""
+    found = {
+        str(path.relative_to(folder)): None
+        for folder in folders
+        for pattern in PUBLIC
+        for path in sorted(folder.glob(pattern))
+    }
+    return list(found)
 
 
 def fetched(package: str, folder: Path) -> Path:

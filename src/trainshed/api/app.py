@@ -1,8 +1,8 @@
 """The ASGI application: which surface a request belongs to. Decides nothing else.
 
-`/v1`, `/v1beta1`, `/v2`, `/v3` and `/ui` are the public APIs; `/trainshed` is ours; `/shell` has tickets of its own;
+`/trainshed` is ours; `/shell` has tickets of its own;
 discovery documents and health need no token; other surfaces (buckets, console) are mounted by their first path segment and decide about
-credentials themselves.
+credentials themselves. All else is for the public APIs.
 """
 
 import re
@@ -57,11 +57,6 @@ class ApiApplication:
         rest = RestTransport(handlers(), CHECKS, services, authenticate)
         self._surfaces: dict[str, Application] = {
             **(mounts or {}),
-            "v1": rest,
-            "v1beta1": rest,
-            "v2": rest,
-            "v3": rest,
-            "ui": rest,
             "trainshed": TrainshedTransport(services, authenticate),
             "shell": self._shell,
             "$discovery": self._discovery,
@@ -69,6 +64,7 @@ class ApiApplication:
             "healthz": self._health,
         }
         self._surfaces.setdefault("", self._health)
+        self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -83,11 +79,8 @@ class ApiApplication:
             if match is not None:
                 await self._project(scope, send, unquote(match[1]))
                 return
-        surface = self._surfaces.get(path[1:].partition("/")[0])
-        if surface is None:
-            await _not_found(scope, send)
-        else:
-            await surface(scope, receive, send)
+        surface = self._surfaces.get(path[1:].partition("/")[0], self._rest)
+        await surface(scope, receive, send)
 
     async def _project(self, scope: Scope, send: Send, project_id: str) -> None:
         try:

@@ -9,9 +9,11 @@ from google.protobuf.message import Message
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
 from trainshed.api.delegation import refuse_more
-from trainshed.api.errors import NotServed
 from trainshed.api.scope import projects_of
 from trainshed.api.services import Services
+from trainshed.api.unserved import not_served
+from trainshed.wire import known_methods
+from trainshed.wire.known_methods import KnownMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     """
     handler = handlers.get(method)
     if handler is None:
-        service = method.rpartition(".")[0]
-        names = sorted(
-            each.rpartition(".")[2] for each in handlers if each.startswith(f"{service}.")
-        )
-        what = ", ".join(names) if names else "nothing"
-        raise NotServed(
-            f"{method} is not served here yet; of {service.rpartition('.')[2]} there is {what}."
-        )
+        raise not_served(known_methods.by_name(method) or KnownMethod(method, ""), handlers)
     authorize(principal, method)
     if not principal.project:
         return handler

@@ -28,9 +28,10 @@ from trainshed.api.http import (
 )
 from trainshed.api.ml_v1.shared_paths import is_request_of_ml
 from trainshed.api.services import Services
+from trainshed.api.unserved import not_served
 from trainshed.api.versions import Version
 from trainshed.wire import json as wire_json
-from trainshed.wire import routes
+from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import bind
 from trainshed.wire.routes import Route
 from trainshed.wire.status import StatusCode, WireError
@@ -73,8 +74,7 @@ class RestTransport:
         host = header(scope, b"host") or ""
         matched = self._match(scope["method"], path, {name for name, _ in query}, client, host)
         if matched is None:
-            text = f"There is no method {scope['method']} {path} in the APIs that are served here."
-            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
+            await self._refuse(scope, send, path)
             return
         route, variables = matched
         try:
@@ -88,14 +88,27 @@ class RestTransport:
             return
         await send_json(send, answer)
 
+    async def _refuse(self, scope: Scope, send: Send, path: str) -> None:
+        """Answer a request that nothing serves: whether the public APIs have it decides what it is told."""
+        verb = scope["method"]
+        known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
+        if known is None:
+            text = f"There is no method {verb} {path} in the APIs that are served here."
+            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
+            return
+        try:
+            self._authenticate(header(scope, b"authorization"))
+            raise not_served(known, self._handlers)
+        except Exception as error:
+            await send_error(send, error, "", f"{verb} {path}")
+
     def _match(
         self, verb: str, path: str, parameters: set[str], client: str, host: str
     ) -> tuple[Route, dict[str, str]] | None:
         if path.startswith("/ui/"):
             found = self._table.match(verb, "/v1/" + path[4:])
             return found if found is not None and found[0].service in _BELOW_UI else None
-        if path.startswith("/v1beta1/"):
-            path = "/v1/" + path[9:]
+        path = _plain(path)
         of_ml = is_request_of_ml(verb, path, parameters, client, host)
         return (self._table_of_ml if of_ml else self._table).match(verb, path)
 
@@ -137,6 +150,11 @@ class RestTransport:
         is_beta = beta.is_due(response, version)
         # A second's work for a tuning job of a thousand trials: everybody else goes on meanwhile.
         return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
+
+
+def _plain(path: str) -> str:
+    """The path of what `v1beta1` has in common with `v1`."""
+    return "/v1/" + path[9:] if path.startswith("/v1beta1/") else path
 
 
 def _version(path: str) -> Version:

@@ -128,7 +128,11 @@ def error_view(error: BucketsError) -> dict[str, Any]:
     }
     if error.location is not None:
         detail["locationType"], detail["location"] = error.location
-    return {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
+    view: dict[str, Any] = {"code": error.status, "message": error.message, "errors": [detail]}
+    if isinstance(error, NotSupported):
+        # As the other APIs say it that are served here.
+        view["status"] = "UNIMPLEMENTED"
+    return {"error": view}
 
 
 def hash_header(record: ObjectRecord) -> str:

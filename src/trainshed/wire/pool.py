@@ -87,7 +87,7 @@ def load(api: Api) -> tuple[str, ...]:
             annotations()
             from google.protobuf import descriptor_pb2
 
-            files = descriptor_pb2.FileDescriptorSet.FromString(_read(f"{api}.binpb.gz")).file
+            files = descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file
             for file in files:
                 # A file that two sets hold has the same bytes in both, and the pool accepts that.
                 pool().AddSerializedFile(file.SerializeToString(deterministic=True))
@@ -135,7 +135,7 @@ def discovery_document(api: str, root_url: str) -> bytes:
         raise KeyError(
             f"no discovery document for {api!r}: ask for one of {', '.join(sorted(_DOCUMENTS))}"
         )
-    document: dict[str, Any] = json.loads(_read(f"{api}.discovery.json.gz"))
+    document: dict[str, Any] = json.loads(read_data(f"{api}.discovery.json.gz"))
     root = root_url.rstrip("/") + "/"
     document |= {"rootUrl": root, "baseUrl": root + document["servicePath"], "basePath": ""}
     return json.dumps(document, separators=(",", ":")).encode()
@@ -148,7 +148,8 @@ def _home(full_name: str) -> Api:
     return "aiplatform_v1"
 
 
-def _read(name: str) -> bytes:
+def read_data(name: str) -> bytes:
+    """The content of a data file, decompressed."""
     from importlib import resources
 
     return gzip.decompress((resources.files("trainshed.wire") / "data" / name).read_bytes())

@@ -219,12 +219,12 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
                 if verb is not None:
                     template = getattr(binding, verb)
                     found.append(
-                        _route(api, _rpc(service, method), verb.upper(), template, binding.body)
+                        route_of(api, _rpc(service, method), verb.upper(), template, binding.body)
                     )
     if api == "aiplatform_v1":
         by_name = {f"{rpc.service}.{rpc.method}": rpc for rpc in rpcs(api).values()}
         found += [
-            _route(api, by_name[name], verb, path, body) for name, verb, path, body in _MIXINS
+            route_of(api, by_name[name], verb, path, body) for name, verb, path, body in _MIXINS
         ]
     return tuple(found)
 
@@ -251,7 +251,7 @@ def _rpc(service: "descriptor.ServiceDescriptor", method: "descriptor.MethodDesc
     )
 
 
-def _route(api: str, rpc: Rpc, verb: str, template: str, body: str) -> Route:
+def route_of(api: str, rpc: Rpc, verb: str, template: str, body: str) -> Route:
     """Take a template apart: `/v1/{parent=projects/*}/jobs:verb`."""
     path, custom = template.lstrip("/"), ""
     head, colon, tail = path.rpartition(":")

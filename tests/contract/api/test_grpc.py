@@ -62,12 +62,12 @@ async def test_every_method_needs_a_token(house: GrpcHouse, path: str, token: st
 async def test_a_known_method_that_is_not_served_says_what_is(house: GrpcHouse) -> None:
     status = await refused(house, f"/{JOBS}/ListNasJobs")
     assert status.code == code("UNIMPLEMENTED")
-    assert "ListNasJobs is not served here yet" in status.message
+    assert "ListNasJobs is not served here." in status.message
     assert "CreateCustomJob" in status.message
 
 
 async def test_an_unknown_method_is_told_which_services_there_are(house: GrpcHouse) -> None:
-    status = await refused(house, "/google.cloud.aiplatform.v1.EndpointService/GetEndpoint")
+    status = await refused(house, "/google.cloud.aiplatform.v1.JobService/GetLunch")
     assert status.code == code("UNIMPLEMENTED")
     assert JOBS in status.message
 
@@ -291,7 +291,7 @@ async def test_there_are_no_policies(house: GrpcHouse) -> None:
     for method in ("GetIamPolicy", "SetIamPolicy"):
         status = await refused(house, f"/google.iam.v1.IAMPolicy/{method}")
         assert status.code == code("UNIMPLEMENTED")
-        assert "of IAMPolicy there is TestIamPermissions" in status.message
+        assert "Of IAMPolicy there is TestIamPermissions" in status.message
 
 
 # --- what both transports hand to a handler

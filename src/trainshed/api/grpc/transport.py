@@ -19,9 +19,10 @@ from trainshed.api.grpc.library import grpc
 from trainshed.api.grpc.statuses import DETAILS, told
 from trainshed.api.grpc.versions import aliased, version_of
 from trainshed.api.services import Services
+from trainshed.api.unserved import not_served
 from trainshed.api.versions import Version
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool, routes
+from trainshed.wire import known_methods, pool, routes
 from trainshed.wire.routes import Rpc
 from trainshed.wire.status import StatusCode, Violation, WireError
 
@@ -75,6 +76,19 @@ class GrpcTransport:
         """Full names of the services with at least one handler."""
         return tuple(sorted({method.rpartition(".")[0] for method in self._handlers}))
 
+    def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
+        """What is said of a path without a handler; the same as over REST where the public APIs have it."""
+        known = known_methods.by_name(_name(aliased(path))) or known_methods.by_name(_name(path))
+        if known is None:
+            services = ", ".join(self.served())
+            text = f"There is no method {path} in the APIs that are served here: {services}."
+            return Refusal(StatusCode.UNIMPLEMENTED, text)
+        try:
+            self._authenticate(_authorization(metadata))
+            raise not_served(known, self._handlers)
+        except Exception as error:
+            return refusal(error, "") or internal_refusal()
+
     async def _answer(
         self,
         path: str,
@@ -83,9 +97,7 @@ class GrpcTransport:
         request: bytes,
     ) -> bytes | Refusal:
         if found is None:
-            services = ", ".join(self.served())
-            text = f"There is no method {path} in the APIs that are served here: {services}."
-            return Refusal(StatusCode.UNIMPLEMENTED, text)
+            return self._unserved(path, metadata)
         api, rpc = found
         try:
             principal = self._authenticate(_authorization(metadata))
@@ -108,6 +120,11 @@ class GrpcTransport:
                 _log.error("%s failed", path, exc_info=error)
                 refused = internal_refusal()
             return refused
+
+
+def _name(path: str) -> str:
+    """The full name of the method at a gRPC path."""
+    return path.removeprefix("/").replace("/", ".")
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:

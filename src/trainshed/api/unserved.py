@@ -1,0 +1,96 @@
+"""What is said of a public method that this service does not serve: that it is not, what of its service there is, and
+what to do instead.
+
+Which methods these are is written down nowhere: those that the public APIs have (`wire.known_methods`), without those
+that have a handler.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from trainshed.api.errors import NotServed
+from trainshed.wire.known_methods import KnownMethod
+
+_NO_SERVING: Final = (
+    "This service trains models and does not deploy them: fetch the model from its artifact directory (`gcloud storage cp "
+    "-r gs://BUCKET/PATH .`) and load it where it is to predict, or let a custom job read a bucket and predict in bulk"
+)
+_FILES: Final = (
+    "Put the data into a bucket and give the program its path, gs://BUCKET/PATH or /gcs/BUCKET/PATH"
+)
+_TRACKING: Final = (
+    "Let the program write what it measures to its log or, as TensorBoard's files, below AIP_TENSORBOARD_LOG_DIR, which "
+    "`tensorboard --logdir gs://BUCKET/PATH` reads"
+)
+_TOKENS: Final = "Who may do what follows from the token that a caller sends; ask :testIamPermissions what yours may"
+_PROJECTS: Final = "Projects need no making: each project id that is named is a project"
+
+_OF_COLLECTIONS: Final = {
+    "annotations": _FILES,
+    "annotationSpecs": _FILES,
+    "batchPredictionJobs": _NO_SERVING,
+    "dataItems": _FILES,
+    "dataLabelingJobs": _FILES,
+    "datasets": _FILES,
+    "deploymentResourcePools": _NO_SERVING,
+    "endpoints": _NO_SERVING,
+    "entityTypes": _FILES,
+    "featureGroups": _FILES,
+    "featureOnlineStores": _FILES,
+    "featurestores": _FILES,
+    "folders": _PROJECTS,
+    "metadataStores": _TRACKING,
+    "modelDeploymentMonitoringJobs": _NO_SERVING,
+    "modelMonitors": _NO_SERVING,
+    "nasJobs": "Search by a hyperparameterTuningJob whose parameters describe the model",
+    "notebookExecutionJobs": "Run the notebook's code as a customJob",
+    "organizations": _PROJECTS,
+    "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
+    "schedules": "Submit the job from a scheduler of your own, such as cron",
+    "serviceAccounts": _TOKENS,
+    "services": "What is served here needs no enabling",
+    "specialistPools": _FILES,
+    "tensorboards": _TRACKING,
+}
+"""By a collection's name in the path of a method: what can be done in place of the methods below it."""
+_OF_VERBS: Final = {
+    "directPredict": _NO_SERVING,
+    "directRawPredict": _NO_SERVING,
+    "explain": _NO_SERVING,
+    "getIamPolicy": _TOKENS,
+    "predict": _NO_SERVING,
+    "rawPredict": _NO_SERVING,
+    "serverStreamingPredict": _NO_SERVING,
+    "setIamPolicy": _TOKENS,
+    "streamRawPredict": _NO_SERVING,
+}
+"""The same by the custom verb at the end of a path, which counts first."""
+_OF_APIS: Final = {
+    "ml.projects.models": _NO_SERVING,
+    "logging.": "Lines that jobs write are kept as long as the jobs are; entries:list reads them",
+    "cloudresourcemanager.": _PROJECTS,
+    "iam.": _TOKENS,
+}
+"""The same by the beginning of a discovery document's id."""
+
+
+def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
+    """The error for a method without a handler. `handlers`: full names of the methods that have one."""
+    service = method.name.rpartition(".")[0]
+    beside = sorted(each.rpartition(".")[2] for each in handlers if each.startswith(f"{service}."))
+    there = f" Of {service.rpartition('.')[2]} there is {', '.join(beside)}." if beside else ""
+    instead = _instead(method)
+    return NotServed(f"{method.name} is not served here.{f' {instead}.' if instead else ''}{there}")
+
+
+def _instead(method: KnownMethod) -> str:
+    path, _, verb = method.path.partition(":")
+    if verb in _OF_VERBS:
+        return _OF_VERBS[verb]
+    for segment in path.split("/"):
+        if segment in _OF_COLLECTIONS:
+            return _OF_COLLECTIONS[segment]
+    for start, instead in _OF_APIS.items():
+        if method.name.startswith(start):
+            return instead
+    return ""

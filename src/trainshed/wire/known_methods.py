@@ -1,0 +1,61 @@
+"""The methods that the public APIs have, whether or not they are served here (made by `tools/known_methods.py`).
+
+Owns finding one by its request line or its name. Read with the first request that nothing serves.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from trainshed.wire.pool import read_data
+from trainshed.wire.routes import Route, RouteTable, Rpc, route_of
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMethod:
+    """`name`: of the RPC with its service, or the discovery document's id. `path`: its segments with `*` for each
+    variable one, or those of another method of the service where only gRPC has this one; "" where none has a path."""
+
+    name: str
+    path: str
+
+
+def by_request(verb: str, path: str) -> KnownMethod | None:
+    """The method that a public API has at this verb and encoded path (no query)."""
+    found = _methods().table.match(verb, path)
+    if found is None:
+        return None
+    route, _ = found
+    return KnownMethod(f"{route.service}.{route.method}", route.template)
+
+
+def by_name(name: str) -> KnownMethod | None:
+    """The method of this full RPC name, `google.cloud.aiplatform.v1.DatasetService.CreateDataset`."""
+    methods = _methods()
+    path = methods.paths.get(name)
+    if path is None:
+        return None
+    return KnownMethod(name, path or methods.of_services.get(name.rpartition(".")[0], ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Methods:
+    table: RouteTable
+    paths: Mapping[str, str]
+    of_services: Mapping[str, str]
+
+
+@cache
+def _methods() -> _Methods:
+    routes: list[Route] = []
+    paths: dict[str, str] = {}
+    of_services: dict[str, str] = {}
+    for name, verb, path in json.loads(read_data("known_methods.json.gz")):
+        service, _, method = name.rpartition(".")
+        paths.setdefault(name, path)
+        if verb:
+            rpc = Rpc(service, method, "", "", client_streaming=False, server_streaming=False)
+            routes.append(route_of("", rpc, verb, path, ""))
+            of_services.setdefault(service, path)
+    return _Methods(RouteTable(routes), paths, of_services)

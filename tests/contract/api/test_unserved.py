@@ -1,0 +1,104 @@
+"""Public methods that are not served say so, over REST and gRPC with the same words; what no API has is not found."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.grpc_house import GrpcHouse, status_of
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.test_grpc import grpc
+from trainshed.api.registry import handlers
+from trainshed.wire import json as wire_json
+from trainshed.wire import known_methods, pool, routes
+
+pytestmark = pytest.mark.anyio
+
+KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_methods.json.gz"))
+DATASETS = "google.cloud.aiplatform.v1.DatasetService"
+
+
+@pytest.fixture
+async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
+    async with GrpcHouse(tmp_path).open() as opened:
+        yield opened
+
+
+def is_served(verb: str, path: str) -> bool:
+    found = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
+    if found is None:
+        return (verb, path) == ("GET", "/v1/projects/x")
+    return f"{found[0].service}.{found[0].method}" in handlers()
+
+
+async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house: House) -> None:
+    asked = 0
+    for name, verb, template in KNOWN:
+        path = template.replace("*", "x")
+        if not verb or is_served(verb, path):
+            continue
+        answer = await house.call(verb, path, {})
+        assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED"), (verb, path)
+        assert " is not served here." in answer.error["message"], (name, verb, path)
+        asked += 1
+    assert asked > 700
+
+
+async def test_what_no_api_has_is_not_found(house: House) -> None:
+    for path in (f"{LOCATION}/gardens", "/v1/nonsense", "/v7/projects/p1/datasets", "/elsewhere"):
+        answer = await house.call("GET", path)
+        assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND"), path
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "words"),
+    [
+        ("POST", f"{LOCATION}/endpoints/1:predict", "does not deploy them"),
+        ("POST", f"{LOCATION}/datasets", "its path, gs://BUCKET/PATH"),
+        ("GET", f"{LOCATION}/datasets/1/annotationSpecs/2", "its path, gs://BUCKET/PATH"),
+        ("GET", f"{LOCATION}/pipelineJobs", "each as a customJob"),
+        ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),
+        ("POST", "/v1/projects", "each project id that is named is a project"),
+        ("POST", "/v2/projects/p1/sinks", "entries:list reads them"),
+        (
+            "GET",
+            f"{LOCATION}/customJobs/1:getIamPolicy",
+            "Of IAMPolicy there is TestIamPermissions.",
+        ),
+    ],
+)
+async def test_what_to_do_instead(house: House, verb: str, path: str, words: str) -> None:
+    answer = await house.call(verb, path, {})
+    assert answer.error["status"] == "UNIMPLEMENTED"
+    assert words in answer.error["message"]
+
+
+async def test_who_says_nothing_of_himself_is_asked_first(house: House) -> None:
+    answer = await house.call("POST", f"{LOCATION}/datasets", {}, token=None)
+    assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_the_same_words_over_grpc(grpc_house: GrpcHouse, version: str) -> None:
+    method = f"/{DATASETS.replace('.v1.', f'.{version}.')}/CreateDataset"
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await grpc_house.send(method, b"")
+    path = LOCATION.replace("/v1/", f"/{version}/")
+    over_rest = await House.call(grpc_house, "POST", f"{path}/datasets", {})
+    status: Any = status_of(failure.value)
+    assert status.code == grpc.StatusCode.UNIMPLEMENTED.value[0]
+    assert status.message == over_rest.error["message"]
+    assert status.message.startswith(f"{DATASETS}.CreateDataset is not served here. Put the data")
+
+
+def test_methods_of_the_beta_alone_and_of_grpc_alone_are_known() -> None:
+    beta = "google.cloud.aiplatform.v1beta1.ExtensionRegistryService.ImportExtension"
+    found = known_methods.by_name(beta)
+    assert found is not None
+    assert found.path == "/v1beta1/projects/*/locations/*/extensions:import"
+    streamed = known_methods.by_name(
+        "google.cloud.aiplatform.v1.PredictionService.StreamingPredict"
+    )
+    assert streamed is not None
+    assert streamed.path.startswith("/v1/projects/*/locations/*/endpoints/*:")

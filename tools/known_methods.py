@@ -1,0 +1,84 @@
+"""Lists the methods of the public APIs, served or not: part of `build_descriptors.py`.
+
+From the services' protos come the methods that gRPC has, with the paths that their annotations give them; from the
+discovery documents those that are configured elsewhere (operations, policies), and the APIs that have no protos here.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from discovery_protos import HTTP
+from google.protobuf import descriptor_pb2
+
+DOCUMENTS = (
+    "aiplatform.v1.json",
+    "aiplatform.v1beta1.json",
+    "ml.v1.json",
+    "logging.v2.json",
+    "cloudresourcemanager.v1.json",
+    "cloudresourcemanager.v3.json",
+    "iam.v1.json",
+    "serviceusage.v1.json",
+)
+"""Of the APIs that clients are pointed here for, and of those that they ask beside them."""
+_BETA = "v1beta1"
+_VARIABLE = re.compile(r"\{[^{}=]+(?:=([^{}]+))?\}")
+
+Row = tuple[str, str, str]
+"""A method's name, full RPC name or discovery id; an HTTP verb; a path with `*` for each variable segment. Verb and path
+are "" for a method that only gRPC has."""
+
+
+def known_methods(
+    files: Iterable[descriptor_pb2.FileDescriptorProto], documents: Iterable[Mapping[str, Any]]
+) -> list[Row]:
+    """Every method of the files' services and of the documents. A path stands there once, under its first name; what
+    `v1beta1` has in common with `v1`, under its name in `v1`."""
+    rows: dict[tuple[str, str], str] = {}
+    without_path: dict[str, None] = {}
+    for name, verb, path in (*_of_protos(files), *_of_documents(documents)):
+        if not verb:
+            without_path[name] = None
+        elif (verb, path.replace(f"/{_BETA}/", "/v1/", 1)) not in rows:
+            rows.setdefault((verb, path), name)
+    stable = set(without_path) | set(rows.values())
+    only_grpc = [name for name in without_path if name.replace(_BETA, "v1") not in stable - {name}]
+    return [
+        *((name, verb, path) for (verb, path), name in rows.items()),
+        *((name, "", "") for name in only_grpc),
+    ]
+
+
+def _of_protos(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> Iterator[Row]:
+    for file in sorted(files, key=lambda file: (_BETA in file.package, file.name)):
+        for service in file.service:
+            for method in service.method:
+                name = f"{file.package}.{service.name}.{method.name}"
+                rule = method.options.Extensions[HTTP]
+                bindings = [
+                    each for each in (rule, *rule.additional_bindings) if each.WhichOneof("pattern")
+                ]
+                if not bindings:
+                    yield name, "", ""
+                for binding in bindings:
+                    verb = binding.WhichOneof("pattern")
+                    yield name, verb.upper(), _plain(getattr(binding, verb))
+
+
+def _of_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for document in documents:
+        yield from _of_resource(document)
+
+
+def _of_resource(resource: Mapping[str, Any]) -> Iterator[Row]:
+    for method in resource.get("methods", {}).values():
+        path = method.get("flatPath") or method["path"]
+        yield method["id"], method["httpMethod"], _plain("/" + path)
+    for child in resource.get("resources", {}).values():
+        yield from _of_resource(child)
+
+
+def _plain(template: str) -> str:
+    """`/v1/{parent=projects/*/locations/*}/datasets` -> `/v1/projects/*/locations/*/datasets`."""
+    return _VARIABLE.sub(lambda found: found[1] or "*", template)
