@@ -50,11 +50,18 @@ def test_accelerated_machines_say_which_accelerators_they_take() -> None:
             assert set(choices) <= set(accelerators.accelerator_types(api)), machine.name
 
 
-def test_k80_is_for_ml_only() -> None:
-    """Facts §6.5: Vertex was seen to refuse it."""
+@pytest.mark.parametrize("api", Api)
+def test_samples_of_both_services_ask_for_k80(api: Api) -> None:
     machine = machines.machine_types()["n1-standard-8"]
-    assert accelerators.count_is_allowed(machine, accelerators.K80, 1, Api.ML)
-    assert not accelerators.count_is_allowed(machine, accelerators.K80, 1, Api.VERTEX)
+    assert accelerators.count_is_allowed(machine, accelerators.K80, 1, api)
+    assert not accelerators.count_is_allowed(machine, accelerators.K80, 3, api)
+
+
+def test_pods_of_cloud_tpu_workers() -> None:
+    machine = machines.machine_types()["cloud_tpu"]
+    assert accelerators.count_is_allowed(machine, "TPU_V2_POD", 128, Api.ML)
+    assert not accelerators.count_is_allowed(machine, "TPU_V2_POD", 8, Api.ML)
+    assert not accelerators.count_is_allowed(machine, "TPU_V2", 128, Api.ML)
 
 
 def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:

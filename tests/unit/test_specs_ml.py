@@ -279,7 +279,7 @@ def test_tiers_with_devices() -> None:
     """SPEC §2, facts §4: the TPU is the master's, and that there are no devices is said."""
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
-    assert gpu.warnings == (), "only who knows the nodes can say that they have none"
+    assert len(gpu.warnings) == 1, "only who knows the nodes can say that they have none"
     assert "NVIDIA_TESLA_K80" in without_gpus(gpu.pools, ())
     assert without_gpus(gpu.pools, {"NVIDIA_TESLA_T4"}) == ""
     tpu = spec_of(ml_job(scaleTier="BASIC_TPU"))
@@ -373,3 +373,34 @@ def test_what_is_ignored_is_said() -> None:
     assert "encryption_config" in warnings
     assert "network" in warnings
     assert spec_of(ml_job(enableWebAccess=False)).warnings == ()
+
+
+def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
+    def said(**changes: Any) -> str:
+        return "\n".join(spec_of(ml_job(**changes)).warnings)
+
+    disk = {"bootDiskType": "pd-standard", "bootDiskSizeGb": "300"}
+    assert "a boot disk of 300 GB pd-standard" in said(masterConfig={"diskConfig": disk})
+    assert said(masterConfig={"tpuTfVersion": "1.15"}).startswith(
+        "master_config.tpu_tf_version is not served here: there are no TPUs"
+    )
+    assert said(workerConfig={"diskConfig": disk}) == (
+        "worker_config has no effect: the job has no worker replicas."
+    )
+    custom = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
+    assert said(**custom, parameterServerType="n1-standard-4") == (
+        "parameter_server_type has no effect: the job has no ps replicas."
+    )
+    assert "use_chief_in_tf_config has no effect" in said(useChiefInTfConfig=True)
+
+
+def test_accelerators_of_the_legacy_tables_are_taken_with_a_notice() -> None:
+    custom = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
+    config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_K80", "count": "1"}}
+    for job in (
+        ml_job(**custom, masterConfig=config),
+        ml_job(scaleTier="CUSTOM", masterType="standard_gpu"),
+        ml_job(scaleTier="BASIC_GPU"),
+    ):
+        (notice,) = spec_of(job).warnings
+        assert "have no NVIDIA_TESLA_K80 any more; the job is taken" in notice

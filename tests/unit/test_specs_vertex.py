@@ -90,7 +90,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         machine(machineType="n1-highcpu-8"),
         f"{FIRST}.machine_spec.machine_type",
     ),
-    "K80": (with_gpus("NVIDIA_TESLA_K80", 1), f"{FIRST}.machine_spec.accelerator_type"),
     "GPU of another machine": (with_gpus("NVIDIA_L4", 1), f"{FIRST}.machine_spec.accelerator_type"),
     "GPU on e2": (
         with_gpus("NVIDIA_TESLA_T4", 1, "e2-standard-4"),
@@ -310,10 +309,30 @@ def test_public_words() -> None:
     assert found[f"{FIRST}.machine_spec.machine_type"] == (
         "Machine type n1-standard4 is not supported. Did you mean n1-standard-4?"
     )
-    found = violations(with_gpus("NVIDIA_TESLA_K80", 1))
+    found = violations(with_gpus("NVIDIA_L4", 1))
     assert found[f"{FIRST}.machine_spec.accelerator_type"].startswith(
-        'Accelerator "NVIDIA_TESLA_K80" is not supported for machine type "n1-standard-4"'
+        'Accelerator "NVIDIA_L4" is not supported for machine type "n1-standard-4"'
     )
+
+
+def test_accelerators_that_the_public_services_have_no_more_are_taken_with_a_notice() -> None:
+    spec = parse(with_gpus("NVIDIA_TESLA_K80", 1)).spec
+    assert spec.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
+    (notice,) = spec.warnings
+    assert notice.startswith(
+        "The public services have no NVIDIA_TESLA_K80 any more; the job is taken"
+    )
+    assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, "these are still there"
+
+
+def test_disks_are_spoken_of_where_they_are_not_what_everybody_has() -> None:
+    def warnings(**disk: str) -> tuple[str, ...]:
+        return parse(custom_job(pool(diskSpec=disk))).spec.warnings
+
+    (notice,) = warnings(bootDiskType="pd-standard", bootDiskSizeGb="200")
+    assert "a boot disk of 200 GB pd-standard: the files of its programs lie on the disk" in notice
+    assert len(warnings(bootDiskSizeGb="500")) == 1
+    assert not warnings(bootDiskType="pd-ssd", bootDiskSizeGb="100"), "the SDK's defaults"
 
 
 def test_reducers_take_no_accelerators() -> None:

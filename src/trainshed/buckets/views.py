@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainshed.buckets.catalog import BucketRecord
-from trainshed.buckets.errors import BucketsError, require_object
+from trainshed.buckets.errors import BucketsError, NotSupported, require_object
 from trainshed.buckets.records import ObjectRecord
 
 EDITABLE = (

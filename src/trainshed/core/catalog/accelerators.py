@@ -1,6 +1,6 @@
 """Accelerators: which types there are, and how many of each go with which machine.
 
-Facts §4 and its GPU table. K80 counts exist for `ml` only: Vertex was seen to refuse them (facts §6.5).
+Facts §4 and its GPU table, and the K80 of older tables, which the samples of both services still ask for.
 """
 
 import functools
@@ -11,6 +11,13 @@ from trainshed.core.catalog.tables import table
 from trainshed.core.names import Api
 
 K80 = "NVIDIA_TESLA_K80"
+RETIRED = frozenset({K80})
+"""What the public services have no more; a job that asks for it is taken, with a notice."""
+_PODS: Mapping[str, tuple[str, ...]] = {
+    "cloud-tpu": ("TPU_V2", "TPU_V3"),
+    "cloud_tpu": ("TPU_V2_POD", "TPU_V3_POD"),
+}
+"""What may be asked for in pods, by the machine type of either API."""
 _TPU_BOARD = 8
 _TPU_POD_STEP = 32
 _TPU_DEVICES: Mapping[str, str] = {"ct5lp": "TPU_V5_LITEPOD"}
@@ -53,8 +60,8 @@ def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
         for accelerator, counts in data["counts"].get(name, {}).items()
         if accelerator in known
     }
-    if api is Api.ML and name in data["k80Ml"]:
-        found[K80] = tuple(data["k80Ml"][name])
+    if name in data["k80"]:
+        found[K80] = tuple(data["k80"][name])
     return found
 
 
@@ -62,8 +69,11 @@ def count_is_allowed(machine: MachineType, accelerator: str, count: int, api: Ap
     """Whether `count` devices of `accelerator` go with `machine`, TPU pods of 32 and more included."""
     if count in allowed(machine, api).get(accelerator, ()):
         return True
-    is_pod = machine.name == "cloud-tpu" and accelerator in ("TPU_V2", "TPU_V3")
-    return is_pod and count >= _TPU_POD_STEP and count % _TPU_POD_STEP == 0
+    return (
+        accelerator in _PODS.get(machine.name, ())
+        and count >= _TPU_POD_STEP
+        and count % _TPU_POD_STEP == 0
+    )
 
 
 def tpu_topologies(machine: MachineType) -> Mapping[str, int]:

@@ -84,11 +84,16 @@ def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
     return "", ""
 
 
+def default_disk(machine_type: str) -> Disk:
+    """What a machine has whose job says nothing of disks."""
+    return Disk("hyperdisk-balanced") if machine_type in HYPERDISK_MACHINES else Disk()
+
+
 def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
     """`bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (SPEC §1.5, facts §4)."""
-    default = "hyperdisk-balanced" if machine_type in HYPERDISK_MACHINES else Disk().type
-    disk_type = section.text("bootDiskType") or default
-    size = section.integer("bootDiskSizeGb") or Disk().size_gb
+    default = default_disk(machine_type)
+    disk_type = section.text("bootDiskType") or default.type
+    size = section.integer("bootDiskSizeGb") or default.size_gb
     if disk_type not in DISK_TYPES[api]:
         section.fault(
             "bootDiskType",

@@ -12,10 +12,10 @@ from typing import Any
 
 from trainshed.core.catalog import machines
 from trainshed.core.catalog.regions import regions
-from trainshed.core.names import Api
+from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
-from trainshed.core.specs.ml_pools import Hardware, read_hardware
+from trainshed.core.specs.ml_pools import CLOUD_TPU, ROLES, Hardware, Role, read_hardware
 from trainshed.core.specs.ml_programs import Programs, read_programs
 from trainshed.core.specs.ml_tuning import read_counts, read_resumed, read_study, tuning_spec
 from trainshed.core.specs.model import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
@@ -113,7 +113,7 @@ def _job_spec(
         job_dir=training.text("jobDir"),
         runtime_version=programs.runtime_version,
         use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
-        warnings=(*_ignored(training), *warnings.pool_warnings(pools)),
+        warnings=(*_ignored(training, hardware), *warnings.pool_warnings(pools)),
     )
 
 
@@ -152,9 +152,35 @@ def _check_rest(training: Section) -> None:
         training.fault("serviceAccount", fault)
 
 
-def _ignored(training: Section) -> tuple[str, ...]:
-    return tuple(
+def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
+    """Warnings for what was asked and does not happen."""
+    found = [
         f"{training.at(name)} is not served here: {instead}."
         for name, instead in _IGNORED.items()
         if training.is_set(name)
-    )
+    ]
+    if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
+        found.append(
+            "use_chief_in_tf_config has no effect with a runtime version, which says what TF_CONFIG calls the primary: "
+            "chief from 2.1 on, master before."
+        )
+    running = {hw.role.position for hw in hardware}
+    for role in ROLES:
+        config = training.section(role.config_field)
+        if config.is_set("tpuTfVersion"):
+            found.append(
+                f"{config.at('tpuTfVersion')} is not served here: there are no TPUs, and programs have the TensorFlow of their "
+                "runtime or image."
+            )
+        unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
+        if unused and role.position not in running and not _is_tpu(training, role):
+            names = " and ".join(map(training.at, unused))
+            found.append(
+                f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."
+            )
+    return tuple(found)
+
+
+def _is_tpu(training: Section, role: Role) -> bool:
+    """Whether the role is no replica but a device of the master."""
+    return training.text(role.type_field) == CLOUD_TPU

@@ -4,9 +4,11 @@ import re
 from collections.abc import Collection, Iterator
 
 from trainshed.core import secrets
+from trainshed.core.catalog.accelerators import RETIRED
 from trainshed.core.reducers import reducer_warnings, reducers_of
 from trainshed.core.runtime import CONTAINER
-from trainshed.core.specs.model import WorkerPool
+from trainshed.core.specs.machines import default_disk
+from trainshed.core.specs.model import Disk, WorkerPool
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
 """Runtime families whose framework makes use of workers, or may: nobody knows what is in an image."""
@@ -30,6 +32,15 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
             )
     found += reducer_warnings(pools)
     found += dict.fromkeys(_nearly_secrets(pools))
+    if any(_is_retired(pool) for pool in pools):
+        asked = ", ".join(sorted({_devices(pool) for pool in pools if _is_retired(pool)}))
+        found.append(
+            f"The public services have no {asked} any more; the job is taken all the same, and {asked} counts as a request for "
+            "GPUs like any other."
+        )
+    found += dict.fromkeys(
+        _other_disk(pool.disk) for pool in pools if pool.disk != default_disk(pool.machine.type)
+    )
     tpus = [pool for pool in pools if _asks_for_tpu(pool)]
     if tpus:
         asked = ", ".join(sorted({_devices(pool) for pool in tpus}))
@@ -113,6 +124,18 @@ def _asks_for_tpu(pool: WorkerPool) -> bool:
     devices = pool.machine.accelerators
     return pool.machine.type.startswith(("ct", "cloud", "tpu")) or (
         devices is not None and devices.type.startswith("TPU")
+    )
+
+
+def _is_retired(pool: WorkerPool) -> bool:
+    devices = pool.machine.accelerators
+    return devices is not None and devices.type in RETIRED
+
+
+def _other_disk(disk: Disk) -> str:
+    return (
+        f"The job asks for a boot disk of {disk.size_gb} GB {disk.type}: the files of its programs lie on the disk of the "
+        "host, whatever that is. The size counts towards quotas, and who needs more is warned."
     )
 
 
