@@ -73,10 +73,18 @@ def _of_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 def _of_resource(resource: Mapping[str, Any]) -> Iterator[Row]:
     for method in resource.get("methods", {}).values():
-        path = method.get("flatPath") or method["path"]
-        yield method["id"], method["httpMethod"], _plain("/" + path)
+        yield method["id"], method["httpMethod"], _plain("/" + _path(method))
     for child in resource.get("resources", {}).values():
         yield from _of_resource(child)
+
+
+def _path(method: Mapping[str, Any]) -> str:
+    """The flat path, or the path itself where a variable at its end may have any number of segments, as in `predict`."""
+    for name, parameter in method.get("parameters", {}).items():
+        pattern = str(parameter.get("pattern", "")).strip("^$")
+        if pattern.endswith("/.*") and "[" not in pattern:
+            return str(method["path"]).replace(f"{{+{name}}}", pattern[:-2] + "**")
+    return str(method.get("flatPath") or method["path"])
 
 
 def _plain(template: str) -> str:

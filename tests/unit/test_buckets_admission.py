@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trainshed.access.permissions import ON_BUCKETS
 from trainshed.buckets.admission import (
     GRANTS,
     Holding,
@@ -194,3 +195,7 @@ def test_a_key_is_told_from_a_bucket_of_that_name() -> None:
     for plain in (b"/with/object", b"/storage/v1/b/with/o/x", b"/with/" + b"k" * 33 + b"/x"):
         assert split_key(plain) == ("", plain)
     assert storage_key("token") != storage_key("tokem")
+
+
+def test_no_role_grants_what_cannot_be_asked_about() -> None:
+    assert frozenset[str]().union(*GRANTS.values()) == ON_BUCKETS

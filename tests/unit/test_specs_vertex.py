@@ -239,8 +239,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         custom_job(scheduling={"timeout": "315576000000s"}),
         "job_spec.scheduling.timeout",
     ),
-    "wait without FLEX_START": (
-        custom_job(scheduling={"maxWaitDuration": "60s"}),
+    "negative wait": (
+        custom_job(scheduling={"maxWaitDuration": "-1s"}),
         "job_spec.scheduling.max_wait_duration",
     ),
     "FLEX_START without GPUs": (
@@ -279,7 +279,7 @@ def test_all_violations_are_reported_at_once() -> None:
                 container(imageUri=REFUSED_IMAGE, env=[{"name": ""}])
                 | {"diskSpec": {"bootDiskType": "x", "bootDiskSizeGb": 1}},
             ],
-            "scheduling": {"timeout": "-2s", "maxWaitDuration": "1s"},
+            "scheduling": {"timeout": "-2s", "maxWaitDuration": "-1s"},
             "serviceAccount": "me",
             "baseOutputDirectory": {"outputUriPrefix": "x"},
         },
@@ -506,6 +506,17 @@ def test_scheduling() -> None:
 def test_flex_start_waits(changes: Request, wait: int | None) -> None:
     """Facts §2.6: a day by default, 0 for ever."""
     assert parse(flex(**changes)).spec.scheduling.max_wait == wait
+
+
+@pytest.mark.parametrize("strategy", [None, "ON_DEMAND", "LOW_COST", "STANDARD", "SPOT"])
+@pytest.mark.parametrize(("given", "wait"), [(None, None), ("0s", None), ("1800s", 1800 * 10**9)])
+def test_every_strategy_takes_a_limit_of_the_wait(
+    strategy: str | None, given: str | None, wait: int | None
+) -> None:
+    """As the SDK sends it with any strategy, or none; the public text speaks of FLEX_START alone."""
+    scheduling = {"strategy": strategy, "maxWaitDuration": given}
+    asked = {name: value for name, value in scheduling.items() if value is not None}
+    assert parse(custom_job(scheduling=asked)).spec.scheduling.max_wait == wait
 
 
 def test_a_prebuilt_image_with_a_command_is_a_container() -> None:

@@ -140,6 +140,18 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.AutopsyFiles": "trainshed.jobs.shell",
 }
 
+ON_BUCKETS: Final = frozenset(
+    {
+        *(f"storage.objects.{verb}" for verb in ("get", "list", "create", "update", "delete")),
+        *(f"storage.buckets.{verb}" for verb in ("get", "update", "delete")),
+        "storage.buckets.getIamPolicy",
+        "storage.buckets.setIamPolicy",
+    }
+)
+"""What can be asked about a bucket. Who has which depends on the bucket (`buckets.admission`)."""
+IN_PROJECTS: Final = ON_BUCKETS | {"storage.buckets.create", "storage.buckets.list"}
+"""What everybody who may work in a project may do with its buckets."""
+
 _READ_BY_JOBS: Final = frozenset(
     permission
     for permission in PERMISSIONS.values()

@@ -1,15 +1,15 @@
-"""TestIamPermissions of both APIs: which of the asked permissions the caller holds.
+"""TestIamPermissions of both APIs and of projects: which of the asked permissions the caller holds.
 
 Roles hold for the whole service (`access.permissions`), so the answer is the same for every resource; its name is
-checked for its form alone, because the public method does not tell whether a resource exists. There are no policies
-to get or set.
+checked for its form alone, because the public method does not tell whether a resource exists. Of a project those of its
+buckets are asked about as well, which all who may work in it have. There are no policies to get or set.
 """
 
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.access.permissions import held
+from trainshed.access.permissions import IN_PROJECTS, held
 from trainshed.api.call import Call, Handlers
 from trainshed.api.parents import ProjectName
 from trainshed.core.errors import InvalidRequest, Violation
@@ -21,6 +21,8 @@ async def test(call: Call, request: Any) -> Message:
     if wrong:
         raise InvalidRequest(tuple(wrong))
     mine = held(call.principal)
+    if request.resource.count("/") == 1:
+        mine |= IN_PROJECTS
     asked = dict.fromkeys(request.permissions)
     return pool.message_class("google.iam.v1.TestIamPermissionsResponse")(
         permissions=[permission for permission in asked if permission in mine]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from trainshed.access.permissions import ON_BUCKETS
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.routes import Door, Target
@@ -44,8 +45,6 @@ GRANTS: Mapping[str, frozenset[str]] = {
 """What a role in a bucket's IAM policy gives. Other roles give nothing: `objectCreator`, say, is to create and not to
 replace, which cannot be told apart before the content is there."""
 _SHARED = _USE | _LOOK
-PERMISSIONS = frozenset[str]().union(*GRANTS.values())
-"""All there are on a bucket: whoever may do everything has these, and none that nobody here has heard of."""
 _MOUNTED = _USE
 """What a program must be allowed before it is shown a bucket as a directory: there nobody asks again."""
 
@@ -78,7 +77,7 @@ def held(caller: Caller, asked: Sequence[str], holding: Holding) -> list[str]:
     return [
         permission
         for permission in dict.fromkeys(asked)
-        if permission in PERMISSIONS and allowed(caller, permission, holding)
+        if permission in ON_BUCKETS and allowed(caller, permission, holding)
     ]
 
 

@@ -50,8 +50,12 @@ _MIXINS: Final[tuple[tuple[str, str, str, str], ...]] = (
             ("GetIamPolicy", "GET", "getIamPolicy", ""),
             ("GetIamPolicy", "POST", "getIamPolicy", "*"),
             ("SetIamPolicy", "POST", "setIamPolicy", "*"),
-            ("TestIamPermissions", "POST", "testIamPermissions", "*"),
         )
+    ),
+    # Anybody may ask what he may do, of whatever there is below a project, and of the project.
+    *(
+        ("google.iam.v1.IAMPolicy.TestIamPermissions", "POST", path + ":testIamPermissions", "*")
+        for path in ("/v1/{resource=projects/**}", "/v3/{resource=projects/*}")
     ),
 )
 # These services' own annotations name paths that this service does not have.

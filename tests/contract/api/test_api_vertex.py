@@ -332,6 +332,6 @@ async def test_known_methods_that_are_not_served_say_so(house: House) -> None:
     answer = await house.call("GET", f"{LOCATION}/pipelineJobs")
     assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")
     assert "PipelineService.ListPipelineJobs is not served" in answer.error["message"]
-    assert "of PipelineService there is CancelTrainingPipeline, " in answer.error["message"]
+    assert "Of PipelineService there is CancelTrainingPipeline, " in answer.error["message"]
     answer = await house.call("GET", f"{LOCATION}/batchPredictionJobs")
-    assert "of JobService there is CancelCustomJob, " in answer.error["message"]
+    assert "Of JobService there is CancelCustomJob, " in answer.error["message"]

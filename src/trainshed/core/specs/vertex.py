@@ -119,11 +119,6 @@ def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Schedul
     if strategy is Strategy.FLEX_START:
         _check_flex_start(section, timeout, pools)
         wait = FLEX_START_WAIT if wait is None else wait
-    elif wait is not None:
-        section.fault(
-            "maxWaitDuration",
-            "max_wait_duration goes only with the strategy FLEX_START; leave it out.",
-        )
     no_retries = section.flag("disableRetries")
     return Scheduling(
         timeout=timeout,

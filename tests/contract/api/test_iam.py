@@ -1,0 +1,60 @@
+"""TestIamPermissions of every kind of resource: what the caller has by the permission table, and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.test_job_principals import asked
+from tests.contract.api.test_job_principals import house as house  # noqa: PLC0414  a fixture
+from trainshed.access.permissions import PERMISSIONS, ROLES
+from trainshed.access.principals import Role
+
+pytestmark = pytest.mark.anyio
+
+RESOURCES = (
+    f"{LOCATION}/customJobs/1",
+    f"{LOCATION}/hyperparameterTuningJobs/1",
+    f"{LOCATION}/trainingPipelines/1",
+    f"{LOCATION}/studies/1/trials/1",
+    f"{LOCATION}/models/1",
+    f"{LOCATION}/persistentResources/1",
+    f"{LOCATION}/endpoints/1",
+    "/v1/projects/p1/jobs/j",
+    "/v1/projects/p1/models/m/versions/v",
+    "/v1/projects/p1",
+    "/v3/projects/p1",
+)
+NOBODYS = ("aiplatform.endpoints.predict", "ml.models.create", "storage.objects.fly", "a.b.c")
+STORAGE = ("storage.buckets.create", "storage.objects.get", "storage.buckets.setIamPolicy")
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+async def test_an_owner_has_what_there_is(house: House, resource: str) -> None:
+    every = sorted({*PERMISSIONS.values()})
+    body = {"permissions": [*every, *NOBODYS, *STORAGE]}
+    answer = await house.call("POST", f"{resource}:testIamPermissions", body)
+    of_buckets = STORAGE if resource.endswith("projects/p1") else ()
+    assert answer.json == {"permissions": [*every, *of_buckets]}
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+async def test_a_program_has_what_its_role_has(house: Any, resource: str) -> None:
+    every = sorted({*PERMISSIONS.values()})
+    body = {"permissions": [*every, *NOBODYS]}
+    answer = await asked(house, "POST", f"{resource}:testIamPermissions", body)
+    assert answer.json == {"permissions": [name for name in every if name in ROLES[Role.JOB]]}
+    foreign = resource.replace("/p1", "/p2")
+    answer = await asked(house, "POST", f"{foreign}:testIamPermissions", body)
+    assert (answer.status, answer.error["status"]) == (403, "PERMISSION_DENIED")
+
+
+async def test_each_permission_is_told_once_and_wildcards_are_refused(house: House) -> None:
+    path = f"{LOCATION}/customJobs/1:testIamPermissions"
+    twice = ["aiplatform.customJobs.get"] * 2
+    assert (await house.call("POST", path, {"permissions": twice})).json == {
+        "permissions": twice[:1]
+    }
+    for wrong in ("aiplatform.*", "aiplatform"):
+        answer = await house.call("POST", path, {"permissions": [wrong]})
+        assert answer.error["status"] == "INVALID_ARGUMENT"
