@@ -387,7 +387,7 @@ def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
     assert said(workerConfig={"diskConfig": disk}) == (
         "worker_config has no effect: the job has no worker replicas."
     )
-    custom = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
+    custom: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
     assert said(**custom, parameterServerType="n1-standard-4") == (
         "parameter_server_type has no effect: the job has no ps replicas."
     )
@@ -395,7 +395,7 @@ def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
 
 
 def test_accelerators_of_the_legacy_tables_are_taken_with_a_notice() -> None:
-    custom = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
+    custom: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
     config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_K80", "count": "1"}}
     for job in (
         ml_job(**custom, masterConfig=config),
