@@ -23,6 +23,7 @@ _TRACKING: Final = (
     "`tensorboard --logdir gs://BUCKET/PATH` reads"
 )
 _TOKENS: Final = "Who may do what follows from the token that a caller sends; ask :testIamPermissions what yours may"
+_LINES: Final = "Lines that jobs write are kept as long as the jobs are; entries:list reads them"
 _PROJECTS: Final = "Projects need no making: each project id that is named is a project"
 
 _OF_COLLECTIONS: Final = {
@@ -67,11 +68,13 @@ _OF_VERBS: Final = {
 """The same by the custom verb at the end of a path, which counts first."""
 _OF_APIS: Final = {
     "ml.projects.models": _NO_SERVING,
-    "logging.": "Lines that jobs write are kept as long as the jobs are; entries:list reads them",
+    "logging.": _LINES,
+    "google.logging.": _LINES,
     "cloudresourcemanager.": _PROJECTS,
+    "google.cloud.resourcemanager.": _PROJECTS,
     "iam.": _TOKENS,
 }
-"""The same by the beginning of a discovery document's id."""
+"""The same by the beginning of a method's name."""
 
 
 def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
