@@ -1,0 +1,75 @@
+"""One service for all programs, those of the small runtimes three at a time, the large ones one after another."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.podman import podman, storage
+from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e.running import CACHE, running
+from tests.programs import report
+from tests.programs.runner import HERE, Outcome, Runner
+from tests.programs.table import PROGRAMS, Program
+
+TEST = "test_ends_in_a_model_that_is_loaded_again"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--publish", action="store_true", help="put the table into docs/benchmarks.md")
+
+
+@pytest.fixture(scope="session")
+def outcome_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Program], Outcome]]:
+    """Runs a program, or waits for the end of its run. Keeps the table of all that have run."""
+    selected = {item.name for item in request.session.items}
+    place = tmp_path_factory.mktemp("programs")
+    config = place / "service.toml"
+    config.write_text(f'cache = "{os.environ.get("TRAINSHED_CACHE") or CACHE}"\n')
+    outcomes: dict[str, Outcome] = {}
+    with (
+        running(place / "service", "--config", str(config)) as service,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        runner = Runner(service, place)
+        quick = {
+            program: pool.submit(runner.run, program)
+            for program in PROGRAMS
+            if program.fast and f"{TEST}[{program.name}]" in selected
+        }
+
+        def outcome(program: Program) -> Outcome:
+            if program in quick:
+                found = quick[program].result()
+            elif program.own_image:
+                found = _in_own_image(program, place)
+            else:
+                found = runner.run(program)
+            outcomes[program.name] = found
+            return found
+
+        yield outcome
+    report.save(outcomes, publish=bool(request.config.getoption("--publish", False)))
+
+
+def _in_own_image(program: Program, place: Path) -> Outcome:
+    """Its image is made of this machine's files, in a store of its own; so is the cache of the service that runs it."""
+    config = place / "images.toml"
+    config.write_text(f'cache = "{place}/cache"\n')
+    root = place / "root.tar"
+    script = (HERE / "samples" / program.folder / "train.sh").read_text()
+    with_programs(root, files={"train.sh": script})
+    reference = f"localhost/{program.folder}:1"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(place)))
+        changes = ("ENV PATH=/usr/local/bin:/bin", 'ENTRYPOINT ["sh", "/train.sh"]')
+        podman("import", *(f"--change={change}" for change in changes), str(root), reference)
+        try:
+            with running(place / "images", "--config", str(config)) as service:
+                return Runner(service, place, reference).run(program)
+        finally:
+            podman("rmi", "--all", "--force")

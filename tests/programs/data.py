@@ -1,0 +1,147 @@
+"""The programs' data: small tables, images and TFRecord files, the same at every run."""
+
+import csv
+import importlib
+import random
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+# Neither says what its types are.
+_DATASETS: Any = importlib.import_module("sklearn.datasets")
+_CHECKSUM: Any = importlib.import_module("google_crc32c")
+_WORK = ("Private", "Self-emp-not-inc", "Local-gov", "?")
+_EDUCATION = (("HS-grad", 9), ("Some-college", 10), ("Bachelors", 13), ("Masters", 14))
+_OCCUPATIONS = ("Sales", "Craft-repair", "Exec-managerial", "Tech-support")
+_MARRIED = (("Married-civ-spouse", "Husband"), ("Never-married", "Not-in-family"))
+
+
+def write(name: str, place: Path) -> None:
+    """Write a data set below `place`; a name is a file (`iris.csv`) or a directory (`digits`)."""
+    place.mkdir(parents=True, exist_ok=True)
+    _WRITERS[name](place / name)
+
+
+def _table(path: Path, rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if header:
+            writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _census(path: Path) -> None:
+    """Without a header, with a blank after each comma, as the original of this shape."""
+    chance = random.Random(path.name)
+    lines: list[str] = []
+    for _ in range(400):
+        (education, years), (status, relation) = chance.choice(_EDUCATION), chance.choice(_MARRIED)
+        age, hours = chance.randint(18, 80), chance.randint(10, 60)
+        income = ">50K" if age / 4 + hours / 3 + 2 * years > 50 else "<=50K"
+        row: tuple[Any, ...] = (
+            *(age, chance.choice(_WORK), chance.randint(10_000, 500_000), education, years),
+            *(status, chance.choice(_OCCUPATIONS), relation, "White"),
+            *(chance.choice(("Male", "Female")), 0, 0, hours, "United-States", income),
+        )
+        lines.append(", ".join(map(str, row)))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _iris(path: Path) -> None:
+    found = _DATASETS.load_iris()
+    rows = [(*features, label) for features, label in zip(found.data, found.target, strict=True)]
+    _table(path, rows, ("sepal_length", "sepal_width", "petal_length", "petal_width", "species"))
+
+
+def _housing(path: Path) -> None:
+    chance = random.Random(1)
+    rows: list[list[float]] = []
+    for _ in range(300):
+        features = [round(chance.uniform(0, 10), 3) for _ in range(8)]
+        rows.append([*features, round(3 * features[0] - features[1] + chance.gauss(20, 1), 3)])
+    _table(path, rows, (*(f"x{i}" for i in range(8)), "price"))
+
+
+def _penguins(path: Path) -> None:
+    """With missing values, as measured birds have them."""
+    chance = random.Random(2)
+    rows: list[tuple[Any, ...]] = []
+    for number in range(200):
+        species, length = chance.choice((("Adelie", 38), ("Gentoo", 47), ("Chinstrap", 49)))
+        bill = round(chance.gauss(length, 2), 1) if number % 17 else ""
+        sex = chance.choice(("MALE", "FEMALE", ""))
+        rows.append((species, chance.choice(("Biscoe", "Dream")), bill, chance.gauss(18, 1), sex))
+    _table(path, rows, ("species", "island", "bill_length_mm", "bill_depth_mm", "sex"))
+
+
+def _reviews(path: Path) -> None:
+    chance = random.Random(3)
+    rows: list[tuple[str, int]] = []
+    for number in range(120):
+        label = number % 2
+        mood = chance.choice(("good", "great", "fine") if label else ("bad", "awful", "dull"))
+        rows.append((f"this {chance.choice(('film', 'book', 'song'))} was {mood}", label))
+    _table(path, rows, ("text", "label"))
+
+
+def _digits(directory: Path) -> None:
+    """TFRecord files of tf.train.Example: `image`, 64 floats, and `label`."""
+    directory.mkdir()
+    found = _DATASETS.load_digits()
+    pairs = list(zip(found.data[:600] / 16, found.target[:600], strict=True))
+    for shard in range(2):
+        with (directory / f"train-{shard:05d}.tfrecord").open("wb") as file:
+            for image, label in pairs[shard::2]:
+                file.write(_framed(_example([float(value) for value in image], int(label))))
+
+
+def _framed(record: bytes) -> bytes:
+    """A record as a TFRecord file has it: its length, the record, a masked CRC-32C behind each."""
+    length = struct.pack("<Q", len(record))
+    return length + _masked(length) + record + _masked(record)
+
+
+def _masked(content: bytes) -> bytes:
+    crc: int = _CHECKSUM.value(content)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _example(image: list[float], label: int) -> bytes:
+    floats = _field(2, _field(1, struct.pack("<64f", *image)))
+    integers = _field(3, _field(1, bytes([label])))
+    entries = (_field(1, b"image") + _field(2, floats), _field(1, b"label") + _field(2, integers))
+    return _field(1, b"".join(_field(1, entry) for entry in entries))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A length-delimited field of a protobuf message."""
+    size, length = len(content), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def _flowers(directory: Path) -> None:
+    """Images of two classes, one directory each."""
+    chance = random.Random(4)
+    for label, red in (("roses", 220), ("violets", 60)):
+        (directory / label).mkdir(parents=True)
+        for number in range(8):
+            color = (red, chance.randint(0, 120), 280 - red)
+            Image.new("RGB", (48, 40), color).save(directory / label / f"{number}.png")
+
+
+_WRITERS: dict[str, Callable[[Path], None]] = {
+    "census.csv": _census,
+    "census_test.csv": _census,
+    "iris.csv": _iris,
+    "housing.csv": _housing,
+    "penguins.csv": _penguins,
+    "reviews.csv": _reviews,
+    "digits": _digits,
+    "flowers": _flowers,
+}

@@ -1,0 +1,237 @@
+"""Runs a program as its reader would, waits for its jobs, and loads its models in its own runtime from its bucket."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.e2e.running import REGION, Service, given_by_env
+from tests.programs import data
+from tests.programs.table import Program
+
+HERE = Path(__file__).parent
+SHELL = "/bin/bash"
+PATIENCE = 1500.0
+"""Seconds for a program, with the build of its environment."""
+_LOADER = "load_model"
+
+
+class ProgramFailed(Exception):
+    """The program, its jobs, or the loading of what they left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program went. `seconds`: from its start to the end of its jobs; `loading`: until its models were loaded."""
+
+    seconds: float
+    loading: float
+    models: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs programs on a service. `place`: where their folders are copied to."""
+
+    service: Service
+    place: Path
+    image: str = ""
+
+    def run(self, program: Program) -> Outcome:
+        began = time.monotonic()
+        ended = began
+        models: list[str] = []
+        error = ""
+        try:
+            self._make_bucket(program)
+            self._start(program)
+            jobs = self._finished(program)
+            ended = time.monotonic()
+            models = self._left(program)
+            if program.metric:
+                self._check_trials(jobs, len(models))
+            self._load(program, jobs[0], models)
+        except ProgramFailed as failure:
+            error = str(failure)
+        if ended == began:
+            ended = time.monotonic()
+        return Outcome(ended - began, time.monotonic() - ended, len(models), error)
+
+    def _make_bucket(self, program: Program) -> None:
+        self.service.call(
+            "POST", f"/storage/v1/b?project={program.project}", {"name": program.project}
+        )
+
+    def _start(self, program: Program) -> None:
+        folder = self.place / program.name
+        shutil.copytree(HERE / "samples" / program.folder, folder)
+        for name in program.data:
+            data.write(name, folder / "data")
+        command = SHELL if program.script.endswith(".sh") else sys.executable
+        try:
+            done = subprocess.run(
+                [command, program.script],
+                cwd=folder,
+                env=self._environment(program),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise ProgramFailed(f"{program.script} took too long: {late.output}") from None
+        if done.returncode:
+            raise ProgramFailed(
+                f"{program.script}: {done.returncode}\n{done.stdout}{self._story(program)}"
+            )
+
+    def _environment(self, program: Program) -> dict[str, str]:
+        """A shell's after `eval "$(trainshed env)"`, with the names that such programs are told at their beginning."""
+        return given_by_env(self.service) | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "CLOUDSDK_CONFIG": str(self.place / "gcloud"),
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+            "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_PROJECT": program.project,
+            "GOOGLE_CLOUD_PROJECT": program.project,
+            "GCLOUD_PROJECT": program.project,
+            "PROJECT_ID": program.project,
+            "BUCKET_NAME": program.project,
+            "REGION": REGION,
+            "IMAGE_URI": self.image,
+        }
+
+    def _finished(self, program: Program) -> list[dict[str, Any]]:
+        """The program's jobs, which all have succeeded."""
+        jobs = self._jobs(program)
+        if not jobs:
+            raise ProgramFailed(f"{program.script} has submitted no job")
+        ended = [self.service.finish(quote(job["name"], safe=""), PATIENCE) for job in jobs]
+        if any(job["state"] != "SUCCEEDED" for job in ended):
+            raise ProgramFailed(self._story(program))
+        return jobs
+
+    def _jobs(self, program: Program) -> list[dict[str, Any]]:
+        return self._list(f"project={program.project}")
+
+    def _list(self, question: str) -> list[dict[str, Any]]:
+        return self.service.call("GET", f"/trainshed/v1/jobs?{question}")["jobs"]
+
+    def _below(self, name: str) -> list[dict[str, Any]]:
+        """The jobs that a job has made, such as a trial's, the newest first."""
+        return self._list(f"parent={quote(name, safe='')}")
+
+    def _story(self, program: Program) -> str:
+        """Errors and last lines of the program's jobs."""
+        told: list[str] = []
+        for job in self._jobs(program):
+            for each in (job, *self._below(job["name"])):
+                told.append(f"{each['name']}: {each['state']}")
+                if each["state"] == "FAILED":
+                    told += self.service.lines(quote(each["name"], safe=""))[-40:]
+        return "\n".join(told)
+
+    def _left(self, program: Program) -> list[str]:
+        """URIs of the models in the bucket; all that is expected beside them is there."""
+        root = Path(self.service.extra["buckets"]) / program.project
+        for pattern in (program.model, *program.also):
+            if not any(root.glob(pattern)):
+                there = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+                raise ProgramFailed(f"nothing is at {pattern}; there are {there[:60]}")
+        return [
+            f"gs://{program.project}/{path.relative_to(root)}" for path in root.glob(program.model)
+        ]
+
+    def _check_trials(self, jobs: list[dict[str, Any]], models: int) -> None:
+        resource = self.service.call("GET", f"/v1/{jobs[0]['name']}")
+        vertex, ml = resource.get("trials"), resource.get("trainingOutput", {}).get("trials")
+        trials: list[dict[str, Any]] = vertex or ml or []
+        measured = [
+            trial for trial in trials if trial.get("finalMeasurement") or trial.get("finalMetric")
+        ]
+        if not trials or len(measured) != len(trials) or models != len(trials):
+            raise ProgramFailed(
+                f"{len(measured)} of {len(trials)} trials have a measurement, {models} a model: {trials}"
+            )
+
+    def _load(self, program: Program, job: dict[str, Any], models: list[str]) -> None:
+        """Run the loader as a job: image or runtime version and packages are those of the program's job."""
+        loading = self._load_by_ml if job["api"] == "ml" else self._load_by_vertex
+        ref = quote(loading(program, job, models), safe="")
+        state = self.service.finish(ref, PATIENCE)["state"]
+        lines = self.service.lines(ref)
+        loaded = len(lines) if program.own_image else sum("LOADED" in line for line in lines)
+        if state != "SUCCEEDED" or loaded != len(models):
+            raise ProgramFailed(f"{models} could not be loaded: {state}\n" + "\n".join(lines[-40:]))
+
+    def _load_by_ml(self, program: Program, job: dict[str, Any], models: list[str]) -> str:
+        given = self.service.call("GET", f"/v1/{job['name']}")["trainingInput"]
+        kept = {
+            key: given[key] for key in ("runtimeVersion", "pythonVersion", "region") if key in given
+        }
+        if "masterConfig" in given:
+            kept["masterConfig"] = {"imageUri": given["masterConfig"]["imageUri"]}
+        body = {
+            "jobId": f"load_{time.time_ns()}",
+            "trainingInput": kept
+            | {
+                "packageUris": [*given.get("packageUris", []), self._packed_loader(program)],
+                "pythonModule": _LOADER,
+                "args": models,
+            },
+        }
+        self.service.call("POST", f"/v1/projects/{program.project}/jobs", body)
+        return f"projects/{program.project}/jobs/{body['jobId']}"
+
+    def _load_by_vertex(self, program: Program, job: dict[str, Any], models: list[str]) -> str:
+        name = job["name"]
+        while below := self._below(name):
+            name = below[0]["name"]
+        (pool, *_) = self.service.call("GET", f"/v1/{name}")["jobSpec"]["workerPoolSpecs"]
+        spec: dict[str, Any] = {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": 1,
+        }
+        if program.own_image:
+            paths = [uri.replace("gs://", "/gcs/") for uri in models]
+            image = pool["containerSpec"]["imageUri"]
+            spec["containerSpec"] = {"imageUri": image, "command": ["cat", *paths]}
+        else:
+            python: dict[str, Any] = pool.get("pythonPackageSpec", {})
+            image = python.get("executorImageUri") or pool["containerSpec"]["imageUri"]
+            spec["pythonPackageSpec"] = {
+                "executorImageUri": image,
+                "packageUris": [*python.get("packageUris", []), self._packed_loader(program)],
+                "pythonModule": _LOADER,
+                "args": models,
+            }
+        body = {"displayName": "load", "jobSpec": {"workerPoolSpecs": [spec]}}
+        parent = f"/v1/projects/{program.project}/locations/{REGION}/customJobs"
+        return self.service.call("POST", parent, body)["name"]
+
+    def _packed_loader(self, program: Program) -> str:
+        """The loader as a package in the program's bucket; its URI."""
+        files = {
+            "setup.py": f"from setuptools import setup\nsetup(name='{_LOADER}', version='1.0', py_modules=['{_LOADER}'])\n",
+            f"{_LOADER}.py": (HERE / "loaders" / f"{program.loader}.py").read_text(),
+        }
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as archive:
+            for name, text in files.items():
+                member = tarfile.TarInfo(f"{_LOADER}-1.0/{name}")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text.encode()))
+        self.service.put(program.project, f"loader/{_LOADER}-1.0.tar.gz", made.getvalue())
+        return f"gs://{program.project}/loader/{_LOADER}-1.0.tar.gz"

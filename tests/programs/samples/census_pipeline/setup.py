@@ -1,0 +1,9 @@
+from setuptools import find_packages, setup
+
+setup(
+    name="trainer",
+    version="0.1",
+    packages=find_packages(),
+    include_package_data=True,
+    description="Census income with scikit-learn",
+)

@@ -1,0 +1,219 @@
+"""The programs: what each is written with, who submits it, what it leaves and how that is loaded again."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program, submitted in one way."""
+
+    name: str
+    """Of the folder below `samples/`; with a suffix where one is submitted in several ways."""
+    client: str
+    """Who submits it."""
+    runtime: str
+    """The image (its name before the tag) or runtime version that it asks for."""
+    model: str
+    """Objects of the bucket that are its models: a pattern. At least one must be there; of a tuning job one a trial."""
+    loader: str
+    """The program of `loaders/` that loads them, in the same runtime."""
+    script: str = "submit.sh"
+    """What its reader starts, in its folder: a shell script, a notebook's cells or a program."""
+    data: tuple[str, ...] = ()
+    """Data sets that lie beside it, below `data/`."""
+    also: tuple[str, ...] = ()
+    """Patterns of what else it leaves in the bucket."""
+    metric: bool = False
+    """It is a tuning job: each of its trials must have a final measurement."""
+    fast: bool = False
+    """Part of `./dev test`: needs only the small runtimes."""
+    own_image: bool = False
+    """Runs in an image of its own, which the runner makes of its Dockerfile's files."""
+    fails: str = ""
+    """Why it does not pass, where it does not."""
+
+    @property
+    def folder(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def project(self) -> str:
+        """A project of its own, so that its jobs are known by it; its bucket is named alike."""
+        return "p-" + self.name.replace("_", "-")
+
+
+_SCIKIT_LEARN = "sklearn-cpu.1-6"
+_NOTEBOOK = "notebook.py"
+_SDK, _SDK_GRPC = "SDK", "SDK, gRPC"
+_ML, _AI = "gcloud ai-platform", "gcloud ai"
+
+PROGRAMS = (
+    Program(
+        "census_pipeline", _ML, "none", "census/model/*/model.joblib", "joblib_model",
+        data=("census.csv",), fast=False,
+    ),
+    Program(
+        "iris_script", _SDK, _SCIKIT_LEARN, "iris/model/model.joblib", "joblib_model",
+        script=_NOTEBOOK, fast=True,
+    ),
+    Program(
+        "penguins_gcsfs", _AI, _SCIKIT_LEARN, "penguins/output/model/model.pkl", "pickled_model",
+        data=("penguins.csv",), also=("penguins/output/model/confusion.csv",), fast=True,
+    ),
+    Program(
+        "wine_tuning", _AI, _SCIKIT_LEARN, "wine/output/*/model/model.joblib", "joblib_model",
+        metric=True, fast=False,
+    ),
+    Program(
+        "auto_hptuning", _ML, "none", "auto/auto_hptuning_*/*/model.joblib", "joblib_model",
+        data=("housing.csv",), metric=True, fast=False,
+    ),
+    Program(
+        "lexicon_package", _SDK, _SCIKIT_LEARN, "sentiment/model/model.pkl", "pickled_model",
+        script=_NOTEBOOK, data=("reviews.csv",), fast=True,
+    ),
+    Program(
+        "pyproject_package", "gapic, REST", _SCIKIT_LEARN, "concrete/model/model.joblib",
+        "joblib_model", script="submit.py", data=("housing.csv",), fast=True,
+    ),
+    Program(
+        "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", fast=True
+    ),
+    Program(
+        "apiclient_iris", "API client", "none", "iris/out/model.pkl", "pickled_model",
+        script="submit.py", data=("iris.csv",), fast=True,
+    ),
+    Program(
+        "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",
+        script=_NOTEBOOK, fast=True,
+    ),
+    Program(
+        "digits_hpt", _SDK, _SCIKIT_LEARN, "digits/*/model/model.joblib", "joblib_model",
+        script=_NOTEBOOK, metric=True, fast=True,
+    ),
+    Program(
+        "lightgbm_script", _SDK, _SCIKIT_LEARN, "lightgbm/model/model.txt", "lightgbm_model",
+        script=_NOTEBOOK, data=("housing.csv",), fast=True,
+    ),
+    Program(
+        "shell_in_job", _AI, _SCIKIT_LEARN, "output/model/model.joblib", "joblib_model",
+        data=("housing.csv",), also=("backup/fit.py",), fast=True,
+    ),
+    Program(
+        "cloud_imports", _AI, _SCIKIT_LEARN, "cloud/model/model.pkl", "pickled_model",
+        data=("iris.csv",), fast=False,
+    ),
+    Program(
+        "upload_in_job", _SDK, _SCIKIT_LEARN, "cancer/model/model.joblib", "joblib_model",
+        script=_NOTEBOOK, fast=True,
+    ),
+    Program(
+        "shell_container", _SDK, "an image of its own", "mean/model/model.json", "cat",
+        script=_NOTEBOOK, own_image=True,
+    ),
+    Program(
+        "old_python", _AI, "scikit-learn-cpu.0-23", "taxi/out/model/model.joblib", "joblib_model",
+        data=("housing.csv",),
+    ),
+    Program(
+        "lightgbm_dask", _AI, _SCIKIT_LEARN, "lgbdask/model/model.joblib", "joblib_model"
+    ),
+    Program(
+        "xgb_classifier", _AI, "xgboost-cpu.1-6", "out/model/model.bst", "xgboost_model",
+        data=("census.csv",),
+    ),
+    Program(
+        "xgb_dask", _SDK, "xgboost-cpu.2-1", "boston/model/model.json", "xgboost_model",
+        script=_NOTEBOOK, data=("housing.csv",),
+    ),
+    Program(
+        "xgb_gsutil", _ML, "2.11", "iris_*/model.bst", "xgboost_model",
+        data=("iris.csv", "housing.csv"),
+    ),
+    Program(
+        "tf115_canned", _ML, "1.15", "census_estimator_*/export/census/*/saved_model.pb",
+        "saved_model", data=("census.csv", "census_test.csv"),
+    ),
+    Program(
+        "tf115_distributed", _ML, "1.15", "digits/out/export/exporter/*/saved_model.pb",
+        "saved_model", data=("digits",),
+    ),
+    Program(
+        "tf115_hptuning", _ML, "1.15", "iris/*/export/*/saved_model.pb", "saved_model",
+        data=("iris.csv",), metric=True,
+    ),
+    Program(
+        "tf21_sequential", _ML, "2.1", "keras-job-dir/keras_export/saved_model.pb", "saved_model",
+        data=("housing.csv",), also=("keras-job-dir/checkpoints/cp-004.ckpt.index",),
+    ),
+    Program(
+        "tf26_tfrecords", _ML, "2.6", "functional/model/saved_model.pb", "saved_model",
+        data=("digits",), also=("functional/checkpoints/best/saved_model.pb",),
+    ),
+    Program(
+        "tf26_multiworker", "API client", "2.6", "mwms/out/keras-model/saved_model.pb",
+        "saved_model", script="submit.py",
+    ),
+    Program(
+        "tf26_tuning", _AI, "tf-cpu.2-6", "horses/*/model/saved_model.pb", "saved_model",
+        metric=True,
+    ),
+    Program(
+        "tf26_summary_tuning", _ML, "2.6", "summaries/*/model/saved_model.pb", "saved_model",
+        metric=True,
+    ),
+    Program(
+        "tf211_custom_loop", _AI, "tf-cpu.2-11", "boston/model/saved_model.pb", "saved_model",
+        data=("housing.csv",), also=("boston/checkpoints/checkpoint", "boston/logs/events.*"),
+    ),
+    Program(
+        "tf211_datasets_hub", _SDK, "tf-cpu.2-11", "reviews/model/saved_model.pb", "saved_model",
+        script=_NOTEBOOK, data=("reviews.csv",),
+    ),
+    Program(
+        "tf211_parameter_server", _AI, "tf-cpu.2-11", "ps/out/model/saved_model.pb", "saved_model"
+    ),
+    Program(
+        "tf212_transform", _SDK, "tf-cpu.2-12", "tft/model/saved_model.pb", "saved_model",
+        script=_NOTEBOOK, data=("reviews.csv",),
+    ),
+    Program(
+        "tf212_multiworker", _SDK_GRPC, "tf-cpu.2-12", "multi/model/saved_model.pb", "saved_model",
+        script=_NOTEBOOK, data=("digits",),
+    ),
+    Program(
+        "tf217_keras3", _SDK, "tf-cpu.2-17", "keras3/model/export/saved_model.pb", "saved_model",
+        script=_NOTEBOOK, also=("keras3/model/model.keras", "keras3/logs/train/events.*"),
+    ),
+    Program(
+        "torch1_structured", _ML, "pytorch-xla.1-7", "sonar/models/*_model.pt", "torch_state",
+        data=("housing.csv",),
+    ),
+    Program(
+        "torch1_structured-tuning", _ML, "pytorch-gpu.1-7", "sonar/models/*/*_model.pt",
+        "torch_state", script="submit_tuning.sh", data=("housing.csv",), metric=True,
+    ),
+    Program(
+        "torch_flowers", _SDK, "pytorch-cpu.1-13", "out/model/model.pt", "torch_script",
+        script=_NOTEBOOK, data=("flowers",),
+    ),
+    Program(
+        "torch_ddp_env", _SDK, "pytorch-cpu.2-1", "ddp/model/model.pt", "torch_state",
+        script=_NOTEBOOK,
+    ),
+    Program(
+        "torch_torchrun", _AI, "pytorch-gpu.2-3", "torchrun/model/model.pt", "torch_script"
+    ),
+    Program(
+        "torch_lightning", _SDK, "pytorch-gpu.2-2", "lightning/model/model.pt", "torch_script",
+        script=_NOTEBOOK,
+    ),
+    Program(
+        "torch_tuning", _SDK_GRPC, "pytorch-gpu.1-12", "digits/*/model/model.pt", "torch_state",
+        script=_NOTEBOOK, metric=True,
+    ),
+    Program(
+        "transformers_tiny", _SDK, "pytorch-gpu.1-13", "bert/model/config.json",
+        "transformers_model", script=_NOTEBOOK, data=("reviews.csv",),
+    ),
+)  # fmt: skip
