@@ -66,6 +66,15 @@ def test_the_lock_is_installed_without_a_resolver_and_is_part_of_the_name(tmp_pa
     remove_cache(tmp_path / "b/cache")
 
 
+def test_what_is_excluded_looks_installed_to_the_resolvers_of_layers(tmp_path: Path) -> None:
+    """Or a job that names XGBoost, which is there, would fetch 300 MB for GPUs."""
+    root, _ = _built(tmp_path, Release("1.0", _ALL, ("framework",), excluded=("gpu-library",)))
+    (metadata,) = root.glob("excluded/*.dist-info")
+    assert metadata.name == "gpu_library-0.dist-info"
+    assert "Name: gpu-library\nVersion: 0\n" in (metadata / "METADATA").read_text()
+    remove_cache(tmp_path / "cache")
+
+
 def test_what_is_tried_first_is_tried_where_no_index_is_configured(tmp_path: Path) -> None:
     """The build for CPUs, without which a job's runtime would be ten times as large."""
     release = Release("1.0", _ALL, ("framework",), first=_FIRST)
