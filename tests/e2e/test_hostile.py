@@ -74,8 +74,9 @@ def test_by_grpc_its_token_is_good_for_no_more(siege: Siege) -> None:
         "list": "OK",
         "list of the other": "PERMISSION_DENIED",
         "list without a token": "UNAUTHENTICATED",
-        "create": "PERMISSION_DENIED",
-        "cancel": "PERMISSION_DENIED",
+        "create in the other": "PERMISSION_DENIED",
+        "cancel in the other": "PERMISSION_DENIED",
+        "delete": "PERMISSION_DENIED",
     }
 
 

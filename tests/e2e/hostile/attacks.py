@@ -106,8 +106,9 @@ def by_grpc(address: str, token: str) -> dict[str, str]:
             "list": asked("ListCustomJobs", named(own)),
             "list of the other": asked("ListCustomJobs", named(other)),
             "list without a token": asked("ListCustomJobs", named(own), token=""),
-            "create": asked("CreateCustomJob", named(own)),
-            "cancel": asked("CancelCustomJob", named(f"{own}/customJobs/1")),
+            "create in the other": asked("CreateCustomJob", named(other)),
+            "cancel in the other": asked("CancelCustomJob", named(f"{other}/customJobs/1")),
+            "delete": asked("DeleteCustomJob", named(f"{own}/customJobs/1")),
         }
 
 
