@@ -216,7 +216,7 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
     )
     os.close(write_end)
     with os.fdopen(read_end) as ready:
-        assert json.loads(ready.readline()) == {"port": None}
+        assert json.loads(ready.readline()) == {"port": None, "tls_port": None}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(tmp_path / "s"))
         connection.settimeout(20)

@@ -12,10 +12,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from trainshed.buckets import bucket_methods, object_methods
+from trainshed.buckets import bucket_methods, object_methods, token_exchange
 from trainshed.buckets.access_log import AccessLine, AccessLog
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.batch import InnerRequest, answer_batch
@@ -37,6 +37,7 @@ from trainshed.buckets.keys import split_key
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.routes import Door, parse_target
+from trainshed.buckets.token_exchange import exchanged
 from trainshed.buckets.upload_methods import upload
 from trainshed.buckets.uploads import UploadSessions
 
@@ -134,8 +135,25 @@ class BucketsApp:
             return None
         return Response(answer.body, answer.status, dict(answer.headers))
 
+    async def _exchanged(self, call: Call) -> Response:
+        """The answer to a client that wants a token for the one that it has."""
+        body = b"".join([block async for block in call.blocks()])
+
+        def is_known(token: str) -> bool:
+            if self._doorkeeper is None:
+                return True
+            try:
+                return self._doorkeeper.caller(f"Bearer {token}", "") != NOBODY
+            except BucketsError:
+                return False
+
+        status, answer = exchanged(body, is_known)
+        return JSONResponse(answer, status)
+
     async def _answer(self, call: Call, who: Callable[[], Caller]) -> Response:
         try:
+            if call.path == token_exchange.PATH and call.request.method == "POST":
+                return await self._exchanged(call)
             call.caller = who()
             if (told := self._told(call)) is not None:
                 return told

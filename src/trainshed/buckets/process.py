@@ -26,6 +26,7 @@ from trainshed.buckets.doorkeeper import Doorkeeper, TokenFile
 from trainshed.buckets.entrances import Entrance, protocol
 from trainshed.buckets.http import BucketsApp
 from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.secure import SecureServer
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
@@ -41,7 +42,7 @@ ACCESS_LOG = "access.log"
 def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None = None) -> None:
     """Serve the buckets of a setup until SIGTERM or the parent's death; blocks.
 
-    When all of it listens, ``{"port": N}`` (null without the TCP port) and a line feed are written to
+    When all of it listens, ``{"port": N, "tls_port": N}`` (null for a port that there is not) and a line feed are written to
     ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
     killed before we first look would otherwise never be missed. The access log is ``<root>.state/access.log``.
     Raises OSError if an address cannot be bound, TimeoutError if another process keeps the store.
@@ -69,7 +70,8 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    server = uvicorn.Server(config)
+    secure = _secure_listener(setup)
+    server = SecureServer(config, secure, Path(setup.certificate), Path(setup.key))
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
@@ -90,7 +92,8 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         listeners.append(listen_tcp(setup.host, setup.port))
         bound = listeners[-1].getsockname()[1]
     if ready_fd is not None:
-        os.write(ready_fd, json.dumps({"port": bound}).encode() + b"\n")
+        ports = {"port": bound, "tls_port": secure.getsockname()[1] if secure else None}
+        os.write(ready_fd, json.dumps(ports).encode() + b"\n")
         os.close(ready_fd)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_run(server, listeners, parent))
@@ -98,6 +101,16 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         if path:
             Path(path).unlink(missing_ok=True)
     os.close(lock)
+
+
+def _secure_listener(setup: BucketSetup) -> socket.socket | None:
+    """Another one, if somebody took the port: nobody asks for it by number."""
+    if not (setup.host and setup.certificate):
+        return None
+    try:
+        return listen_tcp(setup.host, setup.tls_port)
+    except OSError:
+        return listen_tcp(setup.host, 0)
 
 
 async def _run(server: uvicorn.Server, listeners: list[socket.socket], parent: int) -> None:

@@ -16,6 +16,7 @@ from trainshed.buckets.rules import BucketRules
 class BucketSetup:
     """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's gateway and
     for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 = any free one.
+    `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there is none.
     `tokens`: the service's token file. `anonymous`: who comes by the TCP port need not say who he is."""
 
     root: str
@@ -23,6 +24,9 @@ class BucketSetup:
     replicas: str = ""
     host: str = ""
     port: int = 0
+    tls_port: int = 0
+    certificate: str = ""
+    key: str = ""
     tokens: str = ""
     anonymous: bool = False
     rules: BucketRules = field(default_factory=BucketRules)

@@ -24,7 +24,7 @@ _START = "Start one: trainshed up"
 class Endpoint:
     """Where a service is, and what clients need to know of it.
 
-    `rest`, `storage`: `http://host:port`; `grpc_tls` and, without TLS, `grpc`: `host:port`. `roots`: a file of what a
+    `rest`, `storage`: `http://host:port`; `storage_tls`, `grpc_tls` and, without TLS, `grpc`: `host:port`. `roots`: a file of what a
     gRPC client is to trust. `token` is secret and stands in no error or dump. `pid`, `data`
     and `buckets` (the directory whose sub-directories are the buckets) are known only of a service on
     this machine, project, region and bucket perhaps of no other.
@@ -33,6 +33,7 @@ class Endpoint:
     rest: str
     token: str = field(repr=False)
     storage: str = ""
+    storage_tls: str = ""
     grpc: str = ""
     grpc_tls: str = ""
     roots: str = ""
@@ -87,6 +88,7 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             rest=found["rest"],
             token=token or found["token"],
             storage=found.get("storage", ""),
+            storage_tls=found.get("storage_tls", ""),
             grpc=found.get("grpc", ""),
             grpc_tls=found.get("grpc_tls", ""),
             roots=found.get("ca_bundle", ""),

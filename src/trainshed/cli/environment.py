@@ -13,6 +13,7 @@ from typing import assert_never
 import click
 
 from trainshed.buckets.keys import address_with_key
+from trainshed.cli.boto import BOTO_FILE
 from trainshed.cli.connection import (
     Endpoint,
     answering,
@@ -56,7 +57,7 @@ _NOTES = """\
 #                     TRAINSHED_GRPC_ENDPOINT, an OAuth2Client with TRAINSHED_TOKEN as access_token
 # API client library  discovery.build("ml", "v1", static_discovery=True, client_options={{
 #                                     "api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}})
-# Cloud Storage       google.cloud.storage.Client()
+# Cloud Storage       google.cloud.storage.Client(); gsutil as it is:  gsutil ls
 # Other gRPC clients  go on as they are: the roots file holds everybody's roots, and this service's
 """
 
@@ -94,6 +95,13 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "GOOGLE_APPLICATION_CREDENTIALS": (
             str(endpoint.data / "credentials.json") if endpoint.data else ""
         ),
+        "BOTO_CONFIG": (
+            str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else ""
+        ),
+        # Else a file that gcloud was once told takes the place of the one in gsutil's configuration.
+        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.roots,
+        # gcloud's own gsutil would else put the credentials of whoever is logged in in the place of the file's.
+        "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else "",
     }
 
 

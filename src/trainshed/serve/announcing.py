@@ -24,9 +24,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def grpc_addresses(doors: "GrpcDoors | None", host: str) -> dict[str, str]:
-    """Where gRPC is: `grpc` without TLS, on this machine; `grpc_tls` as a client is to call it, so that the name is one
-    of the certificate's; `ca`, what the client has to trust, and `ca_bundle`, the same with everybody's roots (paths)."""
+def secure_addresses(doors: "GrpcDoors | None", host: str, storage_tls_port: int) -> dict[str, str]:
+    """Where gRPC and storage are: `grpc` without TLS, on this machine; `grpc_tls` and `storage_tls` as a client is to call
+    them, so that the name is one of the certificate's; `ca`, what the client has to trust, and `ca_bundle`, the same with everybody's roots (paths)."""
     if doors is None:
         return {}
     certificates = doors.certified.result()
@@ -35,6 +35,7 @@ def grpc_addresses(doors: "GrpcDoors | None", host: str) -> dict[str, str]:
     return {
         "grpc": _address(here, port),
         "grpc_tls": _address(called, doors.secure.getsockname()[1]),
+        "storage_tls": _address(called, storage_tls_port),
         "ca": str(certificates.ca),
         "ca_bundle": str(certificates.roots),
     }
@@ -52,12 +53,16 @@ def _address(host: str, port: int) -> str:
 
 def write_private(path: Path, document: dict[str, Any]) -> None:
     """Replace a JSON file at once, readable by its owner alone; a reader sees the old or the new one."""
+    write_private_text(path, json.dumps(document) + "\n")
+
+
+def write_private_text(path: Path, text: str) -> None:
+    """The same with any text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
-            json.dump(document, file)
-            file.write("\n")
+            file.write(text)
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -101,6 +101,7 @@ def _open_in_order(
         zygote=zygote,
         buckets=BucketKeeper(setup, buckets.pid),
         storage_port=setup.port,
+        storage_tls_port=setup.tls_port,
         bucket_socket=Path(setup.replicas),
         gateway_socket=Path(setup.gateway),
         bucket_rules=setup.rules,
@@ -118,6 +119,9 @@ def _bucket_setup(settings: Settings) -> BucketSetup:
     local = [path.name for path in root.iterdir()] if root.is_dir() else []
     if cause := cannot_serve(settings.buckets, local):
         raise StartFailed(cause)
+    secure = certificates.server_files(settings.data / "tls")
+    if settings.tls_cert:
+        secure = Path(settings.tls_cert), Path(settings.tls_key)
     return BucketSetup(
         root=str(root),
         gateway=str(settings.data / "gateway.sock"),
@@ -125,6 +129,10 @@ def _bucket_setup(settings: Settings) -> BucketSetup:
         replicas=str(settings.data / "buckets.sock"),
         host=settings.host,
         port=_beside(settings, 1, settings.host),
+        # By the certificate that gRPC shows: without gRPC there is none.
+        tls_port=_beside(settings, 4, settings.host),
+        certificate=str(secure[0]) if settings.grpc else "",
+        key=str(secure[1]) if settings.grpc else "",
         tokens=str(settings.data / "tokens.json"),
         anonymous=settings.anonymous_storage,
         rules=bucket_rules(

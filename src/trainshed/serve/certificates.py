@@ -29,6 +29,7 @@ RENEW_DAYS: Final = 275
 """A certificate with less than this ahead of it is renewed: a service may then run for most of a year."""
 _MAKE_SECONDS: Final = 60
 _AUTHORITY: Final = "ca.pem"
+_SERVER: Final = "server"
 
 
 class CertificatesUnusable(Exception):
@@ -67,9 +68,14 @@ def own(directory: Path, host: str, now: float) -> Certificates:
 
     `host` is the address that the service listens on, `now` seconds since the epoch.
     """
-    made = signed(directory, "server", names_of(host, socket.gethostname()), now)
+    made = signed(directory, _SERVER, names_of(host, socket.gethostname()), now)
     _with_roots(made.ca, directory)
     return Certificates(made.chain, made.key, made.ca, directory / "roots.pem")
+
+
+def server_files(directory: Path) -> tuple[Path, Path]:
+    """Where `own` puts the chain and the key of the service's own, made or not."""
+    return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
 def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Signed:

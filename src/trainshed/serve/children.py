@@ -41,14 +41,15 @@ class ForkedBuckets:
         self._reports = os.fdopen(our_reports)
 
     def serve(self, setup: BucketSetup) -> BucketSetup:
-        """Let it serve; returns the setup with the TCP port it got, 0 = none was asked for. Raises OSError if it cannot."""
+        """Let it serve; returns the setup with the TCP ports it got, 0 = none was asked for. Raises OSError if it cannot."""
         with self._orders as orders:
             orders.write(setup.encode())
         with self._reports as reports:
             line = reports.readline()
         if not line:
             raise OSError(f"the bucket process could not start on {setup.host}:{setup.port}")
-        return replace(setup, port=int(json.loads(line)["port"] or 0))
+        ports = json.loads(line)
+        return replace(setup, port=ports["port"] or 0, tls_port=ports["tls_port"] or 0)
 
     def dismiss(self) -> None:
         """It is not needed: the service does not start. Waits for its end."""

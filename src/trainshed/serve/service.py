@@ -19,6 +19,7 @@ from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
 from trainshed.buckets.doorkeeper import Doorkeeper
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
+from trainshed.cli.boto import BOTO_FILE, boto_document
 from trainshed.cli.credentials import credentials_document
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
@@ -26,7 +27,12 @@ from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.replica import durable
 from trainshed.serve import clock, memory, websockets
-from trainshed.serve.announcing import SERVICE_FILE, grpc_addresses, write_private
+from trainshed.serve.announcing import (
+    SERVICE_FILE,
+    secure_addresses,
+    write_private,
+    write_private_text,
+)
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.wiring import Parts, wire
 
@@ -128,13 +134,17 @@ class Service:
             "bucket": settings.default_bucket,
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
-            **grpc_addresses(self._parts.grpc, settings.host),
+            **secure_addresses(self._parts.grpc, settings.host, self._parts.storage_tls_port),
         }
         write_private(settings.data / SERVICE_FILE, document)
         write_private(
             settings.data / "credentials.json",
             credentials_document(self._parts.token, settings.project),
         )
+        if address := document.get("storage_tls"):
+            roots, token = document["ca_bundle"], self._parts.token
+            boto = boto_document(document["storage"], address, roots, token, settings.project)
+            write_private_text(settings.data / BOTO_FILE, boto)
         self._announce(document)
         memory.settle()
 

@@ -57,7 +57,7 @@ from trainshed.studies.port import Advisor, EngineName
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port; `bucket_socket`: its
+    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port, `storage_tls_port` the one with TLS, 0 = none; `bucket_socket`: its
     Unix socket for replicas, `gateway_socket` that for our gateway alone; `programs`: our own for replicas; `grpc`: its ports,
     if there are any; `intercepting`: done when the files of `interception.places` are there."""
 
@@ -69,6 +69,7 @@ class Parts:
     zygote: ZygoteHandle
     buckets: BucketKeeper
     storage_port: int
+    storage_tls_port: int
     bucket_socket: Path
     gateway_socket: Path
     bucket_rules: BucketRules
@@ -83,7 +84,7 @@ class Parts:
         """All that the service listens on."""
         doors = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
         listening = (door.getsockname()[1] for door in (self.listener, *doors))
-        return (*listening, self.storage_port)
+        return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+"""What a shell outside of jobs gets for gsutil: a configuration file, and a token for the one in it."""
+
+import configparser
+
+from trainshed.buckets.token_exchange import exchanged
+from trainshed.cli.boto import boto_document
+
+
+def test_the_configuration_names_the_service_the_token_and_whom_to_trust() -> None:
+    text = boto_document("http://127.0.0.1:8081", "localhost:8084", "/d/roots.pem", "secret", "p")
+    found = configparser.ConfigParser()
+    found.read_string(text)
+    assert found["Credentials"]["gs_json_host"] == "localhost"
+    assert found["Credentials"]["gs_json_port"] == "8084"
+    assert found["Credentials"]["gs_oauth2_refresh_token"] == "secret"
+    assert found["OAuth2"]["provider_token_uri"] == "http://127.0.0.1:8081/oauth2/token"
+    assert found["Boto"]["ca_certificates_file"] == "/d/roots.pem"
+    assert found["Boto"].getboolean("https_validate_certificates")
+    assert found["GSUtil"]["default_project_id"] == "p"
+
+
+def test_a_token_is_exchanged_for_itself() -> None:
+    form = b"grant_type=refresh_token&refresh_token=good&client_id=trainshed&client_secret=unused"
+    status, answer = exchanged(form, lambda token: token == "good")
+    assert (status, answer["access_token"], answer["token_type"]) == (200, "good", "Bearer")
+
+
+def test_what_nobody_knows_is_exchanged_for_nothing() -> None:
+    assert exchanged(b"grant_type=refresh_token&refresh_token=bad", lambda _: False)[0] == 400
+    assert exchanged(b"grant_type=refresh_token", lambda _: True)[0] == 400
+    status, answer = exchanged(b"grant_type=authorization_code&code=x", lambda _: True)
+    assert (status, answer["error"]) == (400, "unsupported_grant_type")
