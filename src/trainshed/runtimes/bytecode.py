@@ -1,6 +1,6 @@
 """Compiles what is not compiled yet of a finished environment: run by the environment's own Python, 3.6 or newer.
 
-`python bytecode.py SITE_PACKAGES PROCESSES`. It gives way to everything else on the machine. Programs may use the environment
+`python bytecode.py SITE_PACKAGES PROCESSES`. One process gives way to everything else on the machine. Programs may use the environment
 meanwhile and at any time it may be killed: each file appears by a rename, and who finds none compiles for itself.
 """
 
@@ -49,7 +49,9 @@ def directories(site: str) -> "list[str]":
 
 
 def main(site: str, processes: int) -> None:
-    os.nice(19)
+    # Whoever has it done by several processes waits for it.
+    if processes == 1:
+        os.nice(19)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for _ in pool.imap_unordered(compile_directory, directories(site), chunksize=4):
             pass
