@@ -53,8 +53,11 @@ class Transcript:
 
     def take(self, texts: "list[str]") -> None:
         """Write lines that the program said in another way than by its pipes."""
-        mask = self._log.mask
-        self._log.write("o", texts if mask is None else [mask.text(text) for text in texts])
+        data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
+        stream = log.Stream(self._log, "o")
+        for start in range(0, len(data), log.LINE_BYTES):
+            stream.feed(data[start : start + log.LINE_BYTES])
+        stream.close()
 
     def program_started(self) -> None:
         """Listeners know of the start: they may be told of lines from here on."""
