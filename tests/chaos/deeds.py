@@ -53,6 +53,11 @@ class Story:
         return urllib.parse.quote(self.public.removeprefix("/v1/"), safe="")
 
 
+def diary_of(directory: Path) -> Path:
+    """Where the programs of a run keep their diaries: in its default bucket, which they have as a directory."""
+    return directory / "data" / "buckets" / "trainshed" / "diary"
+
+
 class Deeds:
     """Acts on jobs, each deed in a thread of its own. `told`: called with each thing done, for the record."""
 
@@ -63,12 +68,12 @@ class Deeds:
         self.ending = threading.Event()
         """Set whenever a program is about to end by itself."""
         self._victim = victim
-        self._diary = directory / "diary"
+        self._diary = diary_of(directory)
         self._record = (directory / "events.jsonl").open("a", encoding="utf-8")
         self._lock = threading.Lock()
         self._hands = ThreadPoolExecutor(12, thread_name_prefix="deed")
         self._under_way: list[Future[None]] = []
-        self._door = str(directory / "door")
+        self._door = str(self._diary / "door")
         self._ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ears.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._ears.bind(self._door)

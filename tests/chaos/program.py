@@ -23,8 +23,14 @@ import uuid
 from pathlib import Path
 
 
+def shown(path: str) -> str:
+    """Where a file of a bucket is for this program: below /gcs, or where it lies if it runs without namespaces."""
+    return "/gcs/" + path.partition("/buckets/")[2] if Path("/gcs").is_dir() else path
+
+
 def main() -> None:
-    diary, door, pool, lives = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+    diary, door = Path(shown(sys.argv[1])), shown(sys.argv[2])
+    pool, lives = sys.argv[3], json.loads(sys.argv[4])
     replica = f"workerpool{pool}-{json.loads(os.environ['CLUSTER_SPEC'])['task']['index']}"
     # A later life may be another user's.
     os.umask(0)

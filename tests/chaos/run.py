@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.deeds import Deeds, Story
+from tests.chaos.deeds import Deeds, Story, diary_of
 from tests.chaos.kinds import WITH_DRAINS, make_plans
 from tests.chaos.maintenance import Maintenance
 from tests.chaos.plans import JobPlan
@@ -59,9 +59,8 @@ def run(options: Options) -> int:
     data = directory / "data"
     config = directory / "settings.toml"
     config.write_text(_settings(options))
-    # Programs run as users of their own.
-    (directory / "diary").mkdir()
-    (directory / "diary").chmod(0o777)
+    diary = diary_of(directory)
+    diary.mkdir(parents=True)
     plans = make_plans(options.seed, options.jobs, options.pace, _kinds(options))
     victim = Victim(data, "--config", str(config))
     deeds = Deeds(victim, directory, plans)
@@ -80,10 +79,7 @@ def run(options: Options) -> int:
         deeds.close()
         maintenance.check_empty()
         address = victim.address()
-        reports = [
-            check(story, address, data, directory / "diary", maintenance.drains)
-            for story in stories
-        ]
+        reports = [check(story, address, data, diary, maintenance.drains) for story in stories]
         if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")
     except Exception as failure:  # Whatever it is: the directory is kept and the service ended.
@@ -102,7 +98,7 @@ def run(options: Options) -> int:
         shutil.rmtree(directory, ignore_errors=True)
     else:
         (directory / "report.txt").write_text(text + "\n")
-        print(f"kept: {directory} (report.txt, events.jsonl, service.log, wrong/, diary/, data/)")
+        print(f"kept: {directory} (report.txt, events.jsonl, service.log, wrong/, data/)")
     return 0 if is_well else 1
 
 
@@ -169,7 +165,7 @@ def _left_behind(directory: Path) -> Iterator[str]:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
                 yield f"process {pid} is left: {command.decode(errors='replace')[:120]}"
                 os.kill(pid, signal.SIGKILL)
-    for pid in marked(str(directory / "diary")):
+    for pid in marked(str(diary_of(directory))):
         yield f"program {pid} is left"
     for thing in leftovers(directory / "data"):
         yield f"left on the machine: {thing}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import CACHE, Service, running
+from tests.e2e.running import CACHE, Service, common_place, running
 
 NODE_CLIENT = "@google-cloud/aiplatform@6.11.0"
 
@@ -27,9 +27,9 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def commons() -> Iterator[Path]:
-    """A directory for programs and the test: programs run as users of their own, to whom pytest's directories are closed."""
-    place = Path(tempfile.mkdtemp(prefix="trainshed-commons-"))
-    place.chmod(0o777)
+    """A directory for programs and the test, which programs may read; to pipes in it they may write."""
+    place = Path(tempfile.mkdtemp(dir=common_place()))
+    place.chmod(0o755)
     yield place
     shutil.rmtree(place)
 

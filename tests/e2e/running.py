@@ -1,11 +1,15 @@
 """A real service for end-to-end tests: started as a user would, on free ports, in a directory of its own."""
 
+import atexit
 import contextlib
+import functools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -120,11 +124,21 @@ def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "trainshed", *args]
 
 
+@functools.cache
+def common_place() -> Path:
+    """A directory that programs may read, pipes in it write to as well: they find nothing else of the machine's /tmp."""
+    place = Path(tempfile.mkdtemp(prefix="trainshed-commons-"))
+    place.chmod(0o755)
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
+
+
 def environment(data: Path) -> dict[str, str]:
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith(("CLOUDSDK_", "GOOGLE_"))},
         "TRAINSHED_DATA": str(data),
         "TRAINSHED_CACHE": str(CACHE),
+        "TRAINSHED_VISIBLE_PATHS": str(common_place()),
     }
 
 

@@ -59,10 +59,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
-    """SPEC §3: programs have no /tmp of their own there."""
     done = doctor(tmp_path, "--data", "/tmp/trainshed-doctor")
     assert done.returncode == 0
-    assert "Choose another one by --data: where it lies in /tmp" in " ".join(done.stdout.split())
+    assert "Choose another one by --data: systems empty /tmp" in " ".join(done.stdout.split())
 
 
 def test_settings_that_are_wrong_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

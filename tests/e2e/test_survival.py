@@ -21,8 +21,7 @@ from tests.e2e.stories import Verdict, process_of, verdicts
 NUMBERS = """
 import os, sys, time
 # {mark}
-begun = os.path.join({directory!r}, os.environ["HOSTNAME"])
-os.close(os.open(begun, os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # fails in a second start
+os.close(os.open("begun", os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # fails in a second start
 for i in range({count}):
     print(i, flush=True)
     time.sleep({pause})
@@ -32,11 +31,9 @@ for i in range({count}):
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
 
-def numbers(directory: Path, mark: str, count: int, pause: float = 0.002) -> str:
+def numbers(mark: str, count: int, pause: float = 0.002) -> str:
     """A program that counts, and cannot be started twice in one replica."""
-    directory.mkdir(exist_ok=True)
-    directory.chmod(0o777)
-    return NUMBERS.format(mark=mark, directory=str(directory), count=count, pause=pause)
+    return NUMBERS.format(mark=mark, count=count, pause=pause)
 
 
 def counted(service: Service, job_id: str, replica: str) -> list[str]:
@@ -71,12 +68,12 @@ def kill_buckets(service: Service) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_survives_the_death_of_the_service(data: Path, commons: Path) -> None:
+def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
     """The primary counts on while the service is dead; a worker ends meanwhile."""
     mark = new_mark()
-    body = container_job(numbers(commons / "begun", mark, 400), pools=(1, 2))
+    body = container_job(numbers(mark, 400), pools=(1, 2))
     pools = body["jobSpec"]["workerPoolSpecs"]
-    pools[1]["containerSpec"]["command"][2] = numbers(commons / "begun", mark, 100, 0.0)
+    pools[1]["containerSpec"]["command"][2] = numbers(mark, 100, 0.0)
     with running(data) as service:
         job_id = submit(service, body)
         first_line(service, job_id, "20")
@@ -96,12 +93,9 @@ def test_a_job_survives_the_death_of_the_service(data: Path, commons: Path) -> N
     assert not leftovers(data)
 
 
-def test_everything_ended_while_the_service_was_dead(data: Path, commons: Path) -> None:
+def test_everything_ended_while_the_service_was_dead(data: Path) -> None:
     mark = new_mark()
-    done, failed = (
-        container_job(numbers(commons / f"begun-{n}", mark, 50) + f"\nraise SystemExit({n})")
-        for n in (0, 9)
-    )
+    done, failed = (container_job(numbers(mark, 50) + f"\nraise SystemExit({n})") for n in (0, 9))
     with running(data) as service:
         ids = [submit(service, body) for body in (done, failed)]
         for job_id in ids:
@@ -140,15 +134,13 @@ def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
     assert not leftovers(data)
 
 
-def test_a_submission_that_was_acknowledged_is_never_lost(data: Path, commons: Path) -> None:
+def test_a_submission_that_was_acknowledged_is_never_lost(data: Path) -> None:
     """Killed at once after each answer: each job runs, once."""
     mark = new_mark()
     ids: list[str] = []
-    for index in range(4):
+    for _ in range(4):
         service = start(data)
-        ids.append(
-            submit(service, container_job(numbers(commons / f"b{index}", mark, 20), pools=(1, 1)))
-        )
+        ids.append(submit(service, container_job(numbers(mark, 20), pools=(1, 1))))
         service.kill()
     with running(data) as service:
         for job_id in ids:
@@ -158,15 +150,15 @@ def test_a_submission_that_was_acknowledged_is_never_lost(data: Path, commons: P
     assert not leftovers(data)
 
 
-def test_kills_at_random_moments(data: Path, commons: Path) -> None:
+def test_kills_at_random_moments(data: Path) -> None:
     """Ten seeded rounds: submit, watch some of it, kill service or zygote or both, start again."""
     chance = random.Random(20)
     mark = new_mark()
     ids: list[str] = []
     service = start(data)
     try:
-        for round_ in range(10):
-            script = numbers(commons / f"begun-{round_}", mark, 150)
+        for _ in range(10):
+            script = numbers(mark, 150)
             ids.append(submit(service, container_job(script, pools=(1, 2))))
             at = chance.choice([None, "0", "7", "60", "149"])
             if at is not None:

@@ -172,8 +172,9 @@ def _view(
     plan: protocol.LaunchDocument, slot: str, files: str, namespace: "users.Namespace | None"
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
-    if not plan.image and not program.lies_in_tmp(files):
+    if not plan.image:
         binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
+        binds.append((os.path.join(files, program.KEPT_TEMPORARY), "/var/tmp"))
     return view.View(
         hostname=plan.hostname,
         hosts_file=plan.hosts,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WORK = "work"
 TEMPORARY = "tmp"
+KEPT_TEMPORARY = "var-tmp"
+"""Of its /var/tmp."""
 PYTHON = "python"
 PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
@@ -36,17 +38,12 @@ _IGNORED_OR_HANDLED = (
 )
 
 
-def lies_in_tmp(path: str) -> bool:
-    """Whether a private /tmp would cover a slot: where the service's data lies in /tmp it is not made."""
-    return os.path.abspath(path).startswith("/tmp/")
-
-
 def make_directories(files: str) -> None:
     """Make the program's directories; what an earlier incarnation left in them stays (SPEC §2.1).
 
     `files` itself is its home directory: each directory more is felt in every start.
     """
-    for name in ("", WORK, TEMPORARY, HYPERTUNE):
+    for name in ("", WORK, TEMPORARY, KEPT_TEMPORARY, HYPERTUNE):
         path = os.path.join(files, name)
         try:
             os.mkdir(path, 0o700)

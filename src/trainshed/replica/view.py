@@ -133,7 +133,7 @@ class View:
         for path in self._covered:
             if mounting.is_file(path):
                 system.bind(os.devnull, path)
-        later = [(path, True) for _, path in frozen]
+        later = [(path, True) for _, path in kept + frozen]
         later += [(target, source.is_directory) for source, target, _ in bound]
         for source, target in shown:
             for path, directory in later:

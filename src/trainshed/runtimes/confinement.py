@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.replica import program, protocol, sandbox, system, users, view
+from trainshed.replica import protocol, sandbox, system, users, view
 
 _START = """
 import json, sys
@@ -110,13 +110,12 @@ def _become(level: str, confinement: Confinement, command: list[str]) -> None:
     writable = (confinement.room, *confinement.writable)
     mounts = [(path, path, False) for path in writable]
     mounts += [(path, path, True) for path in confinement.shown if not Path(path).is_dir()]
-    private = [] if program.lies_in_tmp(confinement.room) else [(f"{confinement.room}/tmp", "/tmp")]
     seen = view.View(
         hostname="installation",
         hosts_file=_HOSTS,
         files=confinement.room,
         scratch=f"{confinement.room}/view",
-        binds=private,
+        binds=[(f"{confinement.room}/tmp", "/tmp")],
         hidden=confinement.hidden,
         read_only=confinement.shown,
         mounts=mounts,

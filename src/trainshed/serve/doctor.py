@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainshed.replica.program import lies_in_tmp
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
     from trainshed.engines.local.engine import LocalEngine
 
 _FEW_BYTES = 10 * 2**30
-_IN_TMP = (
-    "Choose another one by --data: where it lies in /tmp, programs have no /tmp of their own, and the path of their TMPDIR "
-    "is too long for the sockets of PyTorch's DataLoader."
-)
+_IN_TMP = "Choose another one by --data: systems empty /tmp when they start, and delete what lies there for days."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             if path is settings.cache:
                 few = "runtimes take 0.2 to 3 GiB each"
             yield Finding(about, "less", told, f"Make room: {few}. {advice}".strip())
-        elif path is settings.data and lies_in_tmp(str(path)):
+        elif path is settings.data and path.is_relative_to("/tmp"):
             yield Finding(about, "less", told, _IN_TMP)
         else:
             yield Finding(about, "good", told, advice)

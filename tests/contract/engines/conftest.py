@@ -274,7 +274,7 @@ def processes_marked(mark: str) -> list[int]:
 
 @pytest.fixture
 def common_place() -> Iterator[Path]:
-    """A directory that programs of all users may write to, whatever else is hidden from them."""
+    """A directory that programs of all users may write to if it is shown to them."""
     with tempfile.TemporaryDirectory(prefix="trainshed-common-") as name:
         place = Path(name)
         place.chmod(0o777)

@@ -17,7 +17,7 @@ from tests.ports import free_port
 from trainshed.core.launch import ImageRoot
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
-from trainshed.replica.protocol import LEVEL_OWN, LEVEL_SESSION, LEVEL_USER
+from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
 
 WORKER = ReplicaId(1, 0)
 HOLDS = (LEVEL_OWN, LEVEL_USER)
@@ -238,6 +238,45 @@ def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
         assert house.texts(uid) == ["of use", "hidden"]
 
     house(test)
+
+
+@pytest.mark.parametrize("level", [LEVEL_OWN, LEVEL_ROOT, LEVEL_USER])
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
+def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
+    """Wherever the service's data lies: two programs met each other's /tmp/param.txt where it lay in /tmp."""
+    program = (
+        "import os, tempfile\n"
+        "for path in ('/tmp/param.txt', '/var/tmp/param.txt', '/dev/shm/param.txt', 'mine'):\n"
+        "    try: print(open(path).read())\n"
+        "    except FileNotFoundError: open(path, 'w').write(os.environ['NAME'])\n"
+        "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
+    )
+
+    async def test(data: Path) -> None:
+        house = House(data, level)
+        try:
+            await house.open()
+        except LevelUnavailable as refusal:
+            await house.engine.close()
+            pytest.skip(str(refusal))
+        try:
+            for name in ("one", "two"):
+                uid = await house.python(program, environ=(("NAME", name),))
+                assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+                assert house.texts(uid) == ["/tmp True"], "each finds none of the other's"
+            # What it wrote is there when it is started again in its place.
+            again = house.plan(uid, PYTHON, "-c", program, environ=(("NAME", "-"),), incarnation=2)
+            await house.engine.launch([again])
+            await house.until(lambda: bool(house.ends(uid, 2)))
+            assert house.texts(uid)[-4:] == ["two", "two", "two", "/tmp True"]
+        finally:
+            await house.end_all()
+            await house.close()
+
+    with tempfile.TemporaryDirectory(dir=place, prefix="trainshed-") as data:
+        asyncio.run(test(Path(data)))
+    assert not Path("/tmp/param.txt").exists()
+    assert not Path("/var/tmp/param.txt").exists()
 
 
 def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:

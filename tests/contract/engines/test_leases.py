@@ -161,11 +161,14 @@ def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
     witness.chmod(0o666)
 
     async def test(house: House) -> None:
+        shared = house.engine.capabilities().process_namespace
+        place = Path("/gcs/common/witness") if shared else witness
+        buckets = (("common", str(common_place)),)
         await house.restart(nodes=2, lease=LEASE)
         uid, other = house.job(), JobOnOther(house)
         (slot,) = await house.allocate(uid, node="local-1")
         await other.start()
-        await house.engine.launch([house.plan(uid, *_alone(witness, 1))])
+        await house.engine.launch([house.plan(uid, *_alone(place, 1), buckets=buckets)])
         await house.line(uid, lambda text: text == "up")
         await house.engine.partition("local-1")
         with pytest.raises(EngineUnavailable, match="local-1 does not answer"):
@@ -181,7 +184,8 @@ def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
             uid, 1, [SlotRequest(PRIMARY, slot.hostname, "local-0")]
         )
         assert moved[0].node == "local-0"
-        await house.engine.launch([house.plan(uid, *_alone(witness, 2), incarnation=2)])
+        again = house.plan(uid, *_alone(place, 2), buckets=buckets, incarnation=2)
+        await house.engine.launch([again])
         await house.engine.heal("local-1")
         await house.changed("local-1", NodeState.UP)
         await house.until(lambda: witness.read_text() == "1\n2\n")

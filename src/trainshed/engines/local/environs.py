@@ -161,10 +161,9 @@ def of_slot(
         asked.get("PATH", SANE_PATH),
     ]
     # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
-    private = namespaced and not program.lies_in_tmp(home)
     environ = {
         "HOME": asked.get("HOME", home),
-        "TMPDIR": asked.get("TMPDIR", "/tmp" if private else f"{files}/{program.TEMPORARY}"),
+        "TMPDIR": asked.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
         "PYTHONUNBUFFERED": unbuffered,
         "PYTHONUSERBASE": user_base,

@@ -26,6 +26,8 @@ TARGET = json.loads(os.environ["TARGET"])
 CANARY = re.compile(rb"canary-[0-9a-f]{32}")
 """What others keep to themselves has one of these in it."""
 HOME = os.environ["HOME"]
+KEPT = ("hypertune", "tmp", "var-tmp")
+"""Its directories that the service shows in other places."""
 ENDPOINT = os.environ["GCE_METADATA_HOST"]
 MAIN = os.getpid()
 NAMESPACED = TARGET["level"] != "session"
@@ -146,7 +148,8 @@ def elsewhere():
 
 def traps():
     """Links that were laid before the restart, in whose place the service shows directories: do they lead anywhere?"""
-    places = ["/var/hypertune", "/tmp", os.environ["TMPDIR"], HOME + "/hypertune", HOME + "/tmp"]
+    places = ["/var/hypertune", "/tmp", "/var/tmp", os.environ["TMPDIR"]]
+    places += [f"{HOME}/{name}" for name in KEPT]
     found = [place + "/trainshed.db" for place in places if not os.path.islink(place)]
     return first(read, found)
 
@@ -634,7 +637,7 @@ def controls():
 
 def lay_traps():
     """What the service will find when it starts this program again."""
-    for name in ("hypertune", "tmp"):
+    for name in KEPT:
         place = os.path.join(HOME, name)
         # In its place there may be a mount; then it is its name at home that counts.
         with contextlib.suppress(OSError):
