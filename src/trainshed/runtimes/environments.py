@@ -64,9 +64,11 @@ class Environments:
             if not (environment.root / _COMPILED).exists():
                 self._shelf.finish(key, lambda _: self._compile(environment))
 
-    def wait(self) -> None:
-        """Wait for what is done of the environments while they are used already."""
-        self._shelf.wait()
+    def wait(self, progress: Callable[[str], None] = lambda _: None) -> None:
+        """Wait for what is done of environments that this process has built while they are used already."""
+        if self._shelf.is_settling:
+            progress("Compiling the packages to bytecode.")
+            self._shelf.wait()
 
     def last_used(self, environment: Prefix) -> int:
         """When that was, ns since the epoch."""

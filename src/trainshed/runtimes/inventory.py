@@ -82,8 +82,7 @@ class Inventory:
             raise BuildFailed(self._cannot(sheet, version))
         self._environments.build(sheet, found.release, interpreter, progress)
         # A job would not wait for it; whoever builds ahead has the time.
-        progress("Compiling the packages to bytecode.")
-        self._environments.wait()
+        self._environments.wait(progress)
         return self._offer(sheet, found.release, interpreter)
 
     def _sheet(self, family: str) -> Sheet:

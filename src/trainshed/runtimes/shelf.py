@@ -135,6 +135,11 @@ class Shelf:
         self._settling.add(settle)
         settle.start()
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether a thread of this process finishes a directory."""
+        return bool(self._settling)
+
     def wait(self) -> None:
         """Wait for the threads that finish directories."""
         for settle in tuple(self._settling):
