@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.buckets_service import Service
-from trainshed.access.job_tokens import KEY_FILE, JobTokens
+from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Principal, Role
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.rules import BucketRules
@@ -115,7 +115,9 @@ print(claims["aud"], claims["email"])
 def test_a_program_has_default_credentials_that_the_service_knows(replica: Replica) -> None:
     project, email, token, identity = replica.program(ASKS)
     assert (project, email, identity) == ("p1", EMAIL, f"https://audience {EMAIL}")
-    assert replica.authority.authenticate(f"Bearer {token}") == Principal(EMAIL, Role.JOB, "p1")
+    program = JobClaims(17, 1, "workerpool0-0", "p1", EMAIL)
+    known = Principal(EMAIL, Role.JOB, "p1", program)
+    assert replica.authority.authenticate(f"Bearer {token}") == known
 
 
 STORES = """

@@ -157,7 +157,9 @@ def test_the_service_recognises_a_program_by_its_token(tmp_path: Path, clock: Cl
     jobs = JobTokens(KEY, clock)
     authority = TokenAuthority.open(tmp_path / "tokens.json", clock, jobs)
     token, _ = jobs.mint(CLAIMS)
-    assert authority.authenticate(f"Bearer {token}") == Principal(CLAIMS.email, Role.JOB, "p1")
+    assert authority.authenticate(f"Bearer {token}") == Principal(
+        CLAIMS.email, Role.JOB, "p1", CLAIMS
+    )
     clock.now += LIFETIME * SECOND
     with pytest.raises(Unauthenticated, match="metadata endpoint"):
         authority.authenticate(f"Bearer {token}")
