@@ -217,7 +217,7 @@ class LocalCatalog:
             notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
         lacks = () if image.slim else sheet.lacks(found.release, found.python)
         if lacks:
-            named = ", ".join(f"{each.name} ({each.reason})" for each in lacks)
+            named = ", ".join(map(str, lacks))
             notices.append(
                 f"Not every package of that image is installed here; left out: {named}. {_NAME_THEM}"
             )

@@ -21,7 +21,8 @@ LIKELY = (FAMILIES[0].family, "python")
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A release of a family on a Python. `python`: the one that it would be built on here, "" = none that fits was found.
-    `needs`: the Pythons that fit, in words. `built`: where it is, None = not yet; its bytes and when it was used last (ns)."""
+    `needs`: the Pythons that fit, in words. `built`: where it is, None = not yet; its bytes and when it was used last (ns).
+    `left_out`: what the images hold and it does not, each with the reason."""
 
     family: str
     version: str
@@ -30,6 +31,7 @@ class Offer:
     built: Path | None = None
     bytes: int = 0
     used: int = 0
+    left_out: tuple[str, ...] = ()
 
 
 class Inventory:
@@ -116,6 +118,7 @@ class Inventory:
             built.root if built else None,
             size,
             used,
+            tuple(map(str, sheet.lacks(release, interpreter.minor))),
         )
 
     def _cannot(self, sheet: Sheet, version: str) -> str:

@@ -20,6 +20,9 @@ class LeftOut:
     reason: str
     pythons: tuple[Minor, Minor] | None = None
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
+
     def is_left_out_on(self, python: Minor) -> bool:
         """Whether it is missing on that Python."""
         return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]

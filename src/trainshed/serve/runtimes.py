@@ -64,6 +64,10 @@ def list_(
     if not family:
         for line in _rest(settings.cache, offers):
             click.echo(line)
+        return
+    for offer in offers:
+        if offer.left_out:
+            click.echo(f"Left out of {offer.version or family}: {', '.join(offer.left_out)}.")
 
 
 @command.command(short_help="Build a runtime now.")

@@ -118,6 +118,12 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     assert not Shelf(cache / "environments").has(path.name)
 
 
+def test_the_list_of_a_family_says_what_its_versions_lack_and_why(invoke: Invoke) -> None:
+    listed = invoke("list", "pytorch").output
+    assert "Left out of 2.13: torch-xla (no TPU is served here), " in listed
+    assert "Left out" not in invoke("list").output
+
+
 def test_an_age_that_is_none_is_refused(invoke: Invoke) -> None:
     answer = invoke("gc", "--older-than", "a month")
     assert answer.exit_code == 2
