@@ -143,6 +143,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         "package_uris",
     ),
     "prebuilt image without a program": (image(SKLEARN), "master_config.container_command"),
+    "prebuilt image by arguments without packages": (
+        image(SKLEARN, args=["--module_name=trainer.task"]),
+        "args",
+    ),
+    "prebuilt image by arguments with a local package": (
+        image(SKLEARN, args=["--module_name=trainer.task", "--package_uris=p.tar.gz"]),
+        "args",
+    ),
     "TPU worker without its TensorFlow": (
         image(
             scaleTier="CUSTOM",
@@ -341,6 +349,18 @@ def test_a_prebuilt_image_runs_packages() -> None:
     request = image(OLD_TORCH, packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task")
     program = spec_of(request).pool(0).program
     assert (program.module, program.runtime.family) == ("trainer.task", "pytorch")
+
+
+@pytest.mark.parametrize("field", ["args", "containerArgs"])
+def test_a_published_image_installs_packages_and_runs_a_module_by_its_arguments(field: str) -> None:
+    given = ["--module_name=trainer.task", "--epochs", "3", "--package_uris"]
+    given += ["gs://bucket/a.tar.gz,gs://bucket/b.tar.gz", "--module_names=x"]
+    config = {"containerArgs": given} if field == "containerArgs" else {}
+    request = image(OLD_TORCH, config=config, **({"args": given} if field == "args" else {}))
+    program = spec_of(request).pool(0).program
+    assert (program.module, program.runtime.family) == ("trainer.task", "pytorch")
+    assert program.package_uris == ("gs://bucket/a.tar.gz", "gs://bucket/b.tar.gz")
+    assert program.args == ("--epochs", "3", "--module_names=x")
 
 
 def test_scheduling_disk_and_the_rest() -> None:

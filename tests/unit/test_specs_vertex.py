@@ -535,6 +535,13 @@ def test_packages_run_in_any_image_that_can_be_had(uri: str) -> None:
     assert program.runtime.family == ("python" if uri == MAPPED_IMAGE else "container")
 
 
+def test_a_prebuilt_image_installs_packages_and_runs_a_module_by_its_arguments() -> None:
+    args = ["--module_name=trainer.task", "--package_uris=gs://bucket/p.tar.gz", "--epochs=3"]
+    program = parse(custom_job(container(imageUri=SKLEARN, args=args))).spec.pool(0).program
+    assert (program.module, program.package_uris) == ("trainer.task", ("gs://bucket/p.tar.gz",))
+    assert program.args == ("--epochs=3",)
+
+
 def test_an_image_that_an_environment_stands_for_needs_a_command() -> None:
     """SPEC §3, §4: an environment has no entry point; a container has its own."""
     assert list(violations(custom_job(container(imageUri=MAPPED_IMAGE)))) == [

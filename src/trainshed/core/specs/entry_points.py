@@ -1,7 +1,14 @@
-"""Whether an image brings a program of its own to run (SPEC §3, facts §5.2)."""
+"""What an image runs by itself (SPEC §3, facts §5.2)."""
+
+from dataclasses import replace
 
 from trainshed.core.catalog.images import parse_prebuilt
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice
+from trainshed.core.specs import syntax
+from trainshed.core.specs.model import Program
+from trainshed.core.specs.request import Section
+
+_MODULE, _PACKAGES = "--module_name", "--package_uris"
 
 
 def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
@@ -10,3 +17,38 @@ def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
     if not runtime.family:
         return parse_prebuilt(image_uri) is not None
     return runtime.family not in (CONTAINER, REDUCERS)
+
+
+def names_package(program: Program) -> bool:
+    """Whether the arguments are those of the program that the published training images run by themselves: it installs the
+    packages of `--package_uris` and runs the module of `--module_name` with all other arguments."""
+    return not program.command and bool(_taken(program.args, _MODULE)[0])
+
+
+def read_package(program: Program, section: Section, field: str) -> Program:
+    """The package job that such arguments, given in `field`, mean. What is wrong is reported to the section's faults."""
+    modules, others = _taken(program.args, _MODULE)
+    uris, others = _taken(others, _PACKAGES)
+    packages = tuple(uri for text in uris for uri in text.split(",") if uri)
+    if fault := syntax.module_fault(modules[-1]):
+        section.fault(field, f"{_MODULE}: {fault}")
+    for fault in filter(None, map(syntax.package_fault, packages)):
+        section.fault(field, f"{_PACKAGES}: {fault}")
+    if not packages:
+        section.fault(field, f"{_PACKAGES}: At least one Python package must be given.")
+    return replace(program, module=modules[-1], package_uris=packages, args=others)
+
+
+def _taken(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]]:
+    """The values of an option, given as `NAME=VALUE` or as two arguments, and all other arguments."""
+    values: list[str] = []
+    others: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        if argument.startswith(f"{name}="):
+            values.append(argument.removeprefix(f"{name}="))
+        elif argument == name:
+            values.append(next(rest, ""))
+        else:
+            others.append(argument)
+    return values, tuple(others)

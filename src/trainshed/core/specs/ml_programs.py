@@ -7,7 +7,7 @@ from trainshed.core.catalog import images, runtime_versions
 from trainshed.core.cluster import PS_POOL
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import reducers, syntax
-from trainshed.core.specs.entry_points import needs_command
+from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 from trainshed.core.specs.ml_pools import ROLES, Role
 from trainshed.core.specs.model import Program
 from trainshed.core.specs.request import Section
@@ -112,6 +112,12 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
         config.fault(field, "container_command and container_args cannot be combined with args.")
     if reducers.are_ours(runtime):
         return reducers.program(runtime, image, (), given=bool(command or container_args))
+    program = Program(
+        runtime=runtime, image_uri=image, command=command, args=container_args or args
+    )
+    if needs_command(runtime, image) and names_package(program):
+        field = "containerArgs" if container_args else "args"
+        return read_package(program, config if container_args else training, field)
     packaged = training.is_set("packageUris") or training.is_set("pythonModule")
     if packaged and images.parse_prebuilt(image) is not None:
         return Program(
@@ -133,7 +139,7 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
             "An environment of the service stands for this image, and needs a program: give a "
             "container_command, or for a prebuilt image package_uris and python_module.",
         )
-    return Program(runtime=runtime, image_uri=image, command=command, args=container_args or args)
+    return program
 
 
 def _module(training: Section) -> str:

@@ -204,9 +204,14 @@ def read_packages(section: Section) -> tuple[str, ...]:
             "packageUris", f"{len(uris)} packages are given; at most {MAX_PACKAGES} are allowed."
         )
     for index, uri in enumerate(uris):
-        if fault := bucket_path_fault(uri, needs_object=True):
+        if fault := package_fault(uri):
             section.faults.add(f"{section.at('packageUris')}[{index}]", fault)
     return uris
+
+
+def package_fault(uri: str) -> str:
+    """What is wrong with the place of a Python package."""
+    return bucket_path_fault(uri, needs_object=True)
 
 
 def cluster_size_fault(job_json: str, replicas: int) -> str:

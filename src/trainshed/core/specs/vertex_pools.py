@@ -6,7 +6,7 @@ from trainshed.core.names import Api
 from trainshed.core.reducers import reducers_of
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, reducers, syntax
-from trainshed.core.specs.entry_points import needs_command
+from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 from trainshed.core.specs.model import Accelerators, Machine, Program, WorkerPool
 from trainshed.core.specs.request import Section, is_blank
 
@@ -140,17 +140,20 @@ class _PoolReader:
             spec.fault("imageUri", reducers.ELSEWHERE)
         else:
             runtime = self._runtime(spec, "imageUri", uri)
+        args = syntax.read_arguments(spec, "args", expanded=True)
+        env = syntax.read_env(spec)
+        program = Program(runtime=runtime, image_uri=uri, command=command, args=args, env=env)
+        if needs_command(runtime, uri) and names_package(program):
+            return read_package(program, spec, "args")
         if needs_command(runtime, uri) and not command:
             spec.fault(
                 "command",
                 "An environment of the service stands for this image, and an entry point of its own is not "
                 "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
             )
-        args = syntax.read_arguments(spec, "args", expanded=True)
-        env = syntax.read_env(spec)
         if reducers.are_ours(runtime):
             return reducers.program(runtime, uri, env, given=bool(command or args))
-        return Program(runtime=runtime, image_uri=uri, command=command, args=args, env=env)
+        return program
 
     def _runtime(self, spec: Section, field: str, uri: str) -> RuntimeChoice:
         answer = self._runtimes.for_image(uri)
