@@ -3,6 +3,7 @@ delete it, tell its place in the queue."""
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from trainshed.api.services import RoomView, Services
@@ -58,6 +59,13 @@ def of_kind(work: Work, kind: type[Kind]) -> Kind:
     if not isinstance(work, kind):
         raise NotFound(f"{work.name} was not found as a {kind.__name__}: it is a {_word(work)}.")
     return work
+
+
+def with_error_due(services: Services, work: Kind) -> Kind:
+    """The work as it is shown: the public services set a job's error a while after its end, and so does this one where its
+    operator says so."""
+    due = work.ended + services.settings.error_delay
+    return work if work.error is None or services.now() >= due else replace(work, error=None)
 
 
 async def cancel_for_user(services: Services, name: JobName) -> None:

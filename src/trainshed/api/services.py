@@ -146,7 +146,8 @@ class ProgramLogs(Protocol):
 class ApiSettings:
     """What the answers say of this installation. `version` is the service's own; `service_account` stands for
     the service where an answer names one; `project`, `region` and `bucket` are what a client takes that
-    was told nothing else ("": none). `reduction_tls`: reducers speak TLS, whether or not a job asks for it."""
+    was told nothing else ("": none). `reduction_tls`: reducers speak TLS, whether or not a job asks for it. `error_delay`:
+    nanoseconds after a job's end before its error is told."""
 
     version: str = ""
     service_account: str = "trainshed@localhost"
@@ -155,6 +156,7 @@ class ApiSettings:
     bucket: str = ""
     max_study_trials: int = 1000
     reduction_tls: bool = False
+    error_delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,7 @@ _LEAST = {
     "lease": 1,
     "max_attempts": 1,
     "stall_after": 0,
+    "error_delay": 0,
     "max_processes": 0,
     "usage_every": 0,
     "shell_idle": 0,

@@ -41,7 +41,8 @@ class Settings:
     `node_memory` (GiB), `node_accelerators` (TYPE=COUNT,…): what each node is said to have; 0 and "" = its share of
     the machine. `patience`: seconds for which a waiting job may be overtaken. `lease`: seconds after which a shim or
     node that does not answer counts as gone. `max_attempts`: of one job. `stall_after`: seconds without progress
-    after which a program is ended, 0 = never. `reduction_tls`: reducers speak TLS, whether or not a job asks for it. `grpc`: whether there is gRPC; its ports, 0 = beside the REST port.
+    after which a program is ended, 0 = never. `error_delay`: seconds after a job's end before the public APIs tell
+    its error. `reduction_tls`: reducers speak TLS, whether or not a job asks for it. `grpc`: whether there is gRPC; its ports, 0 = beside the REST port.
     `shared_buckets`: open to the programs of all projects, with commas in between; `anonymous_storage`: the storage
     port asks nobody who he is; `buckets`: tables of buckets that lie elsewhere, or belong to other projects.
     `web_url`: where browsers reach this service, "" = where it listens. `shell`: on or off, whether there are shells in
@@ -85,6 +86,7 @@ class Settings:
     lease: float = 30.0
     max_attempts: int = 10
     stall_after: float = 0.0
+    error_delay: float = 0.0
     reduction_tls: bool = False
     tuning_engine: str = "gp-bandit"
     max_study_trials: int = 1000

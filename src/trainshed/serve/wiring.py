@@ -265,4 +265,5 @@ def _api_settings(settings: Settings) -> ApiSettings:
         bucket=settings.default_bucket,
         max_study_trials=settings.max_study_trials,
         reduction_tls=settings.reduction_tls,
+        error_delay=round(settings.error_delay * 1e9),
     )

@@ -1,5 +1,6 @@
 """`aiplatform` v1 over REST against a real store: customJobs, operations, locations (facts §1.2, §6.5)."""
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -8,6 +9,8 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, package, pool
+from trainshed.api.app import ApiApplication
+from trainshed.api.services import ApiSettings
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -16,7 +19,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaStarted,
     RuntimePrepared,
 )
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobName, ReplicaId
 
 pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/customJobs"
@@ -184,6 +187,24 @@ async def test_a_failed_job_carries_its_error(house: House) -> None:
     assert view["error"]["message"].startswith(
         "The replica workerpool0-0 exited with a non-zero status of 7."
     )
+
+
+async def test_the_error_can_be_told_later_than_the_end(house: House) -> None:
+    """As the hosted service does, where the operator says so: `error_delay`."""
+    late = ApiSettings(error_delay=60 * SECOND)
+    house.services = replace(house.services, settings=late)
+    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    name = await created(house)
+    await finish(house, name, code=7)
+    view = (await house.call("GET", f"/v1/{name}")).json
+    assert (view["state"], "error" in view) == ("JOB_STATE_FAILED", False)
+    jobs = f"/v1/{name.rpartition('/')[0]}"
+    ended = (await house.store.reader.job(JobName.parse(name)))[0].ended
+    for passed, told in ((59, False), (60, True)):
+        house.clock = ended + passed * SECOND
+        (listed,) = (await house.call("GET", jobs)).json["customJobs"]
+        alone = (await house.call("GET", f"/v1/{name}")).json
+        assert ("error" in listed, "error" in alone) == (told, told)
 
 
 async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:

@@ -17,6 +17,7 @@ from trainshed.api.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
+    with_error_due,
 )
 from trainshed.api.masks import Mask
 from trainshed.api.services import Services
@@ -99,7 +100,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 def _shown(call: Call, job: Job) -> Message:
-    view: Any = views.custom_job(job)
+    view: Any = views.custom_job(with_error_due(call.services, job))
     if view.job_spec.enable_web_access:
         add_to_job(call, job, view.web_access_uris)
     return view

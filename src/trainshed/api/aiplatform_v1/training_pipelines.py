@@ -23,6 +23,7 @@ from trainshed.api.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
+    with_error_due,
 )
 from trainshed.api.masks import Mask
 from trainshed.api.parents import LocationName
@@ -114,7 +115,7 @@ async def create(call: Call, request: Any) -> Message:
 async def get(call: Call, request: Any) -> Message:
     name = read_vertex_name(request.name, _COLLECTION)
     pipeline, _ = await read_work(call.services.reader, name, Pipeline)
-    return pipeline_views.training_pipeline(pipeline)
+    return _shown(call, pipeline)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -127,8 +128,7 @@ async def list_(call: Call, request: Any) -> Message:
     page = await page_of(call, request, _COLLECTION, passes)
     return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
         training_pipelines=[
-            mask.apply(pipeline_views.training_pipeline(of_kind(work, Pipeline)))
-            for work, _ in page.jobs
+            mask.apply(_shown(call, of_kind(work, Pipeline))) for work, _ in page.jobs
         ],
         next_page_token=page.next_token,
     )
@@ -280,3 +280,7 @@ def _beside(
     """What the spec found, without what only follows from inputs that could not be read."""
     told = tuple(violation.field for violation in unreadable)
     return tuple(v for v in found if not any(within(v.field, path) for path in told))
+
+
+def _shown(call: Call, pipeline: Pipeline) -> Message:
+    return pipeline_views.training_pipeline(with_error_due(call.services, pipeline))

@@ -19,6 +19,7 @@ from trainshed.api.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
+    with_error_due,
 )
 from trainshed.api.masks import Mask
 from trainshed.api.services import Services
@@ -125,7 +126,8 @@ CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_crea
 
 
 async def _shown(call: Call, job: TuningJob, found: Evidence) -> Message:
-    view: Any = await asyncio.to_thread(tuning_views.tuning_job, job, found)
+    shown = with_error_due(call.services, job)
+    view: Any = await asyncio.to_thread(tuning_views.tuning_job, shown, found)
     if view.trial_job_spec.enable_web_access:
         add_to_trials(call, job, view.trials)
     return view

@@ -11,7 +11,12 @@ from google.protobuf.message import Message
 from trainshed.api.call import Call, Handlers
 from trainshed.api.checks import Checks
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.jobs import cancel_for_user, queue_position, read_job_name
+from trainshed.api.jobs import (
+    cancel_for_user,
+    queue_position,
+    read_job_name,
+    with_error_due,
+)
 from trainshed.api.ml_v1 import views
 from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.paging import list_jobs, page_size
@@ -246,7 +251,8 @@ async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> 
         trials = await services.studies.history((work.study,))
         children = () if in_list else await services.reader.children(work.uid)
         found = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
-    view: Any = views.job(work, etag, queue_position(services.room, work), found)
+    shown = with_error_due(services, work)
+    view: Any = views.job(shown, etag, queue_position(services.room, work), found)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):
             add_to_job(call, work, view.training_output.web_access_uris)
