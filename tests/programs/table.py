@@ -50,7 +50,7 @@ _ML, _AI = "gcloud ai-platform", "gcloud ai"
 PROGRAMS = (
     Program(
         "census_pipeline", _ML, "none", "census/model/*/model.joblib", "joblib_model",
-        data=("census.csv",), fast=False,
+        data=("census.csv",), fast=True,
     ),
     Program(
         "iris_script", _SDK, _SCIKIT_LEARN, "iris/model/model.joblib", "joblib_model",
@@ -62,11 +62,11 @@ PROGRAMS = (
     ),
     Program(
         "wine_tuning", _AI, _SCIKIT_LEARN, "wine/output/*/model/model.joblib", "joblib_model",
-        metric=True, fast=False,
+        metric=True, fast=True,
     ),
     Program(
         "auto_hptuning", _ML, "none", "auto/auto_hptuning_*/*/model.joblib", "joblib_model",
-        data=("housing.csv",), metric=True, fast=False,
+        data=("housing.csv",), metric=True, fast=True,
     ),
     Program(
         "lexicon_package", _SDK, _SCIKIT_LEARN, "sentiment/model/model.pkl", "pickled_model",
@@ -101,7 +101,7 @@ PROGRAMS = (
     ),
     Program(
         "cloud_imports", _AI, _SCIKIT_LEARN, "cloud/model/model.pkl", "pickled_model",
-        data=("iris.csv",), fast=False,
+        data=("iris.csv",), fast=True,
     ),
     Program(
         "upload_in_job", _SDK, _SCIKIT_LEARN, "cancer/model/model.joblib", "joblib_model",

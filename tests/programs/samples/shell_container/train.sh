@@ -6,7 +6,7 @@ for option in "$@"; do
     --data=*) data=${option#--data=} ;;
   esac
 done
-model=$(echo "$AIP_MODEL_DIR" | sed 's#^gs://#/gcs/#')
+model=/gcs/${AIP_MODEL_DIR#gs://}
 mkdir -p "$model"
 sum=0
 count=0

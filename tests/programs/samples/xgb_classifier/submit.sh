@@ -21,8 +21,6 @@ workerPoolSpecs:
       value: "2"
 baseOutputDirectory:
   outputUriPrefix: gs://${BUCKET_NAME}/out
-labels:
-  team: risk
 EOF
-JOB=$(gcloud ai custom-jobs create --region=${REGION} --display-name=census-xgb --config=job.yaml --format="value(name)")
+JOB=$(gcloud ai custom-jobs create --region=${REGION} --display-name=census-xgb --labels=team=risk --config=job.yaml --format="value(name)")
 gcloud ai custom-jobs describe $JOB
