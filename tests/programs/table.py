@@ -54,7 +54,7 @@ PROGRAMS = (
     ),
     Program(
         "iris_script", _SDK, _SCIKIT_LEARN, "iris/model/model.joblib", "joblib_model",
-        script=_NOTEBOOK, fast=True,
+        script=_NOTEBOOK,
     ),
     Program(
         "penguins_gcsfs", _AI, _SCIKIT_LEARN, "penguins/output/model/model.pkl", "pickled_model",
@@ -85,11 +85,11 @@ PROGRAMS = (
     ),
     Program(
         "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",
-        script=_NOTEBOOK, fast=True,
+        script=_NOTEBOOK,
     ),
     Program(
         "digits_hpt", _SDK, _SCIKIT_LEARN, "digits/*/model/model.joblib", "joblib_model",
-        script=_NOTEBOOK, metric=True, fast=True,
+        script=_NOTEBOOK, metric=True,
     ),
     Program(
         "lightgbm_script", _SDK, _SCIKIT_LEARN, "lightgbm/model/model.txt", "lightgbm_model",
