@@ -4,6 +4,7 @@ Reads the package index; downloads no package. A lock holds for all Pythons of i
 package does not serve them all, or has no wheel for some, the lock has several, with markers.
 """
 
+import itertools
 import json
 import re
 import subprocess
@@ -29,9 +30,15 @@ dependencies = {requirements}
 [tool.uv]
 # Only what has wheels, and has them for this platform: the Pythons that they are for decide as well then.
 no-build = true
-required-environments = ["sys_platform == 'linux' and platform_machine == 'x86_64'"]
+{environments} = ["{x86}"]
 exclude-dependencies = {excluded}
+override-dependencies = {overrides}
 """
+_X86 = "platform_machine == 'x86_64' and sys_platform == 'linux'"
+_SAYS_X86 = re.compile(
+    rf" ; {_X86}$| and platform_machine == 'x86_64'| and sys_platform == 'linux'|platform_machine == 'x86_64' and "
+)
+_OF_TODAY = ("pip", "setuptools", "wheel", "packaging", "certifi")
 
 
 def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
@@ -43,11 +50,16 @@ def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
         end=format_minor((high[0], high[1] + 1)),
         requirements=json.dumps(sheet.asks_for(release)),
         excluded=json.dumps([*release.excluded, *(text.partition("=")[0] for text in sources)]),
+        environments="environments" if release.only_x86 else "required-environments",
+        x86=_X86,
+        overrides=json.dumps(release.overrides),
     )
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "pyproject.toml").write_text(project)
-        _run("lock", "--python", interpreter, directory=directory)
+        _run("lock", *_as_of(release.day), "--python", interpreter, directory=directory)
         answer = _run("export", *_AS_REQUIREMENTS, "--python", interpreter, directory=directory)
+    if release.only_x86:
+        answer = "".join(f"{_SAYS_X86.sub('', line)}\n" for line in answer.splitlines())
     exact = {_name(text) for text in release.requirements if "===" in text}
     pins = [
         # Only three signs keep builds with a label of their own out, such as the ones for CPUs.
@@ -78,6 +90,13 @@ def _chosen(asked: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
     if unknown:
         raise SystemExit(f"There is no {', '.join(unknown)}; there are: {', '.join(named)}")
     return (named[name] for name in wanted)
+
+
+def _as_of(day: str) -> tuple[str, ...]:
+    if not day:
+        return ()
+    exempt = (("--exclude-newer-package", f"{name}=false") for name in _OF_TODAY)
+    return ("--exclude-newer", day, *itertools.chain.from_iterable(exempt))
 
 
 def _run(*command: str, directory: str) -> str:

@@ -140,7 +140,10 @@ class LocalCatalog:
         here = ", ".join(sorted(provided.intersection(_RUNTIME_VERSION_PACKAGES)))
         python = parse_minor(python_version) or found.python
         if sheet.runtime_versions and found.is_exactly(runtime_version, python):
-            note = f"{wanted} is here with {here}. Left out: {missing}."
+            note = f"{wanted} is here with {here}."
+            if not missing:
+                return _with_notices(choice, note)
+            note += f" Left out: {missing}."
         elif self._exact:
             return _inexact(f"{wanted} cannot be had here exactly", choice)
         else:

@@ -35,7 +35,10 @@ class Release:
     `pythons`: lowest and highest Python, both included. `requirements`: what is installed on top of the
     family's own requirements, as ranges, from which the lock is made. `sources`: pins of what is to be had as source
     distributions only; they need nothing else. `excluded`: what the requirements' own requirements would bring, and
-    programs do not need. `left_out`: besides the family's. `first`: flags of the installer that are tried first where no
+    programs do not need. `overrides`: ranges that count instead of all that others ask of these packages. `day`: as of
+    which day (YYYY-MM-DD) the lock is made, "" = today: what came later was never tried with this framework; the
+    installers and the certificates are always of today. `only_x86`: the lock is made for Linux on x86-64, which alone has
+    wheels of all of it; elsewhere the same pins are tried. `left_out`: besides the family's. `first`: flags of the installer that are tried first where no
     package index is configured on the machine: which build of a pinned version there is depends on the index, and so
     does what it needs. `for_gpu`: a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
     """
@@ -45,6 +48,9 @@ class Release:
     requirements: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    day: str = ""
+    only_x86: bool = False
     left_out: tuple[LeftOut, ...] = ()
     first: tuple[str, ...] = ()
     for_gpu: bool = False

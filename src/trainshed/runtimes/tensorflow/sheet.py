@@ -1,44 +1,81 @@
 """The data sheet of TensorFlow: releases of the prebuilt images, of runtime versions, and the newest (facts §5.1, §5.2).
 
-A runtime version was an image with several frameworks, and so were the old TensorFlow images: up to 2.11 a release
-holds scikit-learn and XGBoost of its day as well. One environment then serves both.
+A runtime version was an image with several frameworks, and so were the TensorFlow images: a release holds scikit-learn
+and XGBoost of its day as well. One environment then serves both.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainshed.runtimes.python.contents import ESSENTIAL_SOURCES, ESSENTIALS
-from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet, parse_minor
+from trainshed.runtimes.python.contents import FOUNDATION, SOURCES
+from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet
+from trainshed.runtimes.tensorflow.contents import IMAGES, NOT_NEEDED, parts
+from trainshed.runtimes.xgboost.excluded import NCCL
 
-_COMPANIONS = ("numpy", "pandas", "scipy", "scikit-learn")
-_NUMPY_1 = ("numpy<2", "pandas<3", "scipy<1.16", "scikit-learn<1.7")
-_KERAS_3 = (*_NUMPY_1, "keras<3.10")
-_SINCE_2_12 = "protobuf>=3.20.3,<5"
-_NUMPY_1_19 = ("numpy<1.20", "pandas<1.2", "scipy<1.6", "scikit-learn>=0.24,<0.25")
-_NUMPY_1_23 = ("numpy<1.24", "pandas<1.6", "scipy<1.11", "scikit-learn>=1.0,<1.1")
+_BEFORE_2_12 = "protobuf<3.20"
+# gym: newer ones do not build with the setuptools of today. pyyaml 5 loads without being told a loader.
+_CLIENTS_1 = (
+    *("google-cloud-storage<2", "google-cloud-bigtable<2", "google-cloud-logging<2"),
+    *("google-cloud-resource-manager<1", "h5py<3", "tornado<6", "pyyaml<6", "gym==0.17.*"),
+    *("pyglet<2", "opencv-python-headless<4.7", _BEFORE_2_12),
+)
+_OLDEST = (
+    *(*_CLIENTS_1, "google-cloud-bigquery<2", "google-cloud-datastore<2"),
+    *("google-cloud-pubsub<2", "google-api-python-client<2", "python-json-logger<1"),
+)
+_OLD = (
+    *(*_CLIENTS_1, "google-cloud-bigquery<3", "google-cloud-datastore<3", "google-cloud-pubsub<3"),
+    *("google-api-python-client<3", "python-json-logger<3", "mock<5"),
+)
+_NUMPY_1_19 = (
+    *("numpy<1.20", "pandas<1.2", "scipy<1.6", "scikit-learn==0.24.*", "statsmodels==0.12.*"),
+    *("sympy==1.8.*", "mock<5", "python-json-logger<3", "gym<0.24,!=0.21.0", "pyyaml<6"),
+    *("opencv-python-headless<4.7", "apache-beam>=2.38; python_version >= '3.9'"),
+    *("pyarrow>=3; python_version >= '3.9'", _BEFORE_2_12),
+)
+_NUMPY_1_23 = (
+    *("numpy<1.24", "pandas<1.6", "scipy<1.11", "scikit-learn>=1.0,<1.1", "mock<5"),
+    *("python-json-logger<3", "google-cloud-resource-manager<2", "gym<0.24,!=0.21.0"),
+    *("opencv-python-headless<4.9", "apache-beam>=2.43", "tensorflow-metadata>=1"),
+    *("pyarrow>=6; python_version >= '3.10'", _BEFORE_2_12),
+)
+_SINCE_2_12 = (
+    *("numpy<2", "pandas>=2,<3", "scipy<1.16", "scikit-learn<1.7", "protobuf>=3.20.3,<5"),
+    *("google-cloud-resource-manager<2", "mock<6", "gym<0.27", "tensorflow-metadata>=1.13"),
+    # The import of tensorflow-hub prints a warning with newer ones.
+    *("setuptools<80", "pyarrow>=10; python_version >= '3.10'"),
+)
+# What others keep lower than they need: below the gym of that day, the wheels of Python 3.10, the pandas of the images.
+_CLOUDPICKLE = ("cloudpickle>=1.6",)
+_PYYAML = ("pyyaml>=5.4",)
+_PANDAS_2 = (*_PYYAML, "pandas>=2,<3")
 
 
 def _release(
-    version: str, low: Minor, high: Minor, *companions: str, protobuf: str = "protobuf<3.20"
+    version: str,
+    pythons: tuple[Minor, Minor],
+    day: str,
+    *requirements: str,
+    overrides: tuple[str, ...] = (),
+    until: Mapping[str, int] | None = None,
+    lacks: tuple[LeftOut, ...] = (),
 ) -> Release:
-    """`companions`: what goes with it, in the versions that it runs with."""
-    # The first patches of some versions take any newer Keras, which then does not fit. With a lower bound release
-    # candidates are none.
-    keras = (f"keras=={version}.*",) if (2, 6) <= (parse_minor(version) or low) <= (2, 15) else ()
+    """`until`: that of `contents.parts`. `lacks`: what is left out besides."""
+    companions, left_out = parts(version, pythons, until or {})
     return Release(
         version=version,
-        pythons=(low, high),
-        requirements=(f"tensorflow>={version}.0,=={version}.*", *keras, protobuf, *companions),
+        pythons=pythons,
+        # With a lower bound release candidates are none.
+        requirements=(
+            *(f"tensorflow>={version}.0,=={version}.*", *requirements, *IMAGES, *companions),
+        ),
+        excluded=(*NOT_NEEDED, *NCCL),
+        left_out=(*left_out, *lacks),
+        day=day,
+        only_x86=True,
+        overrides=overrides,
     )
-
-
-def _old(version: str, high: Minor, xgboost: str, scikit_learn: str, scipy: str) -> Release:
-    """Releases from before NumPy 1.19; h5py 3 returns bytes where they expect text."""
-    companions = (
-        *("numpy<1.19", "pandas<1.1", f"scipy{scipy}", f"scikit-learn=={scikit_learn}.*"),
-        *(f"xgboost=={xgboost}.*", "h5py<3"),
-    )
-    return _release(version, (3, 7), high, *companions)
 
 
 def _with_cuda(release: Release) -> tuple[Release, Release]:
@@ -48,6 +85,7 @@ def _with_cuda(release: Release) -> tuple[Release, Release]:
         release,
         version=f"{release.version}+cuda12",
         requirements=(framework.replace("tensorflow", "tensorflow[and-cuda]"), *others),
+        excluded=NOT_NEEDED,
         for_gpu=True,
     )
     return release, cuda
@@ -57,35 +95,161 @@ SHEET = Sheet(
     family="tensorflow",
     title="TensorFlow",
     releases=(
-        *_with_cuda(_release("2.21", (3, 10), (3, 13), *_COMPANIONS, protobuf="protobuf>=6")),
-        *_with_cuda(_release("2.17", (3, 9), (3, 12), *_KERAS_3, protobuf=_SINCE_2_12)),
-        *_with_cuda(_release("2.16", (3, 9), (3, 12), *_KERAS_3, protobuf=_SINCE_2_12)),
-        *_with_cuda(_release("2.15", (3, 9), (3, 11), *_NUMPY_1, protobuf=_SINCE_2_12)),
-        _release("2.14", (3, 9), (3, 11), *_NUMPY_1, protobuf=_SINCE_2_12),
-        # Newer gRPC asks for a typing-extensions that this one excludes.
-        _release("2.13", (3, 8), (3, 11), *_NUMPY_1, "grpcio<1.70", protobuf=_SINCE_2_12),
-        _release("2.12", (3, 8), (3, 11), *_NUMPY_1, protobuf=_SINCE_2_12),
-        _release("2.11", (3, 7), (3, 10), *_NUMPY_1_23, "xgboost==1.6.*"),
-        _release("2.9", (3, 7), (3, 10), *_NUMPY_1_23, "xgboost==1.6.*"),
-        _release("2.8", (3, 7), (3, 10), *_NUMPY_1_23, "xgboost==1.5.*"),
-        _release("2.7", (3, 7), (3, 9), *_NUMPY_1_23, "xgboost==1.5.*"),
-        # The later patches agree with older clients of Cloud Storage only, so they have to be asked for.
-        _release("2.6", (3, 7), (3, 9), *_NUMPY_1_19, "xgboost==1.4.*", "tensorflow>=2.6.5"),
-        _release("2.5", (3, 7), (3, 9), *_NUMPY_1_19, "xgboost==1.4.*"),
-        _release("2.4", (3, 7), (3, 8), *_NUMPY_1_19, "xgboost==1.3.*"),
-        _old("2.3", (3, 8), xgboost="1.2", scikit_learn="0.23", scipy="<1.6"),
-        _old("2.2", (3, 8), xgboost="1.1", scikit_learn="0.23", scipy="<1.6"),
-        _old("2.1", (3, 7), xgboost="0.90", scikit_learn="0.22", scipy="==1.4.1"),
-        _old("1.15", (3, 7), xgboost="0.90", scikit_learn="0.20", scipy="<1.3"),
+        *_with_cuda(
+            _release(
+                *("2.21", ((3, 10), (3, 13)), "", "pandas<3", "protobuf>=6", "gym<0.27"),
+                *("tensorflow-probability", "tf-keras==2.21.*"),
+                overrides=_PANDAS_2,
+                until={"io": 0, "models": 0, "agents": 0},
+            )
+        ),
+        *_with_cuda(
+            _release(
+                *("2.17", ((3, 9), (3, 12)), "2025-10-01", *_SINCE_2_12, "sympy==1.12"),
+                *("xgboost==2.1.*", "keras<3.10", "tf-keras==2.17.*"),
+                "tensorflow-probability==0.24.*",
+                overrides=_PANDAS_2,
+                until={"transform": 9, "text": 11, "models": 11, "nlp": 11, "agents": 0},
+            )
+        ),
+        *_with_cuda(
+            _release(
+                *("2.16", ((3, 9), (3, 12)), "2024-12-01", *_SINCE_2_12, "sympy==1.12"),
+                *("xgboost==2.0.*", "keras<3.10", "tf-keras==2.16.*"),
+                "tensorflow-probability==0.24.*",
+                overrides=_PANDAS_2,
+                until={"transform": 11, "text": 11, "models": 11, "nlp": 11, "agents": 0},
+            )
+        ),
+        *_with_cuda(
+            _release(
+                *("2.15", ((3, 9), (3, 11)), "2024-12-01", *_SINCE_2_12, "sympy==1.12"),
+                *("xgboost==2.0.*", "keras==2.15.*", "tensorflow-probability==0.23.*"),
+                "tensorflow-io==0.36.*",
+                overrides=_PANDAS_2,
+            )
+        ),
+        _release(
+            *("2.14", ((3, 9), (3, 11)), "2024-02-15", *_SINCE_2_12, "sympy==1.12"),
+            *("xgboost==2.0.*", "keras==2.14.*", "tensorflow-probability==0.22.*"),
+            "tensorflow-io==0.35.*",
+            overrides=_PANDAS_2,
+            until={"transform": 10, "agents": 0},
+        ),
+        _release(
+            *("2.13", ((3, 8), (3, 11)), "2023-12-01", *_SINCE_2_12, "sympy==1.12"),
+            *("xgboost==2.0.*", "keras==2.13.*", "tensorflow-probability==0.21.*"),
+            "tensorflow-io==0.34.*",
+            overrides=_PANDAS_2,
+            until={"transform": 10, "text": 10, "models": 10, "nlp": 10},
+        ),
+        _release(
+            *("2.12", ((3, 8), (3, 11)), "2023-11-01", *_SINCE_2_12, "sympy==1.10.*"),
+            *("xgboost==1.6.*", "keras==2.12.*", "tensorflow-probability==0.20.*"),
+            "tensorflow-io==0.32.*",
+            overrides=_PANDAS_2,
+            until={"transform": 9},
+        ),
+        _release(
+            *("2.11", ((3, 7), (3, 10)), "2023-09-01", *_NUMPY_1_23, "sympy==1.10.*"),
+            *("xgboost==1.6.*", "keras==2.11.*", "tensorflow-probability==0.19.*"),
+            "tensorflow-io>=0.28,<0.32",
+            overrides=_PYYAML,
+            until={"transform": 9, "nlp": 0},
+        ),
+        _release(
+            *("2.9", ((3, 7), (3, 10)), "2023-09-01", *_NUMPY_1_23, "sympy==1.10.*"),
+            *("xgboost==1.6.*", "keras==2.9.*", "tensorflow-probability==0.17.*"),
+            "tensorflow-io==0.26.*",
+            overrides=_PYYAML,
+            until={"transform": 9, "nlp": 0},
+        ),
+        _release(
+            *("2.8", ((3, 7), (3, 10)), "2023-09-01", *_NUMPY_1_23, "sympy==1.9.*"),
+            *("xgboost==1.5.*", "keras==2.8.*", "tensorflow-probability==0.16.*"),
+            "tensorflow-io>=0.24,<0.26",
+            overrides=_PYYAML,
+            until={"transform": 9, "nlp": 0},
+        ),
+        _release(
+            *("2.7", ((3, 7), (3, 9)), "2023-09-01", *_NUMPY_1_23, "sympy==1.9.*"),
+            *("xgboost==1.5.*", "keras==2.7.*", "tensorflow-probability==0.15.*"),
+            "tensorflow-io==0.23.*",
+            until={"transform": 8, "nlp": 0},
+        ),
+        _release(
+            *(
+                "2.6",
+                ((3, 7), (3, 9)),
+                "2023-09-01",
+                *_NUMPY_1_19,
+                "google-cloud-resource-manager<2",
+            ),
+            *("xgboost==1.4.*", "keras==2.6.*", "tensorflow-probability==0.14.*"),
+            # The later patches agree with older clients of Cloud Storage only, so they have to be asked for.
+            *("tensorflow-io>=0.20,<0.22", "tensorflow>=2.6.5"),
+            until={"transform": 8, "nlp": 0},
+        ),
+        _release(
+            *(
+                "2.5",
+                ((3, 7), (3, 9)),
+                "2023-09-01",
+                *_NUMPY_1_19,
+                "google-cloud-resource-manager<1",
+            ),
+            *("xgboost==1.4.*", "tensorflow-io==0.19.*", "tensorflow-probability==0.13.*"),
+            until={"transform": 8, "nlp": 0},
+            lacks=(
+                LeftOut("keras", "keras-nightly, which this TensorFlow asks for, is that module"),
+            ),
+        ),
+        _release(
+            *("2.4", ((3, 7), (3, 8)), "2023-09-01", *_OLD, "numpy==1.19.*", "pandas==1.1.*"),
+            *("scipy==1.5.*", "scikit-learn==0.24.*", "joblib<1.1", "sympy==1.7.*"),
+            *("statsmodels==0.12.*", "xgboost==1.3.*", "keras==2.4.*"),
+            *("tensorflow-io==0.17.*", "tensorflow-probability==0.12.*"),
+            overrides=_CLOUDPICKLE,
+            until={"nlp": 0},
+        ),
+        _release(
+            *("2.3", ((3, 7), (3, 8)), "2022-11-01", *_OLD, "numpy==1.18.*", "pandas==1.1.*"),
+            *("scipy==1.4.1", "scikit-learn==0.23.*", "joblib<1", "sympy==1.6.*"),
+            *("statsmodels==0.12.*", "xgboost==1.2.*", "keras==2.4.*"),
+            *("tensorflow-io==0.16.*", "tensorflow-probability==0.11.*"),
+            overrides=_CLOUDPICKLE,
+            until={"nlp": 0},
+        ),
+        _release(
+            *("2.2", ((3, 7), (3, 8)), "2022-11-01", *_OLDEST, "numpy==1.18.*", "pandas==1.0.*"),
+            *("scipy==1.4.1", "scikit-learn==0.23.*", "joblib<1", "sympy==1.6.*", "mock<5"),
+            *("statsmodels==0.11.*", "xgboost==1.1.*", "keras==2.4.*"),
+            *("tensorflow-io==0.14.*", "tensorflow-probability==0.10.*"),
+            overrides=_CLOUDPICKLE,
+            until={"transform": 7, "nlp": 0},
+        ),
+        _release(
+            *("2.1", ((3, 7), (3, 7)), "2022-11-01", *_OLDEST, "numpy==1.18.*", "pandas==0.25.*"),
+            *("scipy==1.4.1", "scikit-learn==0.22.*", "joblib==0.14.*", "sympy==1.5.*"),
+            *("statsmodels==0.10.*", "xgboost==0.90", "wrapt<1.12", "mock<4", "keras==2.3.*"),
+            *("tensorflow-io<0.12", "tensorflow-probability==0.9.*"),
+            overrides=_CLOUDPICKLE,
+            until={"nlp": 0},
+        ),
+        _release(
+            *("1.15", ((3, 7), (3, 7)), "2022-11-01", *_OLDEST, "numpy==1.16.*", "pandas==0.25.*"),
+            *("scipy==1.2.*", "scikit-learn==0.20.*", "joblib<0.15", "sympy<1.5"),
+            *("statsmodels==0.10.*", "xgboost==0.82", "wrapt<1.12", "mock<4", "keras==2.3.*"),
+            *("tensorflow-io<0.9", "tensorflow-probability==0.8.*", "tensorflow-datasets<4"),
+            overrides=_CLOUDPICKLE,
+            until={"agents": 0, "nlp": 0},
+            lacks=(LeftOut("argparse", "it is part of Python"),),
+        ),
     ),
-    requirements=ESSENTIALS,
-    sources=ESSENTIAL_SOURCES,
+    requirements=FOUNDATION,
+    sources=SOURCES,
     smoke=Path(__file__).with_name("smoke.py"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="tensorflow",
-    left_out=tuple(
-        LeftOut(name, "not locked yet")
-        for name in ("sympy", "statsmodels", "google-cloud-bigquery", "google-api-python-client")
-    ),
     runtime_versions=True,
 )
