@@ -53,6 +53,13 @@ def test_environments_share_files_with_our_own_cache_alone(
     assert f"--link-mode {mode} numpy" in lines[0]
 
 
+def test_uv_is_told_what_it_cannot_read_of_old_distributions(tmp_path: Path) -> None:
+    lines: list[str] = []
+    _installer(tmp_path, "cat uv.toml").install(Path("p"), tmp_path / "site", [], lines.append)
+    assert 'version = "0.24.2"' in lines
+    assert not (tmp_path / "uv.toml").exists()
+
+
 def test_jobs_never_share_files_with_the_cache(tmp_path: Path) -> None:
     lines: list[str] = []
     installer = _installer(tmp_path, 'echo "$@"')

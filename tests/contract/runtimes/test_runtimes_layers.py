@@ -3,6 +3,7 @@
 import asyncio
 import io
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
 from trainshed.runtimes.prefix import base_of, derive_prefix, make_prefix
@@ -128,6 +130,15 @@ def test_a_build_that_asks_for_another_backend_gets_it(workshop: Workshop, tmp_p
         "flitted", "", {"pyproject.toml": pyproject, "flitted/__init__.py": ""}
     )
     _start(workshop.prepare(uri), tmp_path).python("import flitted")
+
+
+def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> None:
+    """`pytz (>=2011k)`; public programs ask for it in their setup scripts."""
+    lines: list[str] = []
+    what = ["--dry-run", "--python-version", "3.7", "--only-binary", ":all:", "pandas==0.24.2"]
+    installer = Installer(tmp_path / "cache")
+    installer.install(Path(sys.executable), tmp_path / "site", what, lines.append)
+    assert "+ pandas 0.24.2" in lines[-1]
 
 
 def test_a_missing_package_is_named(workshop: Workshop) -> None:
