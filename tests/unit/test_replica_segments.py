@@ -189,4 +189,5 @@ def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
     lines, tail = log.seal()
     assert lines == 2
     assert len(tail.encode()) <= 2048
+    assert tail.startswith("…ü")
     assert tail.endswith("ü" * 1000)

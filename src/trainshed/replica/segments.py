@@ -22,6 +22,7 @@ TAIL_BYTES = 2048
 PROGRESS_SECONDS = 10.0
 """How often a line that is overwritten all the time is written down while it goes on."""
 _TAIL_LINES = 40
+_CUT = "…".encode()
 _LONGEST_ENTRIES = 1 << 20
 """More than two entries can take, however their text is written down."""
 _SUFFIX = ".jsonl"
@@ -151,12 +152,15 @@ class Segments:
         os.close(self._file)
 
     def seal(self) -> "tuple[int, str]":
-        """Close for good: everything is durable. Returns the number of lines and the tail (at most 2 kB)."""
+        """Close for good: everything is durable. Returns the number of lines and the tail (at most 2 kB, "…" where
+        it is cut)."""
         self.sync()
         os.close(self._file)
         durable.sync_directory(self._directory)
         tail = "\n".join(self._tail).encode("utf-8")
-        return self.lines, tail[-TAIL_BYTES:].decode("utf-8", "ignore")
+        if len(tail) > TAIL_BYTES:
+            tail = _CUT + tail[len(_CUT) - TAIL_BYTES :]
+        return self.lines, tail.decode("utf-8", "ignore")
 
 
 class Stream:
