@@ -40,7 +40,9 @@ class Installation:
                 what = [self._wheel(path) for path in what]
                 self._from_wheels(what)
             except InstallFailed:
-                # What they need has to be built as well, or one project came twice, or they are no good.
+                # What they need has to be built as well, or one project came twice, or they are no good. uv has said
+                # "error": without a word more it would read as the end.
+                self.progress("Wheels alone will not do; what has none is built from its source.")
                 self._thoroughly(what)
 
     def _offline(self) -> None:

@@ -105,6 +105,8 @@ def test_packages_are_installed_in_order_and_the_later_wins(
     second = _package(workshop, "twice", [], says="second", version="0.1")
     replica = _start(workshop.prepare(first, second), tmp_path / "one")
     assert replica.run("python", "-m", "twice.task").stdout == "second\n"
+    # The first way has failed in the installer's words, and the log says that this is not the end.
+    assert any(line.startswith("Wheels alone will not do") for line in workshop.said)
     replica = _start(workshop.prepare(second, first), tmp_path / "two")
     assert replica.run("python", "-m", "twice.task").stdout == "first\n"
 
