@@ -130,3 +130,12 @@ def test_failures_are_said_as_gsutil_says_them(
     shell: Shell, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in shell(*arguments, status=1)
+
+
+def test_a_quiet_stat_answers_by_its_exit_status_alone(shell: Shell) -> None:
+    """As scripts ask whether an object is there."""
+    shell("mb", "gs://bucket-quiet")
+    shell("cp", "-", "gs://bucket-quiet/there", given=b"x")
+    assert shell("-q", "stat", "gs://bucket-quiet/there") == ""
+    assert "Content-Length:" in shell("stat", "gs://bucket-quiet/there")
+    shell("-q", "stat", "gs://bucket-quiet/gone", status=1)

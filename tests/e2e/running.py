@@ -138,7 +138,9 @@ def environment(data: Path) -> dict[str, str]:
         **{k: v for k, v in os.environ.items() if not k.startswith(("CLOUDSDK_", "GOOGLE_"))},
         "TRAINSHED_DATA": str(data),
         "TRAINSHED_CACHE": str(CACHE),
-        "TRAINSHED_VISIBLE_PATHS": str(common_place()),
+        "TRAINSHED_VISIBLE_PATHS": ":".join(
+            filter(None, (str(common_place()), os.environ.get("TRAINSHED_VISIBLE_PATHS")))
+        ),
     }
 
 

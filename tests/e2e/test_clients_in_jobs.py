@@ -12,12 +12,13 @@ from tests.e2e.running import PROJECT, SKLEARN, container_job, running, submit
 PROGRAM = Path(__file__).parent / "programs" / "clients_in_job.py"
 
 
-def test_a_notebooks_cells_train_log_and_upload_inside_a_job(tmp_path: Path) -> None:
+def test_a_notebooks_cells_train_log_and_upload_inside_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The tests' own interpreter and packages stand for an image that has the clients in it.
     shown = [sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")]
-    config = tmp_path / "config.toml"
-    config.write_text(f'visible_paths = "{":".join(dict.fromkeys(shown))}"\n')
-    with running(tmp_path / "data", "--config", str(config)) as service:
+    monkeypatch.setenv("TRAINSHED_VISIBLE_PATHS", ":".join(dict.fromkeys(shown)))
+    with running(tmp_path / "data") as service:
         status = service.call("GET", "/trainshed/v1/status")
         if status["engine"]["isolation"] == "session":
             pytest.skip("Google's names lead to Google at this level: it is NOT tested")

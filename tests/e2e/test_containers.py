@@ -95,8 +95,8 @@ def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:
     assert host.startswith("cmle-training-workerpool0-")
     assert host in cluster
     assert bucket == "trainshed"
-    # Nothing of the machine's own: only the image's directories and the ones that every program has.
-    assert "opt" not in names
+    # Nothing of the machine's own: only the image's directories and the ones that every program has (opt holds gsutil).
+    assert "boot" not in names
     assert {"bin", "gcs", "tmp", "proc"} <= set(names)
 
 

@@ -277,10 +277,9 @@ def test_crashes_of_packages_are_published_as_bare_signals(service: Service) -> 
 
 def test_a_retry_is_the_whole_job_and_may_succeed(service: Service, gate: Path) -> None:
     """SPEC §2.1: the whole job is restarted; §2: it is PREPARING again meanwhile, and startTime stays the first."""
-    crashed = gate.with_name("crashed")
-    once = f"import os\nif not os.path.exists({str(crashed)!r}):\n    open({str(crashed)!r}, 'w'); os.abort()"
+    told_to_crash = f"import os\nif open({str(gate)!r}).read():\n    os.abort()"
     # A worker that outlasts its grace: so long the job is between its attempts.
-    job_id = run(service, at(gate, once), f"{DEAF}; print('deaf', flush=True); {WAITS}")
+    job_id = run(service, told_to_crash, f"{DEAF}; print('deaf', flush=True); {WAITS}")
     worker = service.follow(job_id, WORKER)
     seen: list[tuple[str, int, str]] = []
     for view in service.watch(job_id):
@@ -291,7 +290,7 @@ def test_a_retry_is_the_whole_job_and_may_succeed(service: Service, gate: Path) 
             assert public["startTime"] == found[2]
         if found[0] == "RUNNING" and found[:2] not in [each[:2] for each in seen]:
             until(worker, "deaf")
-            gate.write_text("")
+            gate.write_text("crash" if found[1] == 1 else "")
         seen.append(found)
     told = story(service, job_id)
     assert told.state == "SUCCEEDED"
@@ -514,10 +513,14 @@ def sdk_job(sdk: Any, body: dict[str, Any], **wishes: bool) -> str:
 
 def test_restart_job_on_worker_restart(service: Service, sdk: Any, gate: Path) -> None:
     """SPEC §2.1: any replica restart becomes a restart of the whole job, by the official SDK's own argument."""
-    killed = gate.with_name("killed")
-    worker = f"import os, signal\nif not os.path.exists({str(killed)!r}):\n    open({str(killed)!r}, 'w'); os.kill(os.getpid(), 9)\n"
+    fate = make_pipe(gate.with_name("fate"))
+    worker = f"import os\nif open({str(fate)!r}).read():\n    os.kill(os.getpid(), 9)\n"
     body = pools(at(gate), worker + f"open({str(gate)!r}, 'w').close()\n{WAITS}")
-    told = story(service, sdk_job(sdk, body, restart_job_on_worker_restart=True))
+    job_id = sdk_job(sdk, body, restart_job_on_worker_restart=True)
+    fate.write_text("kill")
+    next(view for view in service.watch(job_id) if view["attempt"] == 2)
+    fate.write_text("")
+    told = story(service, job_id)
     assert told.public["jobSpec"]["scheduling"]["restartJobOnWorkerRestart"] is True
     assert told.state == "SUCCEEDED"
     assert told.verdicts == [Verdict("replica_lost", "job_retries", WORKER, "1/3")]

@@ -206,7 +206,8 @@ def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
     assert (config["task"]["type"], config["task"]["index"]) == ("chief", 0)
     assert list(config["cluster"]) == ["chief"]
     assert config["job"]["args"] == user
-    assert lines[0].startswith("No runtime version was asked for")
+    first = submitted.lines("by_flags", "service")[0]
+    assert first.startswith("No runtime version was asked for")
 
     job = described(gcloud, "by_flags")
     assert job["state"] == "SUCCEEDED"
@@ -310,7 +311,7 @@ def test_a_job_is_listed_relabelled_and_cancelled(submitted: Submitted, gcloud: 
         "CANCELLED",
         "The job was cancelled by the user.",
     )
-    log = submitted.lines("waits")
+    log = submitted.lines("waits", "service")
     assert any("NVIDIA_TESLA_K80" in line for line in log), "SPEC §2: a GPU spec runs with a notice"
     again = gcloud.run("ai-platform", "jobs", "cancel", "waits", fails=True)
     assert "FAILED_PRECONDITION" in again.stderr

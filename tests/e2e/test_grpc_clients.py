@@ -173,7 +173,7 @@ def test_errors_have_the_classes_of_their_codes(channel: Any) -> None:
     client = gapic("v1", channel)
     with pytest.raises(errors.NotFound, match="does not exist"):
         client.get_custom_job(name=f"{PARENT}/customJobs/17")
-    with pytest.raises(errors.MethodNotImplemented, match="of JobService there is"):
+    with pytest.raises(errors.MethodNotImplemented, match="Of JobService there is"):
         client.list_nas_jobs(parent=PARENT)
     with pytest.raises(errors.InvalidArgument) as refused:
         client.create_custom_job(parent=PARENT, custom_job={"display_name": "x" * 129})

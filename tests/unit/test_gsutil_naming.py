@@ -1,4 +1,5 @@
-"""Which source of a `gsutil cp` goes to which destination, by table; the real program agrees (tests/contract/test_gsutil.py)."""
+"""Which source of a `gsutil cp` goes to which destination, by table; the real program is
+asked by tests/programs/test_gsutil.py."""
 
 import pytest
 

@@ -5,7 +5,7 @@ meanwhile and at any time it may be killed: each file appears by a rename, and w
 """
 
 import compileall
-import multiprocessing
+import concurrent.futures
 import os
 import stat
 import sys
@@ -49,11 +49,15 @@ def directories(site: str) -> "list[str]":
 
 
 def main(site: str, processes: int) -> None:
-    # Whoever has it done by several processes waits for it.
     if processes == 1:
+        # Nobody waits for it.
         os.nice(19)
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for _ in pool.imap_unordered(compile_directory, directories(site), chunksize=4):
+        for directory in directories(site):
+            compile_directory(directory)
+        return
+    # Unlike a multiprocessing.Pool it ends with an error when one of its processes is killed.
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        for _ in pool.map(compile_directory, directories(site), chunksize=4):
             pass
 
 

@@ -117,8 +117,8 @@ def no_metric(
         found.append(f"summaries under {summaries.uri} have the tags {_listed(written)}")
     if found:
         return (
-            f"{'; '.join(found)}; {field} says {wanted!r}. Report or write the metric under that name, or name the other "
-            "one in the tuning job."
+            f"{'; '.join(found)}; {field} says {wanted!r}. Report the metric under that name "
+            "(hyperparameter_metric_tag of cloudml-hypertune) or write it so, or name the other one in the tuning job."
         )
     ways = (
         "Report it with cloudml-hypertune: "

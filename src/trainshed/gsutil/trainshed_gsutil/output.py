@@ -17,6 +17,11 @@ class Output:
         with self._lock:
             sys.stdout.buffer.write(data)
 
+    def detail(self, text: str) -> None:
+        """A result that -q leaves out: scripts look at the exit status alone."""
+        if not self._quiet:
+            self.result(text)
+
     def content(self, data: bytes) -> None:
         """Bytes of objects."""
         sys.stdout.buffer.write(data)

@@ -16,7 +16,7 @@ def run(context: Context) -> int:
         found = list(Expander(context.storage).objects(url))
         for entry in found:
             for line in describing.lines(str(entry.url), entry.resource or {}):
-                context.output.result(line)
+                context.output.detail(line)
         if not found:
             context.output.error(f"No URLs matched: {text}")
             status = 1
