@@ -3,7 +3,6 @@ import os
 
 import pandas as pd
 import tensorflow as tf
-from tensorflow.io import gfile
 
 
 def get_args():
@@ -18,7 +17,7 @@ def get_args():
 
 
 def load(path):
-    with gfile.GFile(path) as f:
+    with tf.io.gfile.GFile(path) as f:
         df = pd.read_csv(f)
     target = df.pop("price")
     df = (df - df.mean()) / df.std()
@@ -60,7 +59,7 @@ def train_and_evaluate(args):
     export_path = os.path.join(args.job_dir, "keras_export")
     tf.keras.models.save_model(model, export_path)
     print("Model exported to: {}".format(export_path))
-    print(gfile.listdir(args.job_dir))
+    print(tf.io.gfile.listdir(args.job_dir))
 
 
 if __name__ == "__main__":

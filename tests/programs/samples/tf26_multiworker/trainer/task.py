@@ -9,7 +9,9 @@ NUM_EXAMPLES = 512
 
 
 def _is_chief(task_type, task_id):
-    return task_type is None or task_type == "chief" or (task_type == "worker" and task_id == 0)
+    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    first_worker = task_type == "worker" and task_id == 0 and "chief" not in cluster
+    return task_type in (None, "chief") or first_worker
 
 
 def _get_temp_dir(dirpath, task_id):
