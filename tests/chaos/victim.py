@@ -261,4 +261,7 @@ def json_lines(
     )
     with urllib.request.urlopen(asked, timeout=timeout) as response:
         for line in response:
+            if not line.endswith(b"\n"):
+                # Whoever wrote it was killed in the middle of it.
+                raise http.client.IncompleteRead(line)
             yield json.loads(line) if line.strip() else None
