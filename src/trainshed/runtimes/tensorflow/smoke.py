@@ -1,20 +1,23 @@
-"""Fits one weight of a Keras model for a step, reads a file through TensorFlow's own file system, and loads what is built
-against one TensorFlow only."""
+"""Fits one weight of a Keras model for a step, and reads a file through TensorFlow's own file system. What else programs load
+first is tried as well, and told if it does not load: most programs do without it."""
 
 import importlib
 import importlib.util
+import sys
 import tempfile
 
 tf = importlib.import_module("tensorflow")
 np = importlib.import_module("numpy")
 for name in ("sklearn", "pandas", "google.cloud.storage", "hypertune"):
     importlib.import_module(name)
-for name in ("tensorflow_datasets", "tensorflow_hub", "gcsfs", "xgboost", "cv2"):
-    importlib.import_module(name)
+companions = ("tensorflow_datasets", "tensorflow_hub", "gcsfs", "xgboost", "cv2")
 # Not every release has these on every Python.
-for name in ("tensorflow_text", "tensorflow_io", "tfx_bsl"):
+for name in (*companions, "tensorflow_text", "tensorflow_io", "tfx_bsl"):
     if importlib.util.find_spec(name):
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except Exception as failure:
+            sys.stdout.write(f"{name} does not load in this runtime: {failure}\n")
 
 model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
 model.compile(optimizer="sgd", loss="mse")
