@@ -124,6 +124,13 @@ def test_a_framework_in_an_image_of_its_family_is_a_distribution_like_others() -
     assert "If torchaudio is" in advice("torchaudio", spec(torch), 0)
 
 
+def test_a_part_of_a_framework_that_is_there() -> None:
+    """TensorFlow 2.1 has `tensorflow.io` as an attribute only."""
+    program = replace(COMMAND, runtime=replace(RUNTIME, family="tensorflow", version="2.1"))
+    told = advice("tensorflow.io", spec(program), 0)
+    assert told.startswith("tensorflow 2.1 is there and has no module tensorflow.io")
+
+
 def test_the_jobs_error_ends_with_it() -> None:
     tail = TRACEBACK.format(module="wget")
     error = Life(job()).up().exits(code=1, tail=tail).up().job.error

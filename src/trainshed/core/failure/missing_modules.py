@@ -47,6 +47,8 @@ def advice(module: str, spec: JobSpec, position: int) -> str:
         )
     if told := _with_framework(_FRAMEWORKS.get(root, ""), spec, program):
         return told
+    if "." in module and _FRAMEWORKS.get(root) == program.runtime.family:
+        return f"{root} {program.runtime.version} is there and has no module {module}: another version of it may have."
     known = distribution(module)
     where = _where(known or root, program)
     if known:

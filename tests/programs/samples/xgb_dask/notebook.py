@@ -28,7 +28,7 @@ job = aiplatform.CustomJob.from_local_script(
     requirements=["dask[dataframe,distributed]", "gcsfs"],
     args=[f"--data=gs://{bucket_name}/data/housing-*.csv"],
     replica_count=3,
-    machine_type="n1-standard-2",
+    machine_type="n1-standard-4",
     base_output_dir=f"gs://{bucket_name}/boston",
 )
 job.run()

@@ -9,7 +9,7 @@ gcloud ai-platform jobs submit training iris_xgb_$RANDOM \
   --module-name trainer.task \
   --region $REGION \
   --runtime-version=2.11 \
-  --python-version=3.10 \
+  --python-version=3.7 \
   --scale-tier=BASIC \
   --stream-logs \
   -- --bucket $BUCKET_NAME
