@@ -122,6 +122,8 @@ def _become(level: str, confinement: Confinement, command: list[str]) -> None:
         user_range=(_FIRST_USER, users.COUNT) if level == protocol.LEVEL_OWN else (),
     )
     place = Path.cwd()
+    # Whoever it is inside has to pass the directories that are made on the way to what is shown.
+    os.umask(0o022)
     seen.enter()
     sandbox.drop(level, seen.owners, in_image=False)
     system.forbid_new_privileges()

@@ -43,7 +43,7 @@ async def train(args, workers):
             frame = dd.read_csv(args.data, storage_options={"token": "google_default"})
             label = frame["price"]
             frame = frame.drop(columns="price")
-            frame, label = await client.persist([frame, label])
+            frame, label = client.persist([frame, label])
             await wait([frame, label])
             dtrain = await dxgb.DaskDMatrix(client, frame, label)
             output = await dxgb.train(
