@@ -93,3 +93,22 @@ def test_decisions_that_the_code_names_are_there() -> None:
     }
     assert named
     assert named <= numbers
+
+
+def test_tests_of_the_security_page_exist() -> None:
+    """Each row's last cell names a test: `FILE::NAME`, or `FILE` for all of it."""
+    page = (ROOT / "docs/security.md").read_text()
+    rows = [row for row in page.splitlines() if row.startswith("|") and not row.startswith("|---")]
+    missing: list[str] = []
+    for row in rows:
+        cell = row.rstrip(" |").rpartition(" | ")[2]
+        if cell == "test":
+            continue
+        names = re.findall(r"`([^`]+)`", cell)
+        for file, _, test in (name.partition("::") for name in names):
+            path = ROOT / file
+            if not path.is_file() or (test and f"def {test}(" not in path.read_text()):
+                missing.append(f"{file}::{test}")
+        if not names:
+            missing.append(row)
+    assert not missing
