@@ -18,6 +18,7 @@ import msgspec
 
 from trainshed.buckets.admission import Holding
 from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.durably import sync_directory, write_durably
 from trainshed.buckets.errors import (
     Conflict,
     InvalidRequest,
@@ -26,7 +27,6 @@ from trainshed.buckets.errors import (
     require_object,
 )
 from trainshed.buckets.paths import validate_bucket_name
-from trainshed.buckets.records import sync_directory, write_durably
 from trainshed.buckets.rules import PLAIN, BucketRules
 from trainshed.buckets.tree import DIRECTORY_MODE
 from trainshed.buckets.walk import Walk

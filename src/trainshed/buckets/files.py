@@ -41,6 +41,11 @@ _SETTLED_NS = 2_000_000_000
 be coarse, and the next write of the same size could then leave the identity as it is."""
 
 
+def key_of(bucket: str, name: str) -> str:
+    """An object's key in the table of records."""
+    return f"{bucket}/{name}"
+
+
 class ObjectFiles:
     """The physical side of an object store. Blocking; safe to use from several threads."""
 
@@ -64,21 +69,31 @@ class ObjectFiles:
                 "wrote it took the permission away. Restore it through /gcs."
             ) from error
 
-    def check(self, base: int, place: Place, conditions: Conditions) -> None:
-        """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the place."""
+    def check(self, base: int, bucket: str, name: str, conditions: Conditions) -> None:
+        """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place."""
         try:
-            found = find(base, place)
+            found = find(base, place_of(validate_object_name(name)))
         except FileNotFoundError:
             conditions.check(0, 0)
             return
         try:
-            record = self.records.load(found.fd, found.stat)
+            record = self.records.load(found.fd, found.stat, key_of(bucket, name))
         finally:
             os.close(found.fd)
         conditions.check(record.generation, record.metageneration)
 
-    def install(self, base: int, place: Place, staged: Staged, conditions: Conditions) -> None:
-        """Rename a staged file into its place, if the conditions hold, durably."""
+    def install(
+        self,
+        base: int,
+        bucket: str,
+        name: str,
+        staged: Staged,
+        record: ObjectRecord,
+        *,
+        conditions: Conditions,
+    ) -> None:
+        """Rename a staged file, which has its record, into its place, if the conditions hold, durably."""
+        place = place_of(name)
         for _ in range(_ATTEMPTS):
             try:
                 parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
@@ -88,19 +103,21 @@ class ObjectFiles:
                 raise
             try:
                 with self.lock(place):
-                    self.check(base, place, conditions)
+                    self.check(base, bucket, name, conditions)
                     if self._put(base, parent, place, staged, exclusive=conditions.must_be_absent):
+                        self.records.note(key_of(bucket, name), record)
                         return
             finally:
                 os.close(parent)
         raise Unavailable("The object's directory keeps changing under the write. Try again.")
 
-    def remove(self, base: int, place: Place) -> None:
+    def remove(self, base: int, bucket: str, name: str) -> None:
         """Unlink an object's file at its place and at its shadow place, durably."""
         while True:
             try:
-                found = find(base, place)
+                found = find(base, place_of(name))
             except FileNotFoundError:
+                self.records.drop(key_of(bucket, name))
                 return
             os.close(found.fd)
             parent = open_directory(base, found.dirs)
@@ -111,7 +128,12 @@ class ObjectFiles:
                 os.close(parent)
             self.records.forget(FileIdentity.of(found.stat))
 
-    def hash(self, found: Found, record: ObjectRecord, now: int) -> ObjectRecord:
+    def save(self, fd: int, key: str, record: ObjectRecord) -> None:
+        """Keep the changed record of an open file; the caller syncs the file."""
+        self.records.attach(fd, record)
+        self.records.note(key, record)
+
+    def hash(self, found: Found, key: str, record: ObjectRecord, now: int) -> ObjectRecord:
         """The record with the checksums of a file that was written through the directory."""
         sums = digest_file(found.fd).sums()
         hashed = replace(record, md5=sums.md5, crc32c=sums.crc32c)
@@ -121,7 +143,7 @@ class ObjectFiles:
         if now - record.file.mtime_ns > _SETTLED_NS:
             # Kept only to spare the work next time; a read-only tree is no reason to fail.
             with suppress(OSError):
-                self.records.save(found.fd, hashed)
+                self.save(found.fd, key, hashed)
         return hashed
 
     def _put(

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from trainshed.buckets.records import write_durably
+from trainshed.buckets.durably import write_durably
 
 _STEP = 60_000_000
 

@@ -22,8 +22,14 @@ from pathlib import Path
 from trainshed.buckets.catalog import BucketCatalog, state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import BLOCK, Checksums, verify
-from trainshed.buckets.errors import Unavailable, no_such_bucket, no_such_object
-from trainshed.buckets.files import ObjectFiles
+from trainshed.buckets.errors import (
+    BucketsError,
+    NotFound,
+    Unavailable,
+    no_such_bucket,
+    no_such_object,
+)
+from trainshed.buckets.files import ObjectFiles, key_of
 from trainshed.buckets.generations import GenerationSource
 from trainshed.buckets.layout import SHADOW_DIR, place_of
 from trainshed.buckets.listing import list_objects
@@ -78,9 +84,7 @@ class ObjectStore:
         self.now = now
         self.catalog = BucketCatalog(root, now, rules)
         self._temporary = state_directory(root) / "tmp"
-        self._files = ObjectFiles(
-            RecordStore(state_directory(root) / "records", attributes=attributes)
-        )
+        self._files = ObjectFiles(RecordStore(root, state_directory(root), attributes=attributes))
         self._generations = GenerationSource(state_directory(root) / "generation", now)
 
     def at(self, bucket: str) -> ObjectStore:
@@ -95,16 +99,36 @@ class ObjectStore:
             else:
                 path.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Let go of what is open."""
+        self._files.records.close()
+
+    def complete_records(self) -> None:
+        """After a copy of the directory, and once in one of an older version, bind every object's record to its file.
+        Others may use the store meanwhile; who needs a record before has it bound then."""
+        self._files.records.complete(self._look_at_all)
+
+    def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:
+        for bucket in self.catalog.names():
+            with suppress(NotFound):  # It is another store's, or was removed meanwhile.
+                base = self.catalog.open(bucket)
+                try:
+                    for entry in Walk(base, "", b""):
+                        with suppress(BucketsError):
+                            record = self.read_record(bucket, entry.name, hash_limit=0)
+                            noted(key_of(bucket, entry.name), record)
+                finally:
+                    os.close(base)
+
     def stage(self) -> Staged:
         """A temporary file for new content; ``commit`` or ``discard`` it."""
         return Staged.create(self._temporary)
 
     def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
         """Refuse early what ``commit`` would refuse, before the content is sent."""
-        validate_object_name(name)
         base = self.catalog.open(bucket)
         try:
-            self._files.check(base, place_of(name), conditions)
+            self._files.check(base, bucket, name, conditions)
         finally:
             os.close(base)
 
@@ -124,16 +148,16 @@ class ObjectStore:
         ``announce`` is called with the record before the object can be seen. Raises
         ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``.
         """
-        place = place_of(validate_object_name(name))
+        validate_object_name(name)
         base = self.catalog.open(bucket)
         try:
             verify(staged.sums, draft.expected)
-            self._files.check(base, place, conditions)
+            self._files.check(base, bucket, name, conditions)
             staged.seal()
             record = self._describe(staged, draft, components)
             if announce is not None:
                 announce(record)
-            self._files.install(base, place, staged, conditions)
+            self._files.install(base, bucket, name, staged, record, conditions=conditions)
             if os.fstat(base).st_ino != self.catalog.directory(bucket).stat().st_ino:
                 raise no_such_bucket(bucket)
         except FileNotFoundError as error:
@@ -163,12 +187,13 @@ class ObjectStore:
         finally:
             os.close(base)
         try:
-            record = self._files.records.load(found.fd, found.stat)
+            key = key_of(bucket, name)
+            record = self._files.records.load(found.fd, found.stat, key)
             if generation is not None and generation != record.generation:
                 raise no_such_object(bucket, f"{name}#{generation}")
             conditions.check(record.generation, record.metageneration, reading=True)
             if not record.crc32c and (hash_limit is None or record.size <= hash_limit):
-                record = self._files.hash(found, record, self.now())
+                record = self._files.hash(found, key, record, self.now())
         except BaseException:
             os.close(found.fd)
             raise
@@ -203,7 +228,8 @@ class ObjectStore:
             with self._files.lock(place):
                 found = self._files.find(base, bucket, name)
                 try:
-                    record = self._files.records.load(found.fd, found.stat)
+                    key = key_of(bucket, name)
+                    record = self._files.records.load(found.fd, found.stat, key)
                     if generation is not None and generation != record.generation:
                         raise no_such_object(bucket, f"{name}#{generation}")
                     conditions.check(record.generation, record.metageneration)
@@ -212,7 +238,7 @@ class ObjectStore:
                         metageneration=record.metageneration + 1,
                         updated_ns=self.now(),
                     )
-                    self._files.records.save(found.fd, changed)
+                    self._files.save(found.fd, key, changed)
                     os.fsync(found.fd)
                 finally:
                     os.close(found.fd)
@@ -233,12 +259,12 @@ class ObjectStore:
         try:
             with self._files.lock(place):
                 found = self._files.find(base, bucket, name)
-                record = self._files.records.load(found.fd, found.stat)
+                record = self._files.records.load(found.fd, found.stat, key_of(bucket, name))
                 os.close(found.fd)
                 if generation is not None and generation != record.generation:
                     raise no_such_object(bucket, f"{name}#{generation}")
                 conditions.check(record.generation, record.metageneration)
-                self._files.remove(base, place)
+                self._files.remove(base, bucket, name)
             prune(base, (*place.dirs, SHADOW_DIR))
         finally:
             os.close(base)
@@ -288,6 +314,6 @@ class ObjectStore:
             metadata=dict(draft.metadata),
             components=components,
         )
-        self._files.records.save(staged.fd, record)
+        self._files.records.attach(staged.fd, record)
         os.fsync(staged.fd)
         return record

@@ -163,6 +163,11 @@ class Buckets(Protocol):
         """A temporary file for new content."""
         ...
 
+    def complete_records(self) -> None:
+        """Bind the records of objects on this disk after their directory was copied. Takes as long as looking at each of
+        them; the buckets may be used meanwhile."""
+        ...
+
     def clean(self) -> None:
         """Remove what an earlier process left half-written; call before serving."""
         ...

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 
 import uvicorn
@@ -91,6 +92,7 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     if setup.host:
         listeners.append(listen_tcp(setup.host, setup.port))
         bound = listeners[-1].getsockname()[1]
+    Thread(target=store.complete_records, name="records", daemon=True).start()
     if ready_fd is not None:
         ports = {"port": bound, "tls_port": secure.getsockname()[1] if secure else None}
         os.write(ready_fd, json.dumps(ports).encode() + b"\n")

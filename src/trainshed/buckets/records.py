@@ -6,6 +6,10 @@ object then has a fresh generation that is a function of the new identity alone.
 
 Kept in an extended attribute where the file system has them and the record fits, else in a sidecar
 file that is named by the identity and lies outside the visible tree.
+
+A copy of the directory has other inodes, often other times, and no attributes. So each record lies in a table as well, by the
+object's name, and names its epoch (``epochs``). One of an earlier epoch counts for a file at its path that has its size and
+time, or its size and checksums, and is bound to that file then (ADR 43).
 """
 
 from __future__ import annotations
@@ -14,10 +18,18 @@ import errno
 import hashlib
 import os
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import msgspec
+
+from trainshed.buckets.digests import digest_file
+from trainshed.buckets.durably import write_durably
+from trainshed.buckets.epochs import Epoch, alone, current_epoch
+from trainshed.buckets.record_table import FILE, RecordTable
 
 _ATTRIBUTE = "user.trainshed.object"
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -58,6 +70,8 @@ class ObjectRecord:
     fields: dict[str, str] = field(default_factory=dict[str, str])
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     components: int = 0
+    epoch: str = field(default="", compare=False)
+    """In which ``file`` is what it says; "" in records of older versions."""
 
     @property
     def size(self) -> int:
@@ -84,25 +98,32 @@ def direct_record(identity: FileIdentity) -> ObjectRecord:
 
 
 class RecordStore:
-    """Reads and writes records of open files. Blocking; safe to use from several threads."""
+    """Reads and writes records of open files. Blocking; safe to use from several threads.
 
-    def __init__(self, sidecars: Path, *, attributes: bool = True) -> None:
-        self._sidecars = sidecars
+    ``key`` is an object's bucket and name, ``BUCKET/NAME``.
+    """
+
+    def __init__(self, root: Path, state: Path, *, attributes: bool = True) -> None:
+        self._sidecars = state / "records"
         self._attributes = attributes and sys.platform == "linux"
+        with alone(state):
+            self._epoch: Epoch = current_epoch(root, state)
+            self._table = RecordTable(state / FILE)
 
-    def load(self, fd: int, stat: os.stat_result) -> ObjectRecord:
+    def load(self, fd: int, stat: os.stat_result, key: str) -> ObjectRecord:
         """The record of an open file, or the one derived from its identity if none is valid."""
         identity = FileIdentity.of(stat)
-        stored = self._from_attribute(fd)
-        if stored is None or stored.file != identity:
-            stored = self._from_sidecar(identity)
-        if stored is None or stored.file != identity:
-            return direct_record(identity)
-        return stored
+        attached = self._from_attribute(fd)
+        if attached is not None and attached.file == identity:
+            return self._of_now(fd, attached, key)
+        beside = self._from_sidecar(identity)
+        if beside is not None and beside.file == identity:
+            return self._of_now(fd, beside, key)
+        return self._from_copy(fd, identity, key, attached) or direct_record(identity)
 
-    def save(self, fd: int, record: ObjectRecord) -> None:
+    def attach(self, fd: int, record: ObjectRecord) -> None:
         """Attach a record to an open file; the caller syncs the file, we sync a sidecar."""
-        encoded = msgspec.json.encode(record)
+        encoded = self._encode(record)
         if self._to_attribute(fd, encoded):
             self._sidecar(record.file).unlink(missing_ok=True)
             return
@@ -111,9 +132,78 @@ class RecordStore:
         write_durably(path, encoded)
         self._drop_attribute(fd)
 
+    def note(self, key: str, record: ObjectRecord) -> None:
+        """Put the record of an object into the table. The writers of one object do so one after the other."""
+        self._table.put(key, self._epoch.id, self._encode(record))
+
     def forget(self, identity: FileIdentity) -> None:
         """Drop the sidecar, if any, of a file that is gone."""
         self._sidecar(identity).unlink(missing_ok=True)
+
+    def drop(self, key: str) -> None:
+        """Drop the record of an object that is gone from the table."""
+        self._table.drop(key)
+
+    def complete(self, look_at_all: Callable[[Callable[[str, ObjectRecord], None]], None]) -> None:
+        """Once per epoch, see that every object has its record here, and in the table. ``look_at_all(noted)`` loads the
+        record of each object and calls ``noted`` with its key and the record."""
+
+        def noted(key: str, record: ObjectRecord) -> None:
+            if record.epoch or record.metageneration > 1 or record != direct_record(record.file):
+                self._table.put_missing(key, self._epoch.id, self._encode(record))
+
+        if not self._table.is_complete(self._epoch.id):
+            look_at_all(noted)
+            self._table.completed(self._epoch.id)
+
+    def close(self) -> None:
+        """Let go of the table."""
+        self._table.close()
+
+    def _encode(self, record: ObjectRecord) -> bytes:
+        return msgspec.json.encode(replace(record, epoch=self._epoch.id))
+
+    def _of_now(self, fd: int, record: ObjectRecord, key: str) -> ObjectRecord:
+        """A record that counts for its very file, from now on for no other."""
+        return (
+            record if record.epoch == self._epoch.id else self._bind(fd, record, record.file, key)
+        )
+
+    def _from_copy(
+        self, fd: int, identity: FileIdentity, key: str, attached: ObjectRecord | None
+    ) -> ObjectRecord | None:
+        """The record of an earlier epoch that the file is a copy for, bound to the file."""
+        if self._is_earlier(attached, identity) and _is_time_of(attached.file, identity):
+            return self._bind(fd, attached, identity, key)
+        if not self._epoch.earlier:
+            return None
+        encoded = self._table.get(key)
+        kept = None if encoded is None else _decode(encoded)
+        if not self._is_earlier(kept, identity):
+            return None
+        if _is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity):
+            return self._bind(fd, kept, identity, key)
+        self._table.drop(key)  # The file was written to since: it need not be read another time.
+        return None
+
+    def _is_earlier(
+        self, record: ObjectRecord | None, identity: FileIdentity
+    ) -> TypeGuard[ObjectRecord]:
+        return (
+            record is not None and record.epoch != self._epoch.id and record.size == identity.size
+        )
+
+    def _bind(
+        self, fd: int, record: ObjectRecord, identity: FileIdentity, key: str
+    ) -> ObjectRecord:
+        bound = replace(record, file=identity, epoch=self._epoch.id)
+        # Else the next look binds it; a read-only tree is no reason to fail.
+        with suppress(OSError):
+            self.attach(fd, bound)
+            if record.file != identity:
+                self.forget(record.file)
+        self._table.put_missing(key, self._epoch.id, self._encode(bound))
+        return bound
 
     def _sidecar(self, identity: FileIdentity) -> Path:
         name = f"{identity.inode}-{identity.size}-{identity.mtime_ns}.json"
@@ -162,21 +252,19 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
         return None
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace ``path`` atomically: temporary file, fsync, rename, fsync of the directory."""
-    temporary = path.with_name(f"{path.name}.{os.urandom(6).hex()}.new")
-    with temporary.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
+def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
+    """Whether a copy has the time of the file, as exactly as the way of copying keeps times: tar and older tools cut them to
+    seconds, some to microseconds."""
+    return any(
+        copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000)
+    )
 
 
-def sync_directory(path: Path) -> None:
-    """Make the entries of a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _has_content_of(fd: int, record: ObjectRecord, identity: FileIdentity) -> bool:
+    """Whether an open file holds what the record's checksums say. Reads all of it."""
+    if not record.crc32c:
+        return False
+    sums = digest_file(fd).sums()
+    if FileIdentity.of(os.fstat(fd)) != identity:
+        return False  # It is being written at this moment.
+    return sums.crc32c == record.crc32c and record.md5 in ("", sums.md5)

@@ -55,6 +55,10 @@ class ScatteredBuckets:
         """See the port."""
         return self._here.stage()
 
+    def complete_records(self) -> None:
+        """See the port."""
+        self._here.complete_records()
+
     def clean(self) -> None:
         """See the port."""
         self._here.clean()

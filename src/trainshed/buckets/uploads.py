@@ -19,9 +19,10 @@ import msgspec
 from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import BLOCK, UNKNOWN, Checksums, Digest
+from trainshed.buckets.durably import sync_directory, write_durably
 from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
 from trainshed.buckets.port import Buckets, Draft
-from trainshed.buckets.records import ObjectRecord, sync_directory, write_durably
+from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.staging import Staged, write_all
 
 # The public service's: a session can be resumed for a week.

@@ -1,0 +1,223 @@
+"""A copied directory of buckets: every way of copying keeps each object's record, and none hides a write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.port import Draft, Query
+from trainshed.buckets.record_table import FILE
+from trainshed.buckets.records import ObjectRecord
+
+BUCKET = "bucket"
+CONTENTS = {
+    "plain.txt": b"hello",
+    "deep/er/object": b"x" * 3_000_000,
+    "a": b"shadowed later",
+    "empty": b"",
+    "dir//double": b"escaped",
+}
+
+
+def run(*argv: str | Path) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+def cp_r(source: Path, target: Path) -> None:
+    run("cp", "-r", source, target)
+
+
+def cp_a(source: Path, target: Path) -> None:
+    run("cp", "-a", source, target)
+
+
+def cp_without_attributes(source: Path, target: Path) -> None:
+    run("cp", "-r", "--preserve=timestamps", source, target)
+
+
+def tar(source: Path, target: Path) -> None:
+    archive = source.with_name("copy.tar")
+    run("tar", "-C", source, "--format=gnu", "-cf", archive, ".")
+    target.mkdir()
+    run("tar", "-C", target, "-xf", archive)
+
+
+def rsync(source: Path, target: Path) -> None:
+    if shutil.which("rsync") is None:
+        pytest.skip("there is no rsync here")
+    run("rsync", "-a", f"{source}/", f"{target}/")
+
+
+def hard_links(source: Path, target: Path) -> None:
+    run("cp", "-al", source, target)
+
+
+def moved(source: Path, target: Path) -> None:
+    source.rename(target)
+
+
+def put_back(source: Path, target: Path) -> None:
+    """Restored under the old name, where the file system may give out the old inodes."""
+    run("cp", "-r", source, target)
+    shutil.rmtree(source)
+    run("cp", "-r", target, source)
+    shutil.rmtree(target)
+    source.rename(target)
+
+
+WAYS = [cp_r, cp_a, cp_without_attributes, tar, rsync, hard_links, moved, put_back]
+
+
+@pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
+def attributes(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+def make(data: Path, attributes: bool) -> dict[str, ObjectRecord]:
+    store = ObjectStore(data / "buckets", attributes=attributes)
+    store.catalog.create(BUCKET)
+    for name, content in CONTENTS.items():
+        put(store, name, content)
+    put(store, "a/b", b"makes a shadow of a")
+    store.patch(BUCKET, "plain.txt", lambda record: record)
+    records = everything(store)
+    store.close()
+    assert records["plain.txt"].metageneration == 2
+    return records
+
+
+def put(store: ObjectStore, name: str, content: bytes) -> ObjectRecord:
+    staged = store.stage()
+    staged.write(content)
+    return store.commit(BUCKET, name, staged, Draft({"contentType": f"t/{name}"}, {"of": name}))
+
+
+def everything(store: ObjectStore) -> dict[str, ObjectRecord]:
+    return dict(store.list(BUCKET, Query()).objects)
+
+
+def properties(record: ObjectRecord) -> tuple[object, ...]:
+    return (
+        record.generation,
+        record.metageneration,
+        record.created_ns,
+        record.updated_ns,
+        record.md5,
+        record.crc32c,
+        record.fields,
+        record.metadata,
+        record.size,
+    )
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_copy_keeps_every_record(
+    tmp_path: Path, attributes: bool, way: Callable[[Path, Path], None]
+) -> None:
+    before = make(tmp_path / "data", attributes)
+    way(tmp_path / "data", tmp_path / "copy")
+    for _ in range(2):  # The second start finds them bound.
+        store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
+        after = everything(store)
+        store.close()
+        assert {name: properties(record) for name, record in after.items()} == {
+            name: properties(record) for name, record in before.items()
+        }
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_what_was_rewritten_in_a_copy_is_noticed(
+    tmp_path: Path, attributes: bool, way: Callable[[Path, Path], None]
+) -> None:
+    before = make(tmp_path / "data", attributes)
+    way(tmp_path / "data", tmp_path / "copy")
+    path = tmp_path / "copy" / "buckets" / BUCKET / "plain.txt"
+    path.write_bytes(b"HELLO")
+    store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
+    first = store.read_record(BUCKET, "plain.txt")
+    assert first.generation != before["plain.txt"].generation
+    assert first.metadata == {}
+    # And once the record is bound, a write with the same size and content is a new generation as well.
+    bound = store.read_record(BUCKET, "dir//double")
+    assert bound.generation == before["dir//double"].generation
+    inner = next((tmp_path / "copy" / "buckets" / BUCKET / "dir").rglob("double"))
+    inner.write_bytes(b"escaped")
+    assert store.read_record(BUCKET, "dir//double").generation != bound.generation
+
+
+def test_a_rejected_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "data", attributes=True)
+    cp_r(tmp_path / "data", tmp_path / "copy")
+    (tmp_path / "copy" / "buckets" / BUCKET / "plain.txt").write_bytes(b"HELLO")
+    store = ObjectStore(tmp_path / "copy" / "buckets")
+    store.read_record(BUCKET, "plain.txt", hash_limit=0)
+
+    def refuse(fd: int) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr("trainshed.buckets.records.digest_file", refuse)
+    store.read_record(BUCKET, "plain.txt", hash_limit=0)
+
+
+def test_all_records_are_bound_by_the_look_after_a_copy(tmp_path: Path, attributes: bool) -> None:
+    before = make(tmp_path / "data", attributes)
+    cp_r(tmp_path / "data", tmp_path / "copy")
+    first = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
+    first.complete_records()
+    first.close()
+    # A copy of the copy: what the first one bound is what the second one finds.
+    cp_r(tmp_path / "copy", tmp_path / "third")
+    store = ObjectStore(tmp_path / "third" / "buckets", attributes=attributes)
+    assert {name: record.generation for name, record in everything(store).items()} == {
+        name: record.generation for name, record in before.items()
+    }
+
+
+def test_objects_of_an_older_version_get_into_the_table(tmp_path: Path) -> None:
+    before = make(tmp_path / "data", attributes=True)
+    state = state_directory(tmp_path / "data" / "buckets")
+    for path in [*state.glob(f"{FILE}*"), state / "epoch.json", state / "anchor"]:
+        path.unlink(missing_ok=True)
+    old = ObjectStore(tmp_path / "data" / "buckets")
+    old.complete_records()
+    old.close()
+    cp_r(tmp_path / "data", tmp_path / "copy")
+    store = ObjectStore(tmp_path / "copy" / "buckets")
+    assert everything(store)["plain.txt"].generation == before["plain.txt"].generation
+
+
+def test_a_damaged_table_is_made_anew(tmp_path: Path) -> None:
+    before = make(tmp_path / "data", attributes=True)
+    table = state_directory(tmp_path / "data" / "buckets") / FILE
+    table.write_bytes(b"no database at all" * 1000)
+    store = ObjectStore(tmp_path / "data" / "buckets")
+    assert everything(store) == before
+    store.complete_records()
+    store.close()
+    assert table.with_name(f"{FILE}.damaged").exists()
+    cp_r(tmp_path / "data", tmp_path / "copy")
+    copied = everything(ObjectStore(tmp_path / "copy" / "buckets"))
+    assert copied["plain.txt"].generation == before["plain.txt"].generation
+
+
+def test_a_write_within_an_epoch_is_noticed_however_like_the_old_one_it_is(
+    tmp_path: Path, attributes: bool
+) -> None:
+    make(tmp_path / "data", attributes)
+    cp_a(tmp_path / "data", tmp_path / "copy")
+    store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
+    record = put(store, "x", b"same size")
+    path = store.catalog.directory(BUCKET) / "x"
+    other = path.with_name("x.new")
+    other.write_bytes(b"SAME SIZE")
+    os.utime(other, ns=(time.time_ns(), record.file.mtime_ns))
+    other.replace(path)
+    assert store.read_record(BUCKET, "x").generation != record.generation
