@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.test_replica_segments import read
 from trainshed.replica import metrics, program, protocol, reports, segments
+from trainshed.replica.appending import Room
 from trainshed.replica.loop import Loop
 from trainshed.replica.masking import Mask
 from trainshed.replica.segments import LINE_BYTES, Segments, Stream
@@ -143,12 +144,14 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
     file = tmp_path / protocol.FILES / program.HYPERTUNE / reports.FILE
     file.parent.mkdir(parents=True)
     said: list[str] = []
+    events = Loop()
     taken = metrics.Metrics(
         str(tmp_path),
         1,
-        Loop(),
+        events,
         say=said.append,
         tell=lambda: None,
+        room=Room(events, lambda _: None),
         mask=Mask(("s3cret", "987654")),
     )
     reported = ['{"loss-s3cret": "0.5"}', '{"loss": "987654"}', '{"loss": 987654.25}', "s3cret"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trainshed.replica import metrics, program, reports, system
+from trainshed.replica.appending import Room
 from trainshed.replica.loop import Loop
 from trainshed.replica.protocol import FILES
 
@@ -44,7 +45,12 @@ class Slot:
         """A new shim; its predecessor looks no more."""
         self.loop = Loop()
         self.metrics = metrics.Metrics(
-            str(self.logs), number, self.loop, say=self.said.append, tell=self._hear
+            str(self.logs),
+            number,
+            self.loop,
+            say=self.said.append,
+            tell=self._hear,
+            room=Room(self.loop, lambda _: None),
         )
         return self.metrics
 
@@ -376,6 +382,7 @@ def test_all_is_durable_at_the_end_and_within_a_second_before(
     assert synced == [1]
     running.write(line("0.4", 2, 9.0))
     running.metrics.seal()
+    assert running.metrics.save()
     assert synced == [1, 2]
 
 

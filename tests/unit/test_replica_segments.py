@@ -1,12 +1,13 @@
 """The log format (DESIGN §4, Slots and shims; STACK §5)."""
 
 import json
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from trainshed.replica import segments
+from trainshed.replica import segments, system
 from trainshed.replica.segments import LINE_BYTES, Segments, Stream
 
 
@@ -191,3 +192,61 @@ def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
     assert len(tail.encode()) <= 2048
     assert tail.startswith("…ü")
     assert tail.endswith("ü" * 1000)
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for two files, the directory being one of them, and for 64 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        system.mount("tmpfs", str(place), "tmpfs", 0, "size=64k,nr_inodes=2")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
+
+
+def test_without_room_for_another_file_a_segment_becomes_longer(
+    two_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1000)
+    log = Segments(str(two_files))
+    for number in range(40):
+        log.write("o", [f"{number} {'x' * 60}"])
+    assert not log.waits
+    assert log.readable == log.lines == 40
+    subprocess.run(["mount", "-o", "remount,nr_inodes=9", str(two_files)], check=True, timeout=20)
+    log.write("o", ["40"])
+    log.write("o", ["41"])
+    assert log.seal()[0] == 42
+    assert [line["n"] for line in read(two_files)] == list(range(42))
+    assert sorted(path.name for path in two_files.iterdir()) == [
+        "000000000000.jsonl",
+        "000000000041.jsonl",
+    ]
+
+
+def test_what_finds_no_room_waits_in_its_order(two_files: Path) -> None:
+    log = Segments(str(two_files))
+    written = 0
+    while not log.waits:
+        log.write("o", [f"{written} {'x' * 3000}"])
+        written += 1
+    assert log.readable == written - 1
+    log.write("e", ["behind it"])
+    assert not log.flush()
+    assert [line["n"] for line in whole(two_files)] == list(range(written - 1))
+    subprocess.run(["mount", "-o", "remount,size=1m", str(two_files)], check=True, timeout=20)
+    assert log.flush()
+    assert log.readable == log.lines == written + 1
+    log.seal()
+    lines = read(two_files)
+    assert [line["n"] for line in lines] == list(range(written + 1))
+    assert lines[-1]["m"] == "behind it"
+
+
+def whole(directory: Path) -> list[dict[str, object]]:
+    """What can be read while the last line is not complete."""
+    text = (directory / "000000000000.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.split("\n")[:-1]]

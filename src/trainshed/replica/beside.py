@@ -3,6 +3,7 @@ measures and what it uses, its disk, its part in a reduction, the stall watchdog
 """
 
 from trainshed.replica import (
+    appending,
     cgroups,
     disk,
     loop,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 class Beside:
     """One incarnation's. `over`: whether the main process is known to have ended; `say`: writes a line of ours to its log;
-    `tell`: sends a message to whoever listens; `keep`: writes a note to the slot's journal; `mask`: what must not be written down. Raises OSError: the endpoint's port
-    is somebody else's."""
+    `tell`: sends a message to whoever listens; `notes`: what people should know; `room`: tries again what found a full
+    disk; `mask`: what must not be written down. Raises OSError: the endpoint's port is somebody else's."""
 
     def __init__(
         self,
@@ -40,7 +41,8 @@ class Beside:
         over: "Callable[[], bool]",
         say: "Callable[[str], None]",
         tell: "Callable[[protocol.Message], None]",
-        keep: "Callable[[protocol.Message], None]",
+        notes: notes.Notes,
+        room: appending.Room,
         mask: "masking.Mask | None",
     ) -> None:
         self._plan = plan
@@ -56,7 +58,7 @@ class Beside:
             events=events,
             over=over,
         )
-        self._notes = notes.Notes(keep, tell)
+        self._notes = notes
         self._storage: "relay.Endpoint | None" = None
         if plan.storage_socket:
             self._storage = relay.Endpoint(
@@ -79,12 +81,13 @@ class Beside:
                 events,
                 say=say,
                 tell=lambda: tell({"e": "metrics"}),
+                room=room,
                 mask=mask,
             )
         self._reduction: "reduction.Reduction | None" = None
         if plan.reducers:
             self._reduction = reduction.Reduction(
-                plan, guardian, events, over=over, say=say, told=self._notes, mask=mask
+                plan, guardian, events, over=over, say=say, told=notes, mask=mask
             )
         self._disk: "disk.Disk | None" = None
         self._usage: "usage.Usage | None" = None
@@ -109,10 +112,15 @@ class Beside:
             )
 
     def program_started(
-        self, at: int, *, output: "Callable[[], int]", stalled: "Callable[[], None]"
+        self,
+        at: int,
+        *,
+        output: "Callable[[], int]",
+        waits: "Callable[[], bool]",
+        stalled: "Callable[[], None]",
     ) -> None:
-        """It runs since then (ns): watch over what has been asked for. `output`: bytes that it has written; `stalled` is
-        called if it makes no progress."""
+        """It runs since then (ns): watch over what has been asked for. `output`: bytes that it has written; `waits`: whether
+        it may have to wait for us; `stalled` is called if it makes no progress."""
         self.memory.program_started()
         if self._usage is not None:
             self._usage.begin(at)
@@ -130,6 +138,7 @@ class Beside:
                 output=output,
                 relay=lambda: self._storage.process if self._storage is not None else 0,
                 over=self._over,
+                excused=waits,
                 bark=stalled,
             )
 
@@ -182,8 +191,18 @@ class Beside:
         self.memory.close()
 
     def seal(self, *, succeeded: bool) -> None:
-        """Write down what it measured last. May have something to say in the log. `succeeded`: the program."""
+        """Write down what it measured last, to be saved. May have something to say in the log. `succeeded`: the program."""
         if self._metrics is not None:
             self._metrics.seal()
         if self._reduction is not None:
             self._reduction.seal(succeeded=succeeded)
+
+    def save(self) -> bool:
+        """Have what it measured, and all notes, survive; False: there is no room for that now."""
+        is_saved = self._metrics is None or self._metrics.save()
+        return self._notes.save() and is_saved
+
+    def close(self) -> None:
+        """Nothing is written down from here on."""
+        if self._metrics is not None:
+            self._metrics.close()

@@ -116,12 +116,11 @@ class Reception:
         for connection in self._clients.sockets():
             self._attend(connection)
 
-    def close(self) -> None:
-        """Take no more calls; the connections stay, to be told of the end."""
-        if self._listener is not None:
-            self._events.drop(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+    def listen_again(self) -> None:
+        """The loop was cleared: go on all the same."""
+        self._listen()
+        for connection in self._clients.sockets():
+            self._attend(connection)
 
     def hand_on(self, connection: socket.socket) -> None:
         """Let go of a connection that somebody else serves from here on."""

@@ -22,6 +22,17 @@ NO_ROOM = "disk_no_room"
 """Of the one that the file system on which they lie is nearly full, whoever has filled it."""
 ROOM_AGAIN = "disk_room_again"
 """Of the one that it is so no more."""
+LOG_WAITS = "disk_log_waits"
+"""Of the one that what the program says cannot be written down, so that it waits with what it says next."""
+LOG_WAITS_TEXT = (
+    "the disk that its log is written to is full: the program waits with its next output until there is room, and nothing"
+    " is lost. Make room on this machine."
+)
+LOG_GOES_ON = "disk_log_goes_on"
+"""Of the one that all was written down."""
+LOG_GOES_ON_TEXT = (
+    "there is room again for its log: all that it has said is written down, and it goes on."
+)
 
 _FIRST = 1.0
 """Seconds from the start to the first look, so that there is something to be seen of short programs."""

@@ -3,17 +3,27 @@
 Owns what a shim does when it cannot do its part: the replica is over then, and that is recorded. Runs on Python 3.6.
 """
 
-import errno
 import json
 import os
 import socket
 import time
 
-from trainshed.replica import birth, clients, durable, fence, leases, protocol, records, shim
+from trainshed.replica import (
+    appending,
+    birth,
+    clients,
+    durable,
+    fence,
+    leases,
+    protocol,
+    records,
+    shim,
+)
 
 _NO_SPACE_PAUSE = 0.5
 _NO_SPACE_PATIENCE = 15.0
-"""Seconds for a full disk to take an attempt record. Less than a service's lease, which nobody answers to meanwhile."""
+"""Seconds for a broken disk to take an attempt record, and for a full one where the shim cannot answer meanwhile: less
+than a service's lease."""
 
 
 def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> None:
@@ -36,17 +46,19 @@ def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> 
         if ward is not None:
             ward.give_up()
         return
+    keeper: "shim.Shim | None" = None
     try:
         ward = ward or birth.Ward(plan.level)
         ward.tell(order, handle.lock)
         # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just before, the guardian
         # does not find, and says so.
         leases.hold([*plan.read_only, *([plan.image] if plan.image else [])])
-        record = shim.Shim(plan, listeners, handle, ward).run()
+        keeper = shim.Shim(plan, listeners, handle, ward)
+        record = keeper.run()
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.
         _keep_trace()
-        record = records.lost(_cause(error), by_service=True)
-    _write_down(handle, record)
+        keeper, record = None, records.lost(_cause(error), by_service=True)
+    _write_down(handle, record, keeper)
     handle.release()
     listeners.send(
         {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
@@ -57,7 +69,7 @@ def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> 
 
 def _cause(error: Exception) -> str:
     """In words, why this process could not do its part."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and appending.is_full(error):
         return (
             "the disk is full (%s): the replica's log or its records cannot be written; make room"
             % (error.strerror)
@@ -74,14 +86,31 @@ def _keep_trace() -> None:
         return  # A full disk: what happened is in the record in short.
 
 
-def _write_down(handle: fence.Claim, record: "protocol.Message") -> None:
-    """Make the record durable; wait for room on the disk, a while."""
+def _write_down(
+    handle: fence.Claim, record: "protocol.Message", keeper: "shim.Shim | None"
+) -> None:
+    """Make the record durable. On a full disk `keeper` waits for room however long that takes, and answers who asks; a
+    disk that is broken, or where there is no keeper, is waited for a while."""
     deadline = time.monotonic() + _NO_SPACE_PATIENCE
     while True:
         try:
-            handle.finish(record)
+            if keeper is not None:
+                keeper.insist(lambda: _fits(handle, record))
+            else:
+                handle.finish(record)
             return
         except OSError:
             if time.monotonic() > deadline:
                 return  # Whoever listens hears it all the same; who comes later finds that we were lost.
         time.sleep(_NO_SPACE_PAUSE)
+
+
+def _fits(handle: fence.Claim, record: "protocol.Message") -> bool:
+    """Write the record down, if there is room for it. Raises OSError: it is no matter of room."""
+    try:
+        handle.finish(record)
+    except OSError as error:
+        if not appending.is_full(error):
+            raise
+        return False
+    return True

@@ -31,6 +31,12 @@ class Loop:
         if self._handlers.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
+    def clear(self) -> None:
+        """Drop all handles, and all moments that were asked for."""
+        for handle in list(self._handlers):
+            self.drop(handle)
+        self._moments = []
+
     def after(self, seconds: float, handler: "Callable[[], None]") -> None:
         """Call `handler` once, so many seconds from now."""
         self._moments.append((time.monotonic() + seconds, handler))

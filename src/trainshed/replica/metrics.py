@@ -17,7 +17,7 @@ import json
 import os
 import time
 
-from trainshed.replica import lookout, loop, masking, pacing, program, protocol, reports
+from trainshed.replica import appending, lookout, loop, masking, pacing, program, protocol, reports
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
@@ -69,7 +69,8 @@ class _Recent:
 
 class Metrics:
     """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is something new
-    to read, at most every 20 ms. `mask`: what must not be taken down."""
+    to read, at most every 20 ms. `room` tries again what found a full disk, and until then nothing more is taken down.
+    `mask`: what must not be."""
 
     __slots__ = (
         "_begun",
@@ -81,6 +82,7 @@ class Metrics:
         "_lookout",
         "_notices",
         "_pacing",
+        "_room",
         "_say",
         "_seen",
         "_size",
@@ -99,6 +101,7 @@ class Metrics:
         *,
         say: "Callable[[str], None]",
         tell: "Callable[[], None]",
+        room: appending.Room,
         mask: "masking.Mask | None" = None,
     ) -> None:
         """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
@@ -106,6 +109,7 @@ class Metrics:
         self._events = events
         self._say = say
         self._tell = tell
+        self._room = room
         self._pacing = pacing.Pacing(events, self._look)
         self._lookout = lookout.Lookout(
             protocol.FILES, program.HYPERTUNE, reports.FILE, events, self._pacing.changed, mask=mask
@@ -134,7 +138,7 @@ class Metrics:
         self._tell_soon()
 
     def seal(self) -> None:
-        """The program is over: take down the last of it. Everything is durable then."""
+        """The program is over: take down the last of it, to be saved (`save`) and closed."""
         self._lookout.close()
         self._look(last=True)
         if self._left_out > 1:
@@ -144,10 +148,17 @@ class Metrics:
             )
         if self._telling:
             self._tell()
-        self._sync()
-        os.close(self._file)
 
-    def _reopen(self, path: str) -> int:
+    def save(self) -> bool:
+        """Have all of it written and synced; False: there is no room for that now."""
+        return self._file.flush() and self._file.sync()
+
+    def close(self) -> None:
+        """Nothing is taken down from here on."""
+        self._syncing = False
+        self._file.close()
+
+    def _reopen(self, path: str) -> appending.Appender:
         """Go on with what earlier incarnations took down; a torn end is cut off.
 
         Syncing the file is enough: the file systems in use make a new file's name durable with it (`journal`).
@@ -166,11 +177,15 @@ class Metrics:
             for tag, value in entry.get("values", {}).items():
                 self._values.put((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
-        return handle
+        return appending.Appender(handle)
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> None:
         """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is over."""
         if self._full:
+            return
+        if self._file.waits and not last:
+            # The program's file keeps the newest of what it reports.
+            self._pacing.look_after(_SYNC_EVERY)
             return
         begin = time.process_time()
         try:
@@ -244,18 +259,19 @@ class Metrics:
             self._tell_soon()
 
     def _append(self, entry: "dict[str, Any]") -> None:
-        view = memoryview(json.dumps(entry).encode("utf-8") + b"\n")
-        self._size += len(view)
-        while view:
-            view = view[os.write(self._file, view) :]
+        data = json.dumps(entry).encode("utf-8") + b"\n"
+        self._size += len(data)
+        if not self._file.append(data):
+            self._room.wait(self._file.flush)
         if not self._syncing:
             self._syncing = True
             self._events.after(_SYNC_EVERY, self._sync)
 
     def _sync(self) -> None:
         if self._syncing:
-            self._syncing = False
-            getattr(os, "fdatasync", os.fsync)(self._file)
+            self._syncing = not self._file.sync()
+            if self._syncing:
+                self._events.after(_SYNC_EVERY, self._sync)
 
     def _tell_soon(self) -> None:
         # Nothing is told of an incarnation before its start.

@@ -1,8 +1,9 @@
 """What people should know of one incarnation: each note is written to the slot's journal and told to whoever listens,
-again to whoever comes later, since only the number of a note says whether it is known. Runs on Python 3.6.
+again to whoever comes later, since only the number of a note says whether it is known. What a full disk does not take is
+written down later. Runs on Python 3.6.
 """
 
-from trainshed.replica import protocol
+from trainshed.replica import appending, protocol
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
@@ -11,15 +12,21 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens."""
+    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens, `room` tries again what found
+    no room."""
 
-    __slots__ = ("_keep", "_notes", "_tell")
+    __slots__ = ("_keep", "_kept", "_notes", "_room", "_tell")
 
     def __init__(
-        self, keep: "Callable[[protocol.Message], None]", tell: "Callable[[protocol.Message], None]"
+        self,
+        keep: "Callable[[protocol.Message], None]",
+        tell: "Callable[[protocol.Message], None]",
+        room: appending.Room,
     ) -> None:
         self._keep = keep
         self._tell = tell
+        self._room = room
+        self._kept = 0
         self._notes: "list[protocol.Message]" = []
 
     def add(self, name: str, severity: str, text: str) -> None:
@@ -33,11 +40,20 @@ class Notes:
             "text": text,
         }
         self._notes.append(message)
-        try:
-            self._keep(message)
-        except OSError:
-            pass  # Who listens now hears it all the same.
+        # Who listens now hears it, written down or not.
         self._tell(message)
+        if not self.save():
+            self._room.wait(self.save)
+
+    def save(self) -> bool:
+        """Write down those that are not yet; False: there is no room for them now."""
+        try:
+            while self._kept < len(self._notes):
+                self._keep(self._notes[self._kept])
+                self._kept += 1
+        except OSError as error:
+            return not appending.is_full(error)
+        return True
 
     def tell_again(self) -> None:
         """Somebody is there who may not know them."""

@@ -20,7 +20,7 @@ message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n) and `written` (
 
 Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the replica is not
 over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `write` (lines), which become the
-program's in its log, and of which the same connection hears `written` (n); `shell` (tty, rows, cols, term, command,
+program's in its log, and of which the same connection hears `written` (n), or `refused` (cause) while its disk is full; `shell` (tty, rows, cols, term, command,
 label), after which the connection is that shell's alone (`terminal` module).
 """
 

@@ -5,8 +5,9 @@ Owns the format and the numbering; knows no process. Runs on Python 3.6.
 Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
 `{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
 ascending, s the stream (b: said by the service). A line longer than 64 KiB is cut, `"p":1` on all parts but
-the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone;
-`sync` makes it survive a power cut.
+the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone, unless its disk
+is full: then lines wait in memory until `flush` finds room, and nothing more should be read. `sync` makes what is written
+survive a power cut.
 """
 
 import json
@@ -14,7 +15,7 @@ import os
 import time
 from json.encoder import encode_basestring
 
-from trainshed.replica import durable, masking
+from trainshed.replica import appending, durable, masking
 
 SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
@@ -51,6 +52,7 @@ class Segments:
         "_unsynced",
         "lines",
         "mask",
+        "readable",
     )
 
     def __init__(self, directory: str, mask: "masking.Mask | None" = None) -> None:
@@ -58,6 +60,9 @@ class Segments:
         self.mask = mask
         os.makedirs(directory, exist_ok=True)
         self.lines = 0
+        """All that there are."""
+        self.readable = 0
+        """Those that stand in the files."""
         self._last_time = 0
         self._tail: "list[str]" = []
         self._unsynced = False
@@ -66,13 +71,15 @@ class Segments:
         # The last segment may have been opened and never written to: the clock then goes on from the one before.
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))
+        self.readable = self.lines
         self._file = self._reopen(names[-1]) if names else self._open()
 
     def _path(self) -> str:
         return os.path.join(self._directory, "%012d%s" % (self.lines, _SUFFIX))
 
-    def _open(self) -> int:
-        return os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    def _open(self) -> appending.Appender:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return appending.Appender(os.open(self._path(), flags, 0o600))
 
     def _read_end(self, path: str) -> None:
         """Find where a segment's whole lines end: an incomplete last line was never readable, so it goes."""
@@ -91,10 +98,10 @@ class Segments:
             self.lines = last["n"] + 1
             self._last_time = last["t"]
 
-    def _reopen(self, name: str) -> int:
+    def _reopen(self, name: str) -> appending.Appender:
         handle = os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_APPEND)
         os.ftruncate(handle, self._size)
-        return handle
+        return appending.Appender(handle)
 
     def write(self, stream: str, texts: "list[str]") -> None:
         """Append whole lines. The hot path: one formatting pass and one write system call."""
@@ -123,39 +130,59 @@ class Segments:
         self._append(data.encode("utf-8"), 1, at, [text])
 
     def _append(self, data: bytes, count: int, last_time: int, texts: "list[str]") -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
         self.lines += count
         self._last_time = last_time
         self._size += len(data)
         self._unsynced = True
         self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
-        if self._size >= SEGMENT_BYTES:
-            self.sync()
-            os.close(self._file)
+        if self._file.append(data):
+            self._written()
+
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait for room: no more should be read until `flush` has succeeded."""
+        return self._file.waits
+
+    def flush(self) -> bool:
+        """Write what waits, as far as there is room; True: nothing waits. Raises OSError: it is no matter of room."""
+        if self._file.flush():
+            self._written()
+        return not self._file.waits
+
+    def _written(self) -> None:
+        """All lines stand in the file, which may be as long as segments are."""
+        self.readable = self.lines
+        if self._size >= SEGMENT_BYTES and self.sync():
+            try:
+                fresh = self._open()
+            except OSError as error:
+                if not appending.is_full(error):
+                    raise
+                return  # There is no room for another file: this one becomes longer.
+            self._file.close()
+            self._file = fresh
             self._size = 0
-            self._file = self._open()
             durable.sync_directory(self._directory)
 
     @property
     def unsynced(self) -> bool:
         return self._unsynced
 
-    def sync(self) -> None:
+    def sync(self) -> bool:
+        """True: what is written survives a power cut. False: there is no room for that now; to be tried again."""
         if self._unsynced:
-            getattr(os, "fdatasync", os.fsync)(self._file)
-            self._unsynced = False
+            self._unsynced = not self._file.sync()
+        return not self._unsynced
 
     def close(self) -> None:
         """Let go of it: what was written outlives this process, not a power cut."""
-        os.close(self._file)
+        self._file.close()
 
     def seal(self) -> "tuple[int, str]":
-        """Close for good: everything is durable. Returns the number of lines and the tail (at most 2 kB, "…" where
-        it is cut)."""
+        """Close for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the number of lines and
+        the tail (at most 2 kB, "…" where it is cut)."""
         self.sync()
-        os.close(self._file)
+        self._file.close()
         durable.sync_directory(self._directory)
         tail = "\n".join(self._tail).encode("utf-8")
         if len(tail) > TAIL_BYTES:

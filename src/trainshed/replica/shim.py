@@ -10,25 +10,35 @@ import socket
 import time
 
 from trainshed.replica import (
+    appending,
     beside,
     birth,
     cgroups,
     clients,
+    disk,
     fence,
     handover,
     loop,
     masking,
+    notes,
     processes,
     program,
     protocol,
     records,
+    reduction_reports,
     stall,
     transcript,
 )
 from trainshed.replica import segments as log
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 _KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
+_MOST_WAITS_TOLD = 10
+"""Of an incarnation: a disk may be full and not full for ever."""
 
 
 class Shim:
@@ -53,6 +63,9 @@ class Shim:
         self._beside: "beside.Beside | None" = None
         self._transcript: "transcript.Transcript | None" = None
         self._loop = loop.Loop()
+        self._room = appending.Room(self._loop, self._note_room)
+        self._waits_told = 0
+        self._notes = notes.Notes(claim.note, listeners.send, self._room)
         self._reception = clients.Reception(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
         self._failure = ""
@@ -64,6 +77,7 @@ class Shim:
         self._force_at = 0.0
         self._stopped = False
         self._stalled = False
+        self._is_over = False
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -88,6 +102,7 @@ class Shim:
             mask,
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
+            room=self._room,
         )
         self._beside = beside.Beside(
             plan,
@@ -97,7 +112,8 @@ class Shim:
             over=lambda: self._status >= 0,
             say=script.say,
             tell=self._clients.send,
-            keep=self._claim.note,
+            notes=self._notes,
+            room=self._room,
             mask=mask,
         )
         self._claim.sync()
@@ -117,7 +133,9 @@ class Shim:
             if self._failure:
                 return
             now = time.monotonic()
-            if self._status >= 0:
+            if self._status >= 0 and self._transcript.waits:
+                drained_by = 0.0  # Both pipes are kept until there is room for what is in them.
+            elif self._status >= 0:
                 # Nobody of the replica lives; an end that stays open belongs to a process that got away.
                 drained_by = drained_by or now + _DRAIN_SECONDS
                 if now >= drained_by:
@@ -130,7 +148,7 @@ class Shim:
         assert self._transcript is not None
         due = self._transcript.due()
         due += [at for at in (self._kill_at, self._force_at) if at]
-        if self._status >= 0:
+        if self._status >= 0 and not self._transcript.waits:
             due.append(now + 0.1)
         # Rounded up: a wait that ends too early would only turn round once more.
         return max(0, int((min(due) - now) * 1000) + 1) if due else None
@@ -173,7 +191,10 @@ class Shim:
                 self._clients.greet({"e": "started", "at": self._started})
                 script.program_started()
                 self._beside.program_started(
-                    self._started, output=lambda: script.read, stalled=self._end_stalled
+                    self._started,
+                    output=lambda: script.read,
+                    waits=lambda: script.waits,
+                    stalled=self._end_stalled,
                 )
             elif word == "ended":
                 status, at = rest.split()
@@ -229,6 +250,10 @@ class Shim:
 
     def _write(self, connection: socket.socket, lines: "list[str]") -> None:
         assert self._transcript is not None
+        if self._transcript.waits or self._is_over:
+            cause = "the disk that its log is written to is full; make room and try again"
+            self._clients.answer(connection, {"e": "refused", "cause": cause})
+            return
         self._transcript.take(lines)
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
@@ -269,13 +294,20 @@ class Shim:
         if self._beside is not None:
             self._beside.program_ended(used)
         cgroups.remove(self._groups.directories())
-        self._reception.close()
+        # What was there for the program is done; who asks how it stands still gets an answer.
+        self._loop.clear()
+        self._is_over = True
+        self._reception.listen_again()
+        self._room.resume()
 
     def _seal(self) -> "protocol.Message":
         """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
         assert self._transcript is not None and self._beside is not None
         self._transcript.end()
         self._beside.seal(succeeded=self._status == 0)
+        self.insist(self._transcript.save)
+        self.insist(self._beside.save)
+        self._beside.close()
         lines, tail = self._transcript.seal()
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
@@ -292,3 +324,22 @@ class Shim:
             stopped=self._stopped,
             stalled=self._stalled,
         )
+
+    def insist(self, write: "Callable[[], bool]") -> None:
+        """Call `write` until it says that it is done: on a full disk that may take as long as it is full. Who asks
+        meanwhile how the replica is hears that it lives. Raises what `write` raises."""
+        if not write():
+            self._room.wait(write)
+            while self._room.is_awaited:
+                self._loop.turn(None)
+
+    def _note_room(self, is_short: bool) -> None:
+        """Something begins to wait for room on the disk, or nothing does any more."""
+        if is_short:
+            self._waits_told += 1
+        if self._waits_told > _MOST_WAITS_TOLD:
+            return
+        if is_short:
+            self._notes.add(disk.LOG_WAITS, reduction_reports.WARNING, disk.LOG_WAITS_TEXT)
+        else:
+            self._notes.add(disk.LOG_GOES_ON, reduction_reports.INFO, disk.LOG_GOES_ON_TEXT)

@@ -78,9 +78,20 @@ class Patience:
 
 class Watchdog:
     """Watches from the program's start on. `relay`: process id of the storage endpoint's relay, 0 = there is none now.
-    `over`: whether it is no longer to be watched. `bark`: called once, when patience is over."""
+    `over`: whether it is no longer to be watched; `excused`: whether it waits through no fault of its own. `bark`: called
+    once, when patience is over."""
 
-    __slots__ = ("_bark", "_events", "_guardian", "_output", "_over", "_patience", "_relay")
+    __slots__ = (
+        "_after",
+        "_bark",
+        "_events",
+        "_excused",
+        "_guardian",
+        "_output",
+        "_over",
+        "_patience",
+        "_relay",
+    )
 
     def __init__(
         self,
@@ -91,8 +102,11 @@ class Watchdog:
         output: "Callable[[], int]",
         relay: "Callable[[], int]",
         over: "Callable[[], bool]",
+        excused: "Callable[[], bool]",
         bark: "Callable[[], None]",
     ) -> None:
+        self._after = after
+        self._excused = excused
         self._guardian = guardian
         self._events = events
         self._output = output
@@ -111,6 +125,8 @@ class Watchdog:
     def _look(self) -> None:
         if self._over():
             return
+        if self._excused():
+            self._patience = Patience(self._after, time.monotonic(), self._sample())
         if self._patience.is_over(time.monotonic(), self._sample()):
             self._bark()
         else:

@@ -5,6 +5,8 @@ as many as are of use. Runs on Python 3.6.
 import json
 import os
 
+from trainshed.replica import appending
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Sequence
@@ -20,47 +22,57 @@ _SPREAD = 1000
 
 
 class Sheet:
-    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides nothing."""
+    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides nothing. While its
+    disk is full lines are left out, but for the first that did not fit."""
 
     __slots__ = ("_file", "_lines", "_path")
 
     def __init__(self, path: str) -> None:
         """Touches nothing."""
         self._path = path
-        self._file = -1
+        self._file: "appending.Appender | None" = None
         self._lines = 0
 
     @property
     def is_open(self) -> bool:
-        return self._file >= 0
+        return self._file is not None
 
     def open(self) -> None:
         """Go on with what earlier incarnations wrote down, after a torn end as well. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(self._path, flags, 0o600)
-        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        handle = os.open(self._path, flags, 0o600)
+        self._file = appending.Appender(handle)
+        data = os.pread(handle, os.fstat(handle).st_size, 0)
         self._lines = data.count(b"\n")
         if data and not data.endswith(b"\n"):
-            os.write(self._file, b"\n")
+            self._file.append(b"\n")
 
     def append(self, entry: "Entry") -> None:
-        """Raises OSError."""
-        os.write(self._file, json.dumps(entry).encode("utf-8") + b"\n")
+        """Raises OSError: it is no matter of room."""
+        assert self._file is not None
+        if not self._file.flush():
+            return
         self._lines += 1
-        if self._lines > MOST_LINES:
+        is_written = self._file.append(json.dumps(entry).encode("utf-8") + b"\n")
+        if is_written and self._lines > MOST_LINES:
             self._thin()
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _thin(self) -> None:
         with open(self._path, encoding="utf-8") as file:
             entries = read_lines(file.read())
         fresh = self._path + ".new"
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(entry) + "\n" for entry in thinned(entries))
+        try:
+            with open(fresh, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(entry) + "\n" for entry in thinned(entries))
+        except OSError as error:
+            if not appending.is_full(error):
+                raise
+            return  # Next time, perhaps: it is somewhat longer until then.
         os.rename(fresh, self._path)
         self.close()
         self.open()

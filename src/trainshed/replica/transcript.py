@@ -2,7 +2,7 @@
 
 import os
 
-from trainshed.replica import loop, masking
+from trainshed.replica import appending, loop, masking
 from trainshed.replica import segments as log
 
 TYPE_CHECKING = False
@@ -14,8 +14,9 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `tell` is called with
-    how many lines there are."""
+    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `room`: of whom its lines
+    are written once a full disk has room again, until when no pipe is read; `tell` is called with how many lines can be
+    read."""
 
     def __init__(
         self,
@@ -23,10 +24,12 @@ class Transcript:
         mask: "masking.Mask | None",
         events: loop.Loop,
         tell: "Callable[[int], None]",
+        room: appending.Room,
     ) -> None:
         self._log = log.Segments(logs, mask)
         self._loop = events
         self._tell = tell
+        self._room = room
         self._streams: "dict[int, log.Stream]" = {}
         self._telling = False
         self._told = 0
@@ -41,23 +44,33 @@ class Transcript:
         """Whether a pipe is not at its end yet."""
         return bool(self._streams)
 
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait for room on the disk."""
+        return self._log.waits
+
     def open(self, handle: int, stream: str) -> None:
         """Write down what comes from that pipe, until its end."""
         os.set_blocking(handle, False)
         self._streams[handle] = log.Stream(self._log, stream)
+        self._attend(handle)
+
+    def _attend(self, handle: int) -> None:
         self._loop.add(handle, lambda: self._read(handle))
 
     def say(self, text: str) -> None:
         """Write a line of our own."""
         self._log.write("b", [text])
+        self._heed_room()
 
     def take(self, texts: "list[str]") -> None:
-        """Write lines that the program said in another way than by its pipes."""
+        """Write lines that the program said in another way than by its pipes; only while nothing `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
         stream = log.Stream(self._log, "o")
         for start in range(0, len(data), log.LINE_BYTES):
             stream.feed(data[start : start + log.LINE_BYTES])
         stream.close()
+        self._heed_room()
 
     def program_started(self) -> None:
         """Listeners know of the start: they may be told of lines from here on."""
@@ -70,7 +83,7 @@ class Transcript:
     def due(self) -> "list[float]":
         """When `tick` will have something to do."""
         due: "list[float]" = []
-        if self._telling and self._log.lines != self._told:
+        if self._telling and self._log.readable != self._told:
             due.append(self._tell_at)
         if self._log.unsynced:
             due.append(self._sync_at)
@@ -78,21 +91,25 @@ class Transcript:
 
     def tick(self, now: float) -> None:
         """Tell of new lines, and sync, each now and then."""
-        if self._telling and self._log.lines != self._told and now >= self._tell_at:
+        if self._telling and self._log.readable != self._told and now >= self._tell_at:
             self._tell_at = now + _LINES_EVERY
-            self._told = self._log.lines
+            self._told = self._log.readable
             self._tell(self._told)
         if self._log.unsynced:
             if not self._sync_at:
                 self._sync_at = now + _SYNC_EVERY
             elif now >= self._sync_at:
-                self._log.sync()
-                self._sync_at = 0.0
+                self._sync_at = 0.0 if self._log.sync() else now + _SYNC_EVERY
 
     def end(self) -> None:
         """No more is read; the beginning of a line is a line as well."""
         for stream in self._streams.values():
             stream.close()
+        self._streams = {}
+
+    def save(self) -> bool:
+        """Have all lines written and synced; False: there is no room for that now."""
+        return self._log.flush() and self._log.sync()
 
     def seal(self) -> "tuple[int, str]":
         """Nothing is written from here on; how many lines there are, and what the last of them say."""
@@ -108,6 +125,7 @@ class Transcript:
             return
         if data:
             self._streams[handle].feed(data)
+            self._heed_room()
             self.read += len(data)
             if not self._heard_program:
                 self._heard_program = True
@@ -116,3 +134,17 @@ class Transcript:
         self._streams.pop(handle).close()
         self._loop.drop(handle)
         os.close(handle)
+        self._heed_room()
+
+    def _heed_room(self) -> None:
+        """Read nothing more while lines wait: the program then waits with its next output, as for any slow reader."""
+        if self._log.waits:
+            for handle in self._streams:
+                self._loop.drop(handle)
+            self._room.wait(self._go_on)
+
+    def _go_on(self) -> bool:
+        if self._log.flush():
+            for handle in self._streams:
+                self._attend(handle)
+        return not self._log.waits

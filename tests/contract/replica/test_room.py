@@ -1,19 +1,31 @@
 """Where room runs out: on the disk, for file handles, for a port (DESIGN §3.7: nothing is lost in silence)."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.replica.conftest import PATIENCE, Place
+from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from trainshed.engines.local import zygotes
-from trainshed.replica import fence, journal, protocol, records, system
+from trainshed.engines.local.link import connect
+from trainshed.replica import disk as replica_disk
+from trainshed.replica import fence, journal, protocol, system
 
-FLOODS = "while True: print('x' * 1000)"
+PRINTS_A_MEGABYTE = "for n in range(1000): print(n, 'x' * 1000)"
+SAYS_BYE_WHEN_STOPPED = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("up")
+signal.sigwait({signal.SIGTERM})
+print("bye" + 9000 * "!")
+sys.exit(7)
+"""
 
 
 @pytest.fixture
@@ -29,21 +41,98 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
-def test_a_full_disk_is_the_recorded_cause(
+LEVELS = pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte on it; returns the file that has to go for there to be room."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 1000):
+            pass
+    return filler
+
+
+def until_waiting(line: Line) -> None:
+    while line.hear("note")["name"] != replica_disk.LOG_WAITS:
+        pass
+
+
+@LEVELS
+def test_a_full_disk_holds_a_program_until_there_is_room(
+    small_disk: Path, zygote: zygotes.ZygoteHandle, level: str
+) -> None:
+    """Issue: a job that printed one line on a full disk was killed and started over."""
+    place = Place(small_disk, zygote, level)
+    line = place.python(PRINTS_A_MEGABYTE)
+    until_waiting(line)
+    line.order(o="ping", n=1)
+    assert line.hear("pong")["n"] == 1
+    line.order(o="write", lines=["said in another way"])
+    assert "full" in line.hear("refused")["cause"]
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    assert line.hear("note")["name"] == replica_disk.LOG_GOES_ON
+    record = line.record()
+    assert (record["exit_code"], record["log_lines"]) == (0, 1000)
+    assert [text.split()[0] for text in place.texts()] == [str(n) for n in range(1000)]
+    assert [entry["n"] for entry in place.log()] == list(range(1000))
+    entries = journal.Entries(str(place.slot))
+    assert entries.record(1) == record
+    names = [note["name"] for note in entries.notes(1)]
+    assert names == [replica_disk.LOG_WAITS, replica_disk.LOG_GOES_ON]
+
+
+@LEVELS
+def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
     small_disk: Path, zygote: zygotes.ZygoteHandle, level: str
 ) -> None:
     place = Place(small_disk, zygote, level)
-    line = place.python(FLOODS)
-    end = line.hear("lost", "exited")
-    assert end["e"] == "lost", end
-    assert "disk is full" in end["cause"]
-    assert end["by_service"]
-    record = journal.Entries(str(place.slot)).record(1)
-    assert record == records.lost(end["cause"], by_service=True)
+    line = place.python(SAYS_BYE_WHEN_STOPPED)
+    place.up(line)
+    filler = fill(small_disk)
+    line.order(o="stop", grace=600 * SECOND)
+    until_waiting(line)
+    gone = place.journal()["guardian"]
+    deadline = time.monotonic() + PATIENCE
+    while protocol.process_start(gone):
+        assert time.monotonic() < deadline
+        line.order(o="ping", n=2)
+        assert line.hear("pong", "exited", "lost")["e"] == "pong"
+    later = Line(connect(place.slot))  # A service that has come back.
+    assert later.hear("started", "refused")["e"] == "started"
+    assert journal.Entries(str(place.slot)).record(1) is None
+    filler.unlink()
+    record = line.record()
+    assert (record["exit_code"], record["log_lines"]) == (7, 2)
+    assert later.record() == record
+    assert place.texts() == ["up", "bye" + 9000 * "!"]
+    assert journal.Entries(str(place.slot)).record(1) == record
+
+
+def test_who_waits_for_room_is_not_stalled(small_disk: Path, zygote: zygotes.ZygoteHandle) -> None:
+    place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
+    line = place.python(PRINTS_A_MEGABYTE, stall_after=0.4)
+    until_waiting(line)
+    line.socket.settimeout(2.0)
+    with pytest.raises(TimeoutError):
+        line.hear("exited", "lost")
+    line.socket.settimeout(PATIENCE)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    assert line.record()["exit_code"] == 0
+
+
+def test_a_shim_that_waits_for_room_does_next_to_nothing(
+    small_disk: Path, zygote: zygotes.ZygoteHandle
+) -> None:
+    place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
+    line = place.python("while True: print('x' * 1000)")
+    until_waiting(line)
+    shim = place.journal()["shim"]
+    before = cpu(shim)
+    assert not threading.Event().wait(2.0)
+    assert cpu(shim) - before < 0.1
     for segment in place.logs.iterdir():
         segment.unlink()
-    assert place.run("echo", "again").record()["exit_code"] == 0
     assert fence.expel(str(place.slot), 9, "the test is over")
 
 

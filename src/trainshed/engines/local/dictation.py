@@ -31,7 +31,10 @@ async def dictate(seat: Seat | None, lines: Sequence[str]) -> None:
                     data = await asyncio.get_running_loop().sock_recv(connection, 4096)
                     if not data:
                         raise EngineUnavailable("the replica has ended in this moment")
-                    written += sum(m["n"] for m in answers.feed(data) if m["e"] == "written")
+                    for message in answers.feed(data):
+                        if message["e"] == "refused":
+                            raise EngineUnavailable(message["cause"])
+                        written += message["n"] if message["e"] == "written" else 0
     except OSError as failure:  # A timeout is one as well.
         raise EngineUnavailable(f"its shim does not listen just now ({failure!r})") from failure
 

@@ -7,6 +7,8 @@ beside a build waits for all that it writes.
 
 import asyncio
 import contextlib
+import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -37,13 +39,20 @@ class ServiceLog:
         with self._opened(uid, attempt) as segments:
             is_new = not segments.lines
             if is_new:
-                segments.write(Stream.SERVICE, list(notices))
+                _write(segments, Stream.SERVICE, notices)
         return is_new
 
     def _append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         with self._opened(uid, attempt) as segments:
-            segments.write(Stream.STDOUT, list(lines))
+            _write(segments, Stream.STDOUT, lines)
 
     def _opened(self, uid: JobUid, attempt: int) -> contextlib.closing[Segments]:
         directory = self._root / str(uid) / str(attempt) / SERVICE_TASK
         return contextlib.closing(Segments(str(directory)))
+
+
+def _write(segments: Segments, stream: Stream, lines: Sequence[str]) -> None:
+    """Raises OSError: there is no room for them, and nobody waits for it."""
+    segments.write(stream, list(lines))
+    if segments.waits:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,130 @@
+"""A file that grows at its end, over times when its disk is full as well: what does not fit waits in memory, in its order.
+
+Runs on Python 3.6.
+"""
+
+import errno
+import os
+
+from trainshed.replica import loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+"""Seconds between two tries. No kernel says when there is room again: the only way to know is to write."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that there is no room, which may come back; other errors of a disk do not go by themselves."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class Appender:
+    """`handle`: of the file, ours from here on."""
+
+    __slots__ = ("_handle", "_waiting")
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._waiting = b""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is not in the file yet."""
+        return bool(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not in the file yet."""
+        return len(self._waiting)
+
+    def append(self, data: bytes) -> bool:
+        """Add it, at once or as soon as there is room (`flush`); True: all is in the file. Raises OSError: it is no
+        matter of room."""
+        self._waiting = self._waiting + data if self._waiting else data
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Write what waits, as far as there is room; True: all is in the file. Raises OSError as `append` does."""
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._handle, self._waiting) :]
+        except OSError as error:
+            if not is_full(error):
+                raise
+        return not self._waiting
+
+    def sync(self) -> bool:
+        """Have what is in the file survive a power cut. False: there is no room for that now (file systems of a network
+        notice late); to be tried again. Raises OSError."""
+        try:
+            getattr(os, "fdatasync", os.fsync)(self._handle)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """What waits is lost."""
+        os.close(self._handle)
+
+
+class Room:
+    """Tries again what found a disk full, soon at first, then each second, until it is written. `told` is called with True
+    when something begins to wait, and with False when nothing does any more."""
+
+    __slots__ = ("_events", "_is_asked_for", "_pause", "_told", "_tries")
+
+    def __init__(self, events: loop.Loop, told: "Callable[[bool], None]") -> None:
+        self._events = events
+        self._told = told
+        self._tries: "list[Callable[[], bool]]" = []
+        self._pause = _FIRST_PAUSE
+        self._is_asked_for = False
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._tries)
+
+    def wait(self, write: "Callable[[], bool]") -> None:
+        """Call `write` until it says that it is done, or raises. Once it waits, asking again changes nothing."""
+        if write in self._tries:
+            return
+        begins = not self._tries
+        self._tries.append(write)
+        if begins:
+            self._pause = _FIRST_PAUSE
+        self._ask()
+        if begins:
+            self._told(True)
+
+    def resume(self) -> None:
+        """The loop was cleared: go on all the same."""
+        self._is_asked_for = False
+        if self._tries:
+            self._ask()
+
+    def _ask(self) -> None:
+        if not self._is_asked_for:
+            self._is_asked_for = True
+            self._events.after(self._pause, self._try)
+
+    def _try(self) -> None:
+        self._is_asked_for = False
+        # What begins to wait while others are tried has its turn with them, later.
+        for write in list(self._tries):
+            is_done = True
+            try:
+                is_done = write()
+            finally:
+                if is_done:
+                    self._tries.remove(write)
+        if self._tries:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._ask()
+        else:
+            self._told(False)
