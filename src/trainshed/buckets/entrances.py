@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from trainshed.buckets.callers import UnreadableCaller, introduced
+from trainshed.httpd.protocol import GuardedProtocol, Ways, guarded
 
 ENTRANCE = "trainshed.entrance"
 CALLER = "trainshed.caller"
@@ -32,10 +31,11 @@ class Entrance(StrEnum):
     """The TCP port, which anyone reaches."""
 
 
-def protocol(entrances: Mapping[object, Entrance]) -> type[HttpToolsProtocol]:
-    """The server's protocol. `entrances`: by what a listening socket calls itself; any other is the port."""
+def protocol(entrances: Mapping[object, Entrance], way: Ways) -> type[GuardedProtocol]:
+    """The server's protocol. `entrances`: by what a listening socket calls itself; any other is the port. `way`: who
+    counts the connections."""
 
-    class Marking(HttpToolsProtocol):
+    class Marking(guarded(way)):
         """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
 
         _waiting: bytearray | None = None

@@ -31,6 +31,8 @@ from trainshed.buckets.secure import SecureServer
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
+from trainshed.httpd import limits
+from trainshed.httpd.protocol import ways
 
 _GRACE_S = 5
 _KEEP_ALIVE_S = 75
@@ -49,6 +51,7 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     Raises OSError if an address cannot be bound, TimeoutError if another process keeps the store.
     """
     parent = os.getppid() if parent is None else parent
+    limits.raise_open_files()
     root = Path(setup.root)
     lock = _take_store(root)
     store = open_buckets(root, rules=setup.rules)
@@ -61,7 +64,7 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     entrances: dict[object, Entrance] = {}
     config = uvicorn.Config(
         app,
-        http=protocol(entrances),
+        http=protocol(entrances, ways(limits.of_this_process())),
         ws="none",
         lifespan="off",
         access_log=False,

@@ -25,6 +25,8 @@ from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
+from trainshed.httpd import limits
+from trainshed.httpd.protocol import guarded, ways
 from trainshed.replica import durable
 from trainshed.serve import clock, memory, websockets
 from trainshed.serve.announcing import (
@@ -78,11 +80,12 @@ class Service:
         doorkeeper = Doorkeeper(lambda: self._parts.tokens, anonymous=settings.anonymous_storage)
         gateway = BucketsGateway(self._parts.gateway_socket, doorkeeper.caller)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
+        way = ways(limits.of_this_process())
         server = _Server(
             uvicorn.Config(
                 ApiApplication(self._works.services, authenticate, mounts),
-                http="httptools",
-                ws=cast("Any", websockets.protocol),
+                http=guarded(way),
+                ws=cast("Any", websockets.protocol(way)),
                 ws_max_size=1 << 20,
                 ws_per_message_deflate=False,
                 lifespan="off",

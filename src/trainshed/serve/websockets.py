@@ -1,11 +1,19 @@
 """Takes WebSocket calls with a library that is loaded when the first one comes: most services never have one."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainshed.httpd.protocol import Ways
 
 
-def protocol(**options: Any) -> asyncio.Protocol:
-    """What uvicorn makes of a connection that asks to be a WebSocket."""
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+def protocol(way: "Ways") -> Callable[..., asyncio.Protocol]:
+    """What uvicorn makes of a connection that asks to be a WebSocket. `way`: who counts the connections."""
 
-    return WebSocketsSansIOProtocol(**options)
+    def made(**options: Any) -> asyncio.Protocol:
+        from trainshed.httpd.sockets import CountedWebSocket
+
+        return CountedWebSocket(way, **options)
+
+    return made

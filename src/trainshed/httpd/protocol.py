@@ -1,0 +1,218 @@
+"""uvicorn's HTTP protocol with limits: httptools itself takes heads, trailers and pipelines without end.
+
+Counts bytes as they arrive, before anything is kept of them. Knows no path and no application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from trainshed.httpd.connections import Connections, Reason
+from trainshed.httpd.limits import Limits
+
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 1 << 20
+"""What a caller may still send when it was refused: closing at once would keep it from reading why."""
+
+Ways = Callable[[asyncio.BaseTransport], Connections]
+"""Who counts the connection of a transport."""
+
+
+def ways(limits: Limits) -> Ways:
+    """All of TCP together, and each Unix socket on its own, so that programs' sockets do not fill people's places."""
+    known: dict[str, Connections] = {}
+
+    def way(transport: asyncio.BaseTransport) -> Connections:
+        name = transport.get_extra_info("sockname")
+        key = name if isinstance(name, str) else ""
+        return known.setdefault(key, Connections(limits))
+
+    return way
+
+
+def guarded(way: Ways) -> type[GuardedProtocol]:
+    """The protocol class whose connections are counted there."""
+
+    class Counted(GuardedProtocol):
+        connections_of = staticmethod(way)
+
+    return Counted
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """HTTP whose heads have an end. Use `guarded`, which says who counts."""
+
+    connections_of: Ways
+    _counted: Connections
+    _limits: Limits
+    _in_head = True
+    """Whether the next bytes belong to a head: since the start, or since the last message was complete."""
+    _is_idle = False
+    _begun = False
+    """Whether a part of a head has come."""
+    _spent = 0
+    """Bytes that came since the last progress: a head's, or those around the pieces of a body."""
+    _came = 0
+    """Bytes of a body that came with the last read."""
+    _unread = 0
+    """Bytes of a body that nobody waits for any more."""
+    _leaving: asyncio.TimerHandle | None = None
+    """Set once it was refused: nothing that comes is read any more."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
+        super().connection_made(transport)
+        self._counted = self.connections_of(transport)
+        self._limits = self._counted.limits
+        self._counted.open(self, self.client[0] if self.client else "")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._counted.closed(self)
+        if self._leaving is not None:
+            self._leaving.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._leaving is not None:
+            self._unread += len(data)
+            if self._unread > _LINGER_BYTES:
+                self.transport.abort()
+            return
+        if self._is_idle:
+            self._is_idle = False
+            self._counted.opening(self)
+        room = self._limits.head_bytes - self._spent
+        if not self._in_head or len(data) <= room:
+            self._feed(data)
+            return
+        self._feed(data[:room])
+        if self._spent >= self._limits.head_bytes:
+            self._refuse_head()
+        elif not self.transport.is_closing():
+            self.data_received(data[room:])
+
+    def _feed(self, data: bytes) -> None:
+        """Hand bytes to the parser. What of them was progress has set `_spent` back."""
+        self._spent += len(data)
+        super().data_received(data)
+        if self._in_head:
+            return
+        self._counted.body(self, self._came)
+        self._came = 0
+        if self._spent > self._limits.head_bytes:
+            self.refuse(400, "The chunk headers or trailers of this body are too long.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._begun = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What comes behind a body are trailers, which nobody here asks for.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self._limits.pipelined:
+            # Ends the parser's work; the answer is the one to what is no HTTP.
+            raise ValueError("too many requests wait for an answer on this connection")
+        self._in_head = False
+        self._begun = False
+        self._spent = 0
+        self._unread = 0
+        self._counted.active(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._spent = 0
+        if self.cycle and self.cycle.response_complete:
+            self._unread += len(body)
+            if self._unread > self._limits.unread_bytes:
+                self.transport.abort()
+                return
+        self._came += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        self._spent = 0
+        self._counted.body_ended(self)
+        super().on_message_complete()
+        if self.cycle and self.cycle.response_complete:
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # An unfinished body is still to be passed over; its end is where the next request begins.
+        if self._in_head and not self.pipeline and not self.transport.is_closing():
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._begun:
+            self._counted.opening(self)
+            return
+        self._is_idle = True
+        self._counted.idle(self)
+
+    def handle_websocket_upgrade(self) -> None:
+        # From here on the connection is that of another protocol, which counts itself.
+        self._counted.closed(self)
+        super().handle_websocket_upgrade()
+
+    def is_held_back(self) -> bool:
+        return self.flow.read_paused
+
+    def drop(self, reason: Reason) -> None:
+        answering = self.cycle and not self.cycle.response_complete
+        if reason is Reason.CROWDED or (answering and self.cycle.response_started):
+            self.transport.abort()
+        elif reason is Reason.HEAD_LATE:
+            # Who has sent nothing is told nothing.
+            if not self._spent:
+                self.transport.close()
+                return
+            self.refuse(
+                408, f"No complete request came within {self._limits.head_seconds:g} seconds."
+            )
+        else:
+            self.refuse(
+                408,
+                f"Less than {self._limits.body_bytes} bytes of the request's body came in "
+                f"{self._limits.body_seconds:g} seconds.",
+            )
+
+    def _refuse_head(self) -> None:
+        most = f"{self._limits.head_bytes >> 10} KiB"
+        # Before the first message there is neither: only line ends have come.
+        if self.scope and len(self.url) > self._limits.head_bytes // 2:
+            self.refuse(414, f"The request line is too long: it has at most {most} with headers.")
+        else:
+            self.refuse(
+                431, f"The headers are too long: with the request line they have at most {most}."
+            )
+
+    def refuse(self, status: int, text: str) -> None:
+        """Answer once, read nothing more, and close when the caller had time to see it."""
+        if self.transport.is_closing() or self._leaving is not None:
+            return
+        if self.cycle and not self.cycle.response_complete:
+            # The application waits for a body that does not come.
+            if self.cycle.response_started or self.pipeline:
+                self.transport.abort()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        error = {"code": status, "message": text, "status": "INVALID_ARGUMENT"}
+        body = json.dumps({"error": error}, indent=2).encode() + b"\n"
+        head = b"content-type: application/json; charset=UTF-8\r\nconnection: close\r\n"
+        self.transport.write(
+            b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body)
+        )
+        self._unset_keepalive_if_required()
+        self._counted.body_ended(self)
+        self._counted.idle(self)
+        self._unread = 0
+        self._leaving = self.loop.call_later(_LINGER_SECONDS, self.transport.close)

@@ -1,0 +1,51 @@
+"""A WebSocket that is counted like any other connection. Loads the library: imported with the first one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from trainshed.httpd.connections import Connections, Reason
+from trainshed.httpd.protocol import Ways
+
+_NOT_UTF8 = 1007
+"""RFC 6455, 7.4.1: a text message that is no text."""
+
+
+class CountedWebSocket(WebSocketsSansIOProtocol):
+    """Its first message is what a head is to other connections: until it came, others may need the place."""
+
+    _counted: Connections
+
+    def __init__(self, way: Ways, **options: Any) -> None:
+        super().__init__(**options)
+        self._way = way
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
+        super().connection_made(transport)
+        self._counted = self._way(transport)
+        self._counted.open(self, self.client[0] if self.client else "")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._counted.closed(self)
+        super().connection_lost(exc)
+
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(_NOT_UTF8, "a text message must be UTF-8")
+                self.handle_parser_exception()
+                return
+        self._counted.active(self)
+        super().send_receive_event_to_app()
+
+    def is_held_back(self) -> bool:
+        return self.read_paused
+
+    def drop(self, reason: Reason) -> None:
+        self.transport.abort()

@@ -1,0 +1,125 @@
+"""The HTTP server's limits in time, on real connections: heads, bodies, and what comes behind an answer."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+
+from trainshed.httpd.limits import Limits
+from trainshed.httpd.protocol import guarded, ways
+
+LIMITS = Limits(head_seconds=0.5, body_seconds=0.5, body_bytes=100, unread_bytes=1 << 20)
+POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
+
+
+@dataclass
+class Application:
+    """Reads the body of a POST, and answers everything."""
+
+    ended: list[str] = field(default_factory=list[str])
+    """The last message of each body."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            message = await receive()
+            while message.get("more_body"):
+                message = await receive()
+            self.ended.append(message["type"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"fine"})
+
+
+@dataclass
+class Served:
+    port: int
+    application: Application
+
+    @contextlib.contextmanager
+    def connected(self) -> Generator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            yield connection
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    application = Application()
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        config = uvicorn.Config(
+            application, http=guarded(ways(LIMITS)), lifespan="off", log_config=None
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(
+            target=lambda: asyncio.Runner(loop_factory=config.get_loop_factory()).run(
+                server.serve([listener])
+            )
+        )
+        thread.start()
+        yield Served(listener.getsockname()[1], application)
+        server.should_exit = True
+        thread.join()
+
+
+def told(connection: socket.socket) -> bytes:
+    """All that comes until the connection ends."""
+    parts: list[bytes] = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_head_that_takes_too_long_is_ended_with_a_408(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        answer = told(connection)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"0.5 seconds" in answer
+
+
+def test_who_says_nothing_at_all_is_told_nothing(served: Served) -> None:
+    with served.connected() as connection:
+        assert told(connection) == b""
+
+
+def test_a_second_head_has_no_more_time_than_the_first(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\nGET / HT")
+        answer = told(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_stands_still_ends_with_a_408_and_the_application_learns_it(
+    served: Served,
+) -> None:
+    with served.connected() as connection:
+        connection.sendall(POST + b"some of it")
+        answer = told(connection)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"100 bytes" in answer
+    assert served.application.ended[-1] == "http.disconnect"
+
+
+def test_a_body_of_which_nothing_comes_ends_like_one_that_stands_still(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(POST)
+        assert told(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_body_that_is_answered_already_is_not_read_for_ever(served: Served) -> None:
+    with served.connected() as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(POST.replace(b"POST", b"GET"))
+        sent = 0
+        while sent < 1 << 28:
+            sent += connection.send(b"x" * 65536)
+        pytest.fail("all of it was taken")
+
+
+def test_many_requests_at_once_on_one_connection_are_refused(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1_000)
+        assert b"HTTP/1.1 400" in told(connection)

@@ -1,0 +1,143 @@
+"""What a stranger without a token can take of a service: heads without an end, and connections that say nothing."""
+
+import contextlib
+import http.client
+import json
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.processes import children
+from tests.e2e.running import Service, start
+
+ENDLESS = 64 << 20
+"""Bytes that are sent of what has no end: more than any head may have."""
+GROWTH = 10 << 20
+"""Bytes by which the service may grow meanwhile."""
+HALVES = 1_100
+FILES = 1_024
+QUICK = 0.25
+"""Seconds that a status call may take beside an attack."""
+PLACES = ("rest", "storage", "programs")
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that may open 1,024 files, as many systems have it."""
+    shell = ("/bin/sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"')
+    started = start(tmp_path_factory.mktemp("narrow") / "data", prefix=shell)
+    yield started
+    started.terminate()
+
+
+def connect(service: Service, place: str) -> socket.socket:
+    """A connection to the service's API, its storage, or the socket that programs' endpoints call."""
+    if place == "programs":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(service.data / "programs.sock"))
+    else:
+        parts = urlsplit(str(service.extra[place]))
+        connection = socket.create_connection((parts.hostname or "", parts.port or 0))
+    connection.settimeout(30)
+    return connection
+
+
+def held(service: Service) -> int:
+    """Bytes of memory that the service and the processes beside it hold."""
+    page = resource.getpagesize()
+    pids = (service.pid, *children(service.pid))
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in pids)
+
+
+def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, int, str]:
+    """Send `begin` and then `more` until nobody takes it; the answer's status, the bytes that were sent, the message."""
+    connection.sendall(begin)
+    sent = len(begin)
+    block = more * (65536 // len(more))
+    with contextlib.suppress(ConnectionError):
+        while sent < ENDLESS:
+            sent += connection.send(block)
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                if connection.recv(1, socket.MSG_PEEK):
+                    break
+            connection.settimeout(30)
+    connection.settimeout(30)
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    return answer.status, sent, json.loads(answer.read())["error"]["message"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("begin", "more", "status"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n", b"x-more: 1\r\n", 431, id="headers"),
+        pytest.param(b"GET / HTTP/1.1\r\nx-long: ", b"a", 431, id="one-header"),
+        pytest.param(b"GET /", b"a", 414, id="request-line"),
+        pytest.param(b"\r\n", b"\r\n", 431, id="blank-lines"),
+        pytest.param(
+            b"POST /shell/ticket HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+            b"x-more: 1\r\n",
+            400,
+            id="trailers",
+        ),
+    ],
+)
+def test_a_head_without_an_end_is_refused_and_kept_by_nobody(
+    narrow: Service, place: str, begin: bytes, more: bytes, status: int
+) -> None:
+    before = held(narrow)
+    with contextlib.closing(connect(narrow, place)) as connection:
+        answered, sent, message = poured(connection, begin, more)
+    grown = held(narrow) - before
+    print(f"{place}: {answered} after {sent >> 10} KiB, grown by {grown >> 10} KiB: {message}")
+    # Storage knows by the head alone that nobody is let in, and passes over what follows.
+    assert answered == status or (place == "storage" and answered == 401)
+    assert sent < 8 << 20
+    assert grown < GROWTH
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
+    """More of them than the service may have files open."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.ExitStack() as attack:
+        for _ in range(HALVES):
+            half = attack.enter_context(contextlib.closing(connect(narrow, place)))
+            # Others were dropped for it, not this one, which is the newest.
+            half.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
+        asked = "rest" if place == "programs" else place
+        took: list[float] = []
+        for _ in range(5):
+            begun = time.monotonic()
+            assert status_of(narrow, asked) == 200
+            took.append(time.monotonic() - begun)
+    print(f"{place}: {HALVES} half requests; calls beside took up to {max(took) * 1e3:.0f} ms")
+    assert max(took) < QUICK
+
+
+def status_of(service: Service, place: str) -> int:
+    """Of a small call with the service's token, on a connection of its own."""
+    parts = urlsplit(str(service.extra[place]))
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    path = "/trainshed/v1/status" if place == "rest" else "/storage/v1/b?project=trainshed"
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
+        return connection.getresponse().status
+
+
+def test_a_kept_connection_makes_room_for_others(narrow: Service) -> None:
+    """Connections that were answered once and then say nothing."""
+    with contextlib.ExitStack() as attack:
+        for _ in range(HALVES):
+            idle = attack.enter_context(contextlib.closing(connect(narrow, "rest")))
+            idle.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert idle.recv(12) == b"HTTP/1.1 200"
+        assert status_of(narrow, "rest") == 200
