@@ -84,6 +84,9 @@ def local(data: Path, token: str | None = None) -> Endpoint:
     file = data / "service.json"
     try:
         found: dict[str, Any] = json.loads(file.read_text())
+        if (at := Path(found.get("data") or data)).exists() and not at.samefile(data):
+            # The directory is a copy of another one, and that one's service is not to be taken for its own.
+            raise FileNotFoundError
         endpoint = Endpoint(
             rest=found["rest"],
             token=token or found["token"],

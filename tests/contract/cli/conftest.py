@@ -27,7 +27,7 @@ def service(tmp_path: Path) -> Iterator[FakeService]:
     server.server_close()
 
 
-def write_service_file(data: Path, address: str, **more: Any) -> None:
+def write_service_file(data: Path, address: str, /, **more: Any) -> None:
     found = {
         "rest": address,
         "storage": address,

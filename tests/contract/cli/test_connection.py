@@ -28,6 +28,17 @@ def test_a_service_that_has_ended_is_not_asked(trainshed: Invoke, tmp_path: Path
     assert f"process {ended.pid}, has ended" in result.stderr
 
 
+def test_the_service_file_of_a_copied_directory_is_the_original_s(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    write_service_file(tmp_path, service.address, data=str(tmp_path))
+    assert trainshed("jobs", "list").exit_code == 0
+    write_service_file(tmp_path, service.address, data=str(original))
+    assert "No Trainshed service is running" in trainshed("jobs", "list").stderr
+
+
 def test_an_unreadable_service_file_is_told(trainshed: Invoke, tmp_path: Path) -> None:
     (tmp_path / "service.json").write_text("{")
     result = trainshed("jobs", "list")

@@ -11,6 +11,7 @@ from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.engines.local import handles, machine
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.dictation import dictate
+from trainshed.engines.local.disowning import disown_copies
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
@@ -79,6 +80,7 @@ class LocalEngine:
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
+        await asyncio.to_thread(disown_copies, self._layout)
         self._limits = handles.take_what_there_is()
         await self._spawner.ready(self._limits)
         await self._site.explore(self._spawner, self._layout.probe)

@@ -1,0 +1,45 @@
+"""A copied data directory names processes that are the original's: the copy's service leaves them alone."""
+
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, House, Run
+from trainshed.engines.port import SlotLost
+from trainshed.replica.protocol import process_start
+
+SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
+
+
+def copy(source: Path, target: Path) -> None:
+    def sockets(directory: str, names: list[str]) -> list[str]:
+        return [name for name in names if stat.S_ISSOCK(Path(directory, name).lstat().st_mode)]
+
+    shutil.copytree(source, target, symlinks=True, ignore=sockets)
+
+
+@pytest.mark.parametrize("started_twice", [False, True])
+def test_a_copy_of_live_slots_kills_nobody(house: Run, tmp_path: Path, started_twice: bool) -> None:
+    async def test(original: House) -> None:
+        uid = await original.python(SLEEPS)
+        await original.line(uid, lambda text: text == "up")
+        said = original.shim(uid)
+        guardian, since = said["guardian"], said["since"]
+        copy(original.data, tmp_path / "copy")
+        twin = House(tmp_path / "copy", original.level)
+        await twin.open()
+        if started_twice:
+            await twin.restart()
+        lost = await twin.end(uid)
+        assert isinstance(lost, SlotLost)
+        assert "another service's" in lost.cause
+        # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of ours.
+        plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
+        await twin.engine.launch([plan])
+        await twin.end(uid, incarnation=2)
+        assert process_start(guardian) == since
+        await twin.close()
+
+    house(test)
