@@ -7,6 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(p.parent for p in (ROOT / "src/trainshed").glob("*/__init__.py"))
 
+TASK_MAKERS = ("create_task", "ensure_future", "run_coroutine_threadsafe")
+
 
 def charter(room: Path) -> str:
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
@@ -24,6 +26,20 @@ def test_rooms_reexport_nothing() -> None:
     for room in ROOMS:
         body = ast.parse((room / "__init__.py").read_text()).body
         assert len(body) == 1, f"{room.name}/__init__.py holds more than its charter"
+
+
+def test_tasks_are_begun_where_their_death_is_heard() -> None:
+    """docs/adr/0042: elsewhere nobody asks asyncio for a task."""
+    background = ROOT / "src/trainshed/eventloop/background.py"
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "src/trainshed").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.alias)
+        and (node.attr if isinstance(node, ast.Attribute) else node.name) in TASK_MAKERS
+        and path != background
+    ]
+    assert not found, f"use trainshed.eventloop.background here: {found}"
 
 
 def test_every_decision_is_numbered_and_accepted_or_replaced() -> None:

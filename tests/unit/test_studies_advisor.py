@@ -99,17 +99,20 @@ def test_several_at_once_are_answered_one_after_the_other() -> None:
     live(story)
 
 
-def test_a_process_that_was_killed_is_started_anew() -> None:
-    """docs/adr/0018: the suggestion is computed again, and is the same."""
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "in-this-moment"])
+def test_an_idle_process_that_was_killed_is_started_anew(noticed: bool) -> None:
+    """docs/adr/0018: the suggestion is computed again, and is the same; nobody is told of the loss."""
 
     async def story(advisor: ProcessAdvisor) -> None:
         before = await advisor.suggest(spec(), SEEN, 2, 7)
-        killed = pid_of(advisor)
-        os.kill(killed, signal.SIGKILL)
-        with pytest.raises(AdvisorFailed, match="its process ended"):
-            await advisor.suggest(spec(), SEEN, 2, 7)
+        idle = advisor._process  # pyright: ignore[reportPrivateUsage] # the one that is to be killed
+        assert idle is not None
+        os.kill(idle.pid, signal.SIGKILL)
+        if noticed:
+            # By now the loop has closed its pipes: uvloop refuses to write to them with RuntimeError.
+            await idle.wait()
         assert await advisor.suggest(spec(), SEEN, 2, 7) == before
-        assert pid_of(advisor) != killed
+        assert pid_of(advisor) != idle.pid
 
     live(story)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mutab
 from typing import Any, Final
 
 from trainshed.api.errors import Refusal, internal_refusal, refusal
+from trainshed.eventloop.background import joined
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
 Scope = MutableMapping[str, Any]
@@ -130,8 +131,8 @@ async def send_stream(
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    pumping = asyncio.create_task(pump())
-    enders = (asyncio.create_task(gone()), asyncio.create_task(closing.wait()))
+    pumping = joined(pump())
+    enders = (joined(gone()), joined(closing.wait()))
     try:
         await asyncio.wait((pumping, *enders), return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -24,6 +24,7 @@ from trainshed.buckets.errors import BucketsError, Unavailable
 from trainshed.buckets.keys import split_key
 from trainshed.buckets.sockets import reachable
 from trainshed.buckets.views import error_view
+from trainshed.eventloop.background import joined
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _READ = 1 << 18
@@ -146,7 +147,7 @@ class BucketsGateway:
         self, connection: _Connection, method: str, pump: _Pump, send: Send
     ) -> bool:
         """Pass the body on and the answer back; returns whether the connection can be kept."""
-        pumping = asyncio.create_task(pump.run())
+        pumping = joined(pump.run())
         try:
             reply = _Reply()
             parser = httptools.HttpResponseParser(reply)

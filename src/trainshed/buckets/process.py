@@ -31,6 +31,7 @@ from trainshed.buckets.secure import SecureServer
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
+from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.protocol import ways
 
@@ -119,7 +120,7 @@ def _secure_listener(setup: BucketSetup) -> socket.socket | None:
 
 
 async def _run(server: uvicorn.Server, listeners: list[socket.socket], parent: int) -> None:
-    watch = asyncio.create_task(_watch_parent(server, parent))
+    watch = joined(_watch_parent(server, parent))
     try:
         await server.serve(listeners)
     finally:

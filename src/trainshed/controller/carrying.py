@@ -13,6 +13,7 @@ from trainshed.controller.carrier import Hands, carry_out, failed
 from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import Instruction, PrepareRuntime, StartReplicas
 from trainshed.core.lifecycle.records import Job
+from trainshed.eventloop.background import begin, joined
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Carrying:
             if self._next() is None:
                 self._finished()
             else:
-                self._task = asyncio.create_task(self._run())
+                self._task = begin(self._run(), f"job {self._job().uid}: carrying out", self._died)
 
     def cancel(self) -> None:
         """Stop in the middle; nothing more is begun."""
@@ -61,6 +62,11 @@ class Carrying:
         if self._step is not None:
             self._step.cancel()
 
+    def _died(self, _: Exception) -> None:
+        """Nothing of the job would be carried out any more: look again in a while."""
+        self._task = None
+        asyncio.get_running_loop().call_later(PAUSE, self.look)
+
     def _next(self) -> Instruction | None:
         if self._closed:
             return None
@@ -69,7 +75,7 @@ class Carrying:
     async def _run(self) -> None:
         while (instruction := self._next()) is not None:
             self._current = instruction
-            self._step = asyncio.ensure_future(self._do(instruction))
+            self._step = joined(self._do(instruction))
             done = False
             try:
                 with contextlib.suppress(asyncio.CancelledError):

@@ -31,6 +31,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.engines.port import LinesWritten, MetricsWritten, NodeChanged
+from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, Reader
@@ -116,10 +117,11 @@ class Controller:
         self._room.set_nodes(await self._hands.engine.capacity())
         self._room.set_drains(await self._reader.drained_nodes())
         self._room.set_quotas(dict(await self._reader.quotas()))
-        self._settling = asyncio.create_task(
-            settle_leftovers(self._hands.engine, self._tracked.__contains__)
+        self._settling = keep(
+            lambda: settle_leftovers(self._hands.engine, self._tracked.__contains__),
+            "clearing up after jobs of earlier services",
         )
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = keep(self._watch, "hearing the engine")
         for uid in (*self._tracked, *parents):
             self.wake(uid)
 

@@ -5,11 +5,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
 from trainshed.engines.port import EngineUnavailable
+from trainshed.eventloop.background import keep
 from trainshed.store.port import StaleCommit
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ class Inboxes:
 
     def _ensure_busy(self, uid: JobUid) -> None:
         if uid not in self._busy and not self._closing:
-            self._busy[uid] = asyncio.create_task(self._work_off(uid))
+            self._busy[uid] = keep(partial(self._work_off, uid), f"job {uid}: taking in its events")
 
     async def _work_off(self, uid: JobUid) -> None:
         """Apply all that came in for one job, until nothing is left."""

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 from trainshed.core.lifecycle.events import Event, PreparationAdvanced
 from trainshed.core.names import JobUid
+from trainshed.eventloop.background import keep
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class Hearing:
     @property
     def took(self) -> int:
         """ns for which was built; 0 = nothing was."""
-        return round((_now(self._loop) - self._began) * 1e9) if self._heard else 0
+        # The clock of the loop may stand still for a millisecond.
+        return max(1, round((_now(self._loop) - self._began) * 1e9)) if self._heard else 0
 
     def hear(self, line: str) -> None:
         """Take a line. From any thread, also when nobody listens any more."""
@@ -94,7 +96,7 @@ class Hearing:
         self._heard = True
         self._lines.append(line)
         if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+            self._writing = keep(self._write, f"job {self._uid}: writing what its preparation says")
 
     async def _write(self) -> None:
         while self._lines:

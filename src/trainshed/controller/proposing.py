@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from trainshed.core.names import JobUid
 from trainshed.core.study.spec import Algorithm
 from trainshed.core.tuning.records import TuningJob
+from trainshed.eventloop.background import begin
 from trainshed.studies.port import Advisor, AdvisorFailed, EngineMissing, Proposals, Seen
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,8 @@ _PATIENCE = 3
 """Suggestions that may fail in a row. A failure of the algorithm itself would come each time: then trials are drawn at
 random, so that no job waits for ever."""
 _PAUSE = 1.0
-"""Seconds before a suggestion that failed is asked for again."""
+"""Seconds before a suggestion that failed is asked for again; twice as many each time."""
+_LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class Proposing:
         if answer is not None:
             return answer
         if self.is_idle(job.uid):
-            self._asking[job.uid] = asyncio.create_task(self._ask(job, tuple(shown), count))
+            self._asking[job.uid] = begin(
+                self._ask(job, tuple(shown), count), f"job {job.uid}: suggesting"
+            )
         return None
 
     def is_idle(self, uid: JobUid) -> bool:
@@ -81,17 +85,20 @@ class Proposing:
     async def _answer(
         self, job: TuningJob, shown: tuple[Seen, ...], count: int
     ) -> Answer | NoEngine:
-        spec, failures, drawn = job.spec.study, 0, ""
+        spec, failures, drawn, pause = job.spec.study, 0, "", _PAUSE
         while True:
             try:
                 found = await self._advisor.suggest(spec, shown, count, job.uid)
                 return Answer(found, drawn)
             except EngineMissing as missing:
                 return NoEngine(str(missing))
-            except AdvisorFailed as failure:
-                log.warning("%s: no suggestion: %s; once more in a second", job.name, failure)
+            except Exception as failure:
+                is_told = isinstance(failure, AdvisorFailed)
+                text = "job %d: no suggestion: %s; once more in %g s"
+                log.warning(text, job.uid, failure, pause, exc_info=None if is_told else failure)
                 failures += 1
                 if failures >= _PATIENCE:
-                    drawn = drawn or str(failure)
+                    drawn = drawn or str(failure) or repr(failure)
                     spec = replace(spec, algorithm=Algorithm.RANDOM_SEARCH)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

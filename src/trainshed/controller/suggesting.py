@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from trainshed.controller.curves import curve_of
 from trainshed.controller.tuning import seen
@@ -19,6 +20,7 @@ from trainshed.core.study.changes import assigned, stopped
 from trainshed.core.study.limits import limit_reached
 from trainshed.core.study.studies import Study, StudyState
 from trainshed.core.study.trials import StudyUid, Trial, TrialState
+from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import StaleCommit
@@ -68,7 +70,9 @@ class Suggesting:
         if study in self._busy:
             self._again.add(study)
         else:
-            self._busy[study] = asyncio.create_task(self._work_off(study))
+            self._busy[study] = keep(
+                partial(self._work_off, study), f"study {study}: its operations"
+            )
 
     async def close(self) -> None:
         """Begin nothing more; what is not done stays stored."""
@@ -79,22 +83,18 @@ class Suggesting:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work_off(self, uid: StudyUid) -> None:
-        try:
-            self._again.add(uid)
-            while uid in self._again:
-                self._again.discard(uid)
-                try:
-                    for operation in await self._studies.running_operations(uid):
-                        await self._until_done(operation)
-                except Exception as failure:
-                    log.warning(
-                        "the operations of study %d: %s; once more in a second", uid, failure
-                    )
-                    self._again.add(uid)
-                    await asyncio.sleep(_PAUSE)
-        finally:
-            del self._busy[uid]
-            self._verdicts.pop(uid, None)
+        self._again.add(uid)
+        while uid in self._again:
+            self._again.discard(uid)
+            try:
+                for operation in await self._studies.running_operations(uid):
+                    await self._until_done(operation)
+            except Exception as failure:
+                log.warning("the operations of study %d: %s; once more in a second", uid, failure)
+                self._again.add(uid)
+                await asyncio.sleep(_PAUSE)
+        del self._busy[uid]
+        self._verdicts.pop(uid, None)
 
     async def _until_done(self, operation: Operation) -> None:
         failure: Exception | None = None

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from trainshed.controller.carrier import JobBuckets
@@ -13,6 +14,7 @@ from trainshed.core.lifecycle.events import CheckpointLooked, DrillTriggered, Ev
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.reminders import watched_bucket
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.eventloop.background import begin, keep
 from trainshed.store.logs.lines import LogCursor, LogPage
 
 log = logging.getLogger(__name__)
@@ -72,12 +74,16 @@ class Watchers:
         if watch.task is not None:
             watch.again = True
             return
-        watch.task = asyncio.create_task(self._search(job, armed, watch))
+        watch.task = keep(
+            partial(self._search, job, armed, watch), f"job {job.uid}: searching its log"
+        )
 
     def checkpoint_due(self, job: Job) -> None:
         """Find out when the job's bucket was last written to."""
         if job.uid not in self._looking:
-            self._looking[job.uid] = asyncio.create_task(self._look(job))
+            self._looking[job.uid] = begin(
+                self._look(job), f"job {job.uid}: looking for its checkpoints"
+            )
 
     def forget(self, uid: JobUid) -> None:
         """Look for nothing more; what a search that is under way still finds harms nothing."""
@@ -95,15 +101,14 @@ class Watchers:
     async def _search(self, job: Job, armed: list[Drill], watch: _Watch) -> None:
         try:
             for drill in armed:
-                if await self._seen(job.uid, drill, watch):
+                if self._watches.get(job.uid) is watch and await self._seen(job.uid, drill, watch):
                     self._report(job.uid, DrillTriggered(drill.number, self._now()))
         except OSError as failure:
             log.warning("job %d: its log cannot be searched: %s", job.uid, failure)
-        finally:
-            watch.task = None
-            if watch.again:
-                watch.again = False
-                self.lines_written(watch.job)
+        watch.task = None
+        if watch.again:
+            watch.again = False
+            self.lines_written(watch.job)
 
     async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
         """Whether a line since the order matches that was not looked at before."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.eventloop.background import heed, joined
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.clearing import REDUCTION
 from trainshed.runtimes.environments import Environments
@@ -91,7 +92,7 @@ class LocalRuntimes:
 
     def search(self) -> None:
         """Look for interpreters and image tools in the background, so that no request has to wait for it."""
-        self._workers.submit(self._interpreters.search)
+        heed(self._workers.submit(self._interpreters.search), "looking for interpreters")
         if self._images is not None:
             self._images.search()
 
@@ -130,7 +131,7 @@ class LocalRuntimes:
         if choice.family == CONTAINER:
             return await self._contained.prepare(choice, package_uris, progress)
         sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)
-        building = asyncio.ensure_future(self._base(sheet, release, interpreter, progress))
+        building = joined(self._base(sheet, release, interpreter, progress))
         if not package_uris:
             return self._prepared(await building, None, interpreter)
         # The packages are fetched while the base is built; if they fail, nobody waits for the base any more.

@@ -10,18 +10,21 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from dataclasses import replace
 from typing import NoReturn
 
 from trainshed.buckets.setup import BucketSetup
+from trainshed.eventloop.background import keep
 from trainshed.replica import system
 from trainshed.serve import memory
 
 log = logging.getLogger(__name__)
 
 RESTART_DELAY = 0.2
-"""Seconds before a bucket process that died is started again."""
+"""Seconds before a bucket process that died is started again; twice as many each time, until one has lived for long."""
+_LONGEST_DELAY = 30.0
 
 
 class ForkedBuckets:
@@ -89,31 +92,50 @@ class BucketKeeper:
     def __init__(self, setup: BucketSetup, pid: int) -> None:
         self._setup = setup
         self._pid = pid
-        self._closing = False
+        """0: there is none at the moment."""
+        self._closing = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._keeping = asyncio.create_task(self._keep())
+        self._keeping = keep(self._keep, "keeping the bucket process")
 
     async def close(self) -> None:
         """Ask it to finish its requests and wait until it is gone."""
-        self._closing = True
+        self._closing.set()
         self._signal(signal.SIGTERM)
         if self._keeping is not None:
             await self._keeping
 
     async def _keep(self) -> None:
+        delay = RESTART_DELAY
         while True:
-            status = await asyncio.to_thread(_wait, self._pid)
-            if self._closing:
+            if self._pid:
+                begun = time.monotonic()
+                status = await asyncio.to_thread(_wait, self._pid)
+                self._pid = 0
+                if time.monotonic() - begun > _LONGEST_DELAY:
+                    delay = RESTART_DELAY
+                if not self._closing.is_set():
+                    log.warning(
+                        "the bucket process ended with status %s; starting it again", status
+                    )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._closing.wait()
+            if self._closing.is_set():
                 return
-            log.warning("the bucket process ended with status %s; starting it again", status)
-            await asyncio.sleep(RESTART_DELAY)
-            self._pid = await asyncio.to_thread(spawn_buckets, self._setup)
-            if self._closing:
+            delay = min(2 * delay, _LONGEST_DELAY)
+            try:
+                self._pid = await asyncio.to_thread(spawn_buckets, self._setup)
+            except OSError as failure:  # No memory, say, or too many processes.
+                text = "the bucket process cannot be started: %s; once more in %g s"
+                log.error(text, failure, delay)
+            if self._closing.is_set():
                 self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
+        if not self._pid:
+            return
         try:
             os.kill(self._pid, number)
         except ProcessLookupError:

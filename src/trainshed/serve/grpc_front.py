@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trainshed.access.principals import Principal
 from trainshed.api.services import Services
 from trainshed.buckets.sockets import reachable
+from trainshed.eventloop.background import begin
 from trainshed.serve.certificates import Certificates
 from trainshed.serve.relay import Relay
 
@@ -86,7 +87,7 @@ class GrpcFront:
     async def _served(self, path: Path, certificates: Certificates | None) -> Path:
         """The path, once gRPC listens there. The first connection has it loaded; what fails is tried again."""
         if self._loading is None or (self._loading.done() and self._loading.exception()):
-            self._loading = asyncio.create_task(self._load(certificates))
+            self._loading = begin(self._load(certificates), "gRPC: loading")
         # A connection that goes away does not take the loading with it.
         await asyncio.shield(self._loading)
         return path

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainshed.buckets.sockets import reachable
+from trainshed.eventloop.background import Crew
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class Relay:
         self._listener = listener
         self._target = target
         self._server: asyncio.Server | None = None
-        self._joining: set[asyncio.Task[None]] = set()
+        self._joining = Crew()
         self._open: set[asyncio.Transport] = set()
 
     async def start(self) -> None:
@@ -39,8 +40,7 @@ class Relay:
         """Take no more connections; those that wait for the target are closed."""
         if self._server is not None:
             self._server.close()
-        for joining in tuple(self._joining):
-            joining.cancel()
+        self._joining.cancel()
 
     def abort(self) -> None:
         """End every connection now."""
@@ -48,9 +48,7 @@ class Relay:
             transport.abort()
 
     def _join(self, client: "_Side") -> None:
-        task = asyncio.create_task(self._connect(client))
-        self._joining.add(task)
-        task.add_done_callback(self._joining.discard)
+        self._joining.begin(self._connect(client), "handing a connection on")
 
     async def _connect(self, client: "_Side") -> None:
         """Open the other end of a connection."""

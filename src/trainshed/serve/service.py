@@ -25,6 +25,7 @@ from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
+from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.protocol import guarded, ways
 from trainshed.replica import durable
@@ -102,8 +103,8 @@ class Service:
         front = GrpcFront(self._parts.grpc, programs.grpc, data, self._works.services, authenticate)
         await front.start()
         await asyncio.wrap_future(self._parts.intercepting)
-        serving = asyncio.create_task(server.serve([self._parts.listener, programs.rest]))
-        stopping = asyncio.create_task(self._stopping.wait())
+        serving = joined(server.serve([self._parts.listener, programs.rest]))
+        stopping = joined(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if self._stop_jobs:
             await self._cancel_jobs()

@@ -8,6 +8,7 @@ from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import Made, SecretRef
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
+from trainshed.eventloop.background import Crew
 from trainshed.serve.job_certificates import JobCertificate
 from trainshed.store.secrets import Secrets
 
@@ -32,7 +33,7 @@ class Vault:
         self._job_token = job_token
         self._job_certificate = job_certificate
         self._noted: dict[SecretId, int] = {}
-        self._noting: set[asyncio.Task[None]] = set()
+        self._noting = Crew()
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         """As the protocol says: a point lookup in the store and a few microseconds of decryption for each."""
@@ -82,9 +83,7 @@ class Vault:
         if not fresh:
             return
         self._noted.update(dict.fromkeys(fresh, now))
-        task = asyncio.create_task(self._store_use(project_id, fresh, now))
-        self._noting.add(task)
-        task.add_done_callback(self._noting.discard)
+        self._noting.begin(self._store_use(project_id, fresh, now), "noting the use of secrets")
 
     async def _store_use(self, project_id: str, used: list[SecretId], at: int) -> None:
         # Of no use but to whoever wonders whether a secret may go: no start fails for want of it.

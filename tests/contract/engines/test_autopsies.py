@@ -52,7 +52,7 @@ async def look(house: House, uid: JobUid, **wish: object) -> Terminal:
 async def weighed(house: House, uid: JobUid) -> Autopsy:
     """The job's only autopsy, once its size is known."""
     kept = house.engine._autopsies  # pyright: ignore[reportPrivateUsage] - to wait for it
-    await asyncio.gather(*kept._tasks)  # pyright: ignore[reportPrivateUsage] - the same
+    await kept._tasks.settled()  # pyright: ignore[reportPrivateUsage] - the same
     (autopsy,) = house.engine.autopsies(uid)
     return autopsy
 

@@ -20,6 +20,7 @@ from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import OperationTrigger
 from trainshed.core.lifecycle.tables import OPERATION
 from trainshed.core.names import JobUid
+from trainshed.eventloop.background import joined
 from trainshed.store.operations import Operation
 from trainshed.store.port import StaleCommit
 from trainshed.wire import pool
@@ -51,7 +52,7 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
     end = clock.time() + patience
     record = await services.reader.operation(name)
     study = JobUid(record.study)
-    closing = asyncio.ensure_future(services.closing.wait())
+    closing = joined(services.closing.wait())
     try:
         while not record.state.is_final:
             # In this order: what ends after this look is news beyond it.
@@ -60,7 +61,7 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
             left = end - clock.time()
             if record.state.is_final or left <= 0 or services.closing.is_set():
                 break
-            news = asyncio.ensure_future(services.notices.wait_beyond(study, seen, left))
+            news = joined(services.notices.wait_beyond(study, seen, left))
             try:
                 await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
             finally:

@@ -21,6 +21,7 @@ from trainshed.api.grpc.versions import aliased, version_of
 from trainshed.api.services import Services
 from trainshed.api.unserved import not_served
 from trainshed.api.versions import Version
+from trainshed.eventloop.background import joined
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, pool, routes
 from trainshed.wire.routes import Rpc
@@ -59,7 +60,7 @@ class GrpcTransport:
         async def answer(request: bytes, context: Any) -> bytes:
             # A call that its caller gives up goes on to its end: a job that is stored and never woken would wait for
             # the next start.
-            task = asyncio.create_task(self._answer(path, found, metadata, request))
+            task = joined(self._answer(path, found, metadata, request))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             outcome = await asyncio.shield(task)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from trainshed.api.http import Receive, Send
 from trainshed.api.services import Terminal
 from trainshed.core.terminals import MOST_ROWS
+from trainshed.eventloop.background import joined
 from trainshed.wire.json import encode_text
 
 NORMAL: Final = 1000
@@ -48,7 +49,7 @@ async def bridge(
     async def stop() -> None:
         await closing.wait()
 
-    showing, typing, stopping = map(asyncio.create_task, (show(), type_(), stop()))
+    showing, typing, stopping = map(joined, (show(), type_(), stop()))
     tasks = (showing, typing, stopping)
     try:
         try:

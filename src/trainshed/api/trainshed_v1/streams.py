@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainshed.core.names import JobUid
+from trainshed.eventloop.background import joined
 from trainshed.store.notices import Notices
 from trainshed.wire.json import encode_text
 
@@ -72,10 +73,7 @@ async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: f
         return
     if any(notices.count(uid) > count for uid, count in counts.items()):
         return
-    waits = [
-        asyncio.ensure_future(notices.wait_beyond(uid, count, patience))
-        for uid, count in counts.items()
-    ]
+    waits = [joined(notices.wait_beyond(uid, count, patience)) for uid, count in counts.items()]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

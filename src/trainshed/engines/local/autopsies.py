@@ -22,6 +22,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.layout import Layout
+from trainshed.eventloop.background import Crew
 from trainshed.replica import durable, journal, protocol, records
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Autopsies:
         self._kept: dict[Key, Autopsy] = {}
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Crew()
 
     async def start(self) -> None:
         """Find what was kept before, and throw away what was kept for long enough."""
@@ -80,9 +81,7 @@ class Autopsies:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def capture(self, slot: Path, document: protocol.Message) -> None:
         """Note how a program is started, for an autopsy that may come. Its secrets are not noted: the service has them
@@ -168,9 +167,8 @@ class Autopsies:
         }
         autopsy = self._kept[key] = _autopsy(key, directory, report, self._keeping.ttl)
         if autopsy.size < 0:
-            task = asyncio.get_running_loop().create_task(self._weigh(key, directory, report))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            what = f"job {key[0]}: weighing what {key[2]} left"
+            self._tasks.begin(self._weigh(key, directory, report), what)
 
     async def _weigh(self, key: Key, directory: Path, report: dict[str, Any]) -> None:
         # What is there is the promise; how much is only needed for the limit.

@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import IO
 
+from trainshed.eventloop.background import joined
+
 _CHUNK = 1 << 18
 _DEEPEST = 200
 """Directories within each other that are packed; what a program put deeper is left out."""
@@ -35,7 +37,7 @@ def size(directory: Path) -> int:
 async def archive(directory: Path, *besides: Path) -> AsyncGenerator[bytes]:
     """A tar archive of what is below a directory, and of single files besides. One that is cut short lacks its end."""
     reader, writer = os.pipe()
-    packing = asyncio.create_task(asyncio.to_thread(_pack, writer, directory, besides))
+    packing = joined(asyncio.to_thread(_pack, writer, directory, besides))
     try:
         while chunk := await asyncio.to_thread(os.read, reader, _CHUNK):
             yield chunk

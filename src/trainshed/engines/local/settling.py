@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from trainshed.engines.local import findings
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.port import EngineUnavailable
+from trainshed.eventloop.background import Crew
 from trainshed.replica import fence, journal
 
 log = logging.getLogger(__name__)
@@ -26,12 +28,13 @@ class Settler:
     ) -> None:
         self._request = request
         self._renew = renew
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Crew()
         self._expelling: set[tuple[Seat, int]] = set()
 
     def later(self, seat: Seat) -> None:
         """A seat has no link and no end: find out which."""
-        self._spawn(self._settle(seat, seat.incarnation))
+        work = partial(self._settle, seat, seat.incarnation)
+        self._tasks.keep(work, f"job {seat.job_uid}: looking into {seat.slot.replica}")
 
     def expel(self, seat: Seat, lease: float, cleared: Callable[[Seat], None]) -> None:
         """Its shim has not answered for `lease` seconds: kill it and all that is left of the replica, then report the
@@ -39,17 +42,11 @@ class Settler:
         if (seat, seat.incarnation) not in self._expelling:
             self._expelling.add((seat, seat.incarnation))
             seat.let_go()
-            self._spawn(self._expel(seat, seat.incarnation, lease, cleared))
+            work = partial(self._expel, seat, seat.incarnation, lease, cleared)
+            self._tasks.keep(work, f"job {seat.job_uid}: clearing {seat.slot.replica}")
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.close()
 
     async def _settle(self, seat: Seat, incarnation: int) -> None:
         pause = 0.001

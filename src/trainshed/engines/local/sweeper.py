@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
+from trainshed.eventloop.background import begin
 
 _QUIET = 1.0
 _LONGEST = 30.0
@@ -43,7 +44,7 @@ class Sweeper:
         if self._task is not None and not self._task.done():
             self.later()
         else:
-            self._task = asyncio.get_running_loop().create_task(self._sweep())
+            self._task = begin(self._sweep(), "emptying the trash")
 
     async def _sweep(self) -> None:
         try:

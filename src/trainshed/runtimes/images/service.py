@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trainshed.eventloop.background import heed
 from trainshed.runtimes.flights import Flights
 from trainshed.runtimes.images import pulling, unpacking
 from trainshed.runtimes.images.known import Known, KnownImages
@@ -71,8 +72,8 @@ class Images:
     def search(self) -> None:
         """Look for a tool in the background."""
         with contextlib.suppress(RuntimeError):  # The service is being closed.
-            self._workers.submit(self._tools.search)
-            self._workers.submit(self._scratch.sweep)
+            heed(self._workers.submit(self._tools.search), "looking for container tools")
+            heed(self._workers.submit(self._scratch.sweep), "clearing up after image pulls")
 
     def close(self) -> None:
         """Kill what is under way and start nothing more. Stop the callers of `prepare` first."""

@@ -21,6 +21,7 @@ from trainshed.engines.local import machine
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import LinesWritten, Slot, SlotExited, SlotLost
+from trainshed.eventloop.background import begin
 from trainshed.replica import program, protocol
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
@@ -120,7 +121,7 @@ class Run:
         if self._asked == 1:
             self._tell(f"Stopping: the program has {self._settings.grace:g} seconds to end.")
         grace = round(self._settings.grace * 1e9) if self._asked == 1 else 0
-        self._stopping = asyncio.create_task(self._engine.stop(self._job.uid, 1, grace))
+        self._stopping = begin(self._engine.stop(self._job.uid, 1, grace), "stopping the program")
 
     # --- the job ---
 

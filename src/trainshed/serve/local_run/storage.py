@@ -14,6 +14,7 @@ from pathlib import Path
 from trainshed.buckets.rules import BucketRules
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import reachable
+from trainshed.eventloop.background import keep
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.children import ForkedBuckets, spawn_buckets
 from trainshed.serve.local_run.wish import NotRun
@@ -54,7 +55,7 @@ class Storage:
         if self._forked is not None:
             self._pid = self._forked.pid
             await asyncio.to_thread(self._forked.serve, self._setup)
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = keep(self._watch, "watching the bucket process")
 
     def close(self) -> None:
         """Serve them no longer; requests that are on their way are finished."""

@@ -4,6 +4,7 @@ when it was asked for nothing for a while.
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from asyncio.subprocess import Process
@@ -24,6 +25,8 @@ from trainshed.studies.port import (
     Seen,
     StoppingVerdict,
 )
+
+log = logging.getLogger(__name__)
 
 _IDLE: Final = 300.0
 """Seconds without a call after which the process is ended; a new one takes about a second to be ready."""
@@ -90,33 +93,45 @@ class ProcessAdvisor:
             try:
                 async with asyncio.timeout(_LONGEST):
                     return await self._answered(message)
+            except (EngineMissing, _Told) as told:
+                raise (
+                    told if isinstance(told, EngineMissing) else AdvisorFailed(str(told))
+                ) from None
             except BaseException as failure:
                 # Half an exchange leaves the stream in no known state.
-                if not isinstance(failure, EngineMissing | _Told):
-                    await self._end()
-                if isinstance(failure, _Told):
-                    raise AdvisorFailed(str(failure)) from None
-                if isinstance(failure, TimeoutError):
-                    raise AdvisorFailed(f"it had no answer within {_LONGEST:g} seconds") from None
-                if isinstance(failure, msgspec.DecodeError):
-                    raise AdvisorFailed(f"its answer makes no sense: {failure}") from None
-                if isinstance(failure, EOFError | OSError):
-                    raise AdvisorFailed(
-                        "its process ended; its last words are in the log"
-                    ) from None
+                await self._end()
+                if isinstance(failure, Exception):
+                    raise _failed(failure) from failure
                 raise
             finally:
                 loop = asyncio.get_running_loop()
                 self._idle = loop.call_later(_IDLE, self._dismiss)
 
     async def _answered(self, message: bytes) -> Any:
+        """A process that has ended, while it was idle or over this, is replaced and the new one asked: once, for a
+        computation that kills its process would kill each."""
+        try:
+            return await self._exchange(message)
+        except _Ended:
+            log.warning("the advisor's process has ended; asking a new one")
+        await self._end()
+        return await self._exchange(message)
+
+    async def _exchange(self, message: bytes) -> Any:
+        """Raises _Ended."""
         process = self._process = self._process or await self._start()
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(message)
-        await process.stdin.drain()
-        head = await process.stdout.readexactly(HEAD.size)
-        kind, length = HEAD.unpack(head)
-        body = await process.stdout.readexactly(length)
+        try:
+            if process.returncode is not None or process.stdin.is_closing():
+                raise _Ended
+            process.stdin.write(message)
+            await process.stdin.drain()
+            head = await process.stdout.readexactly(HEAD.size)
+            kind, length = HEAD.unpack(head)
+            body = await process.stdout.readexactly(length)
+        except (EOFError, OSError, RuntimeError) as failure:
+            # RuntimeError: uvloop's, of a pipe whose other end has been closed since.
+            raise _Ended from failure
         answer = Kind(kind)
         if answer in _ANSWERS:
             return msgspec.json.decode(body, type=_ANSWERS[answer])
@@ -157,3 +172,24 @@ class ProcessAdvisor:
 
 class _Told(Exception):
     """The process itself said that it failed; it goes on."""
+
+
+class _Ended(Exception):
+    """The process has ended without an answer."""
+
+
+def _failed(failure: Exception) -> AdvisorFailed:
+    """What is said of an exchange that came to nothing: whatever it was, who asked gets an answer."""
+    match failure:
+        case AdvisorFailed():
+            return failure
+        case TimeoutError():
+            return AdvisorFailed(f"it had no answer within {_LONGEST:g} seconds")
+        case _Ended():
+            return AdvisorFailed("its process ended, twice; its last words are in the log")
+        case OSError():
+            return AdvisorFailed(f"its process could not be started: {failure}")
+        case msgspec.DecodeError():
+            return AdvisorFailed(f"its answer makes no sense: {failure}")
+        case _:
+            return AdvisorFailed(f"it could not be asked: {failure!r}")
