@@ -1,5 +1,6 @@
 """The buckets' access log: written line by line, read back from its end."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from trainshed.buckets.entrances import Entrance
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import PLAIN
 from trainshed.core.resume.traffic import Access
+from trainshed.replica import system
 from trainshed.serve.adapters import BucketDoor, BucketHistory
 
 _LONG = 1 << 20
@@ -185,3 +187,24 @@ def test_files_that_are_written_past_the_api_are_seen_by_their_times(
     assert history.last_written("gs://bucket/run") == history.last_written("gs://bucket/run/")
     assert history.last_written("gs://bucket/ru") == 0
     assert history.last_written("gs://bucket") > 0
+
+
+def test_a_full_disk_leaves_lines_out_and_fails_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        system.mount("tmpfs", str(place), "tmpfs", 0, "size=16k,nr_inodes=2")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    try:
+        log = AccessLog(place / "log", rotate_at=8000)
+        for at in range(200):
+            log.write(line(at))
+        subprocess.run(["mount", "-o", "remount,size=1m", str(place)], check=True, timeout=20)
+        log.write(line(200))
+        found, _ = times(place / "log")
+        assert found[-1] == 200
+        assert 40 < len(found) < 200
+        assert found[:-1] == list(range(len(found) - 1))
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)

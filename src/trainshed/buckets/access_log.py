@@ -12,8 +12,9 @@ Lines stand in the order in which requests ended, which is how they are found ag
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,26 +50,50 @@ class AccessLine:
 
 
 class AccessLog:
-    """Appends lines to a file, one ``write`` each; keeps one older file when it grows large."""
+    """Appends lines to a file, one ``write`` each; keeps one older file when it grows large. What a full disk does not take
+    is left out: no request fails for it."""
 
     def __init__(self, path: Path, rotate_at: int = _ROTATE_AT) -> None:
         self._path = path
         self._rotate_at = rotate_at
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
+        self._is_torn = False
 
     def write(self, line: AccessLine) -> None:
         """Append one line; a microseconds-long write to the page cache."""
         encoded = msgspec.json.encode(line) + b"\n"
-        if self._size + len(encoded) > self._rotate_at:
-            os.close(self._fd)
-            self._path.replace(older(self._path))
-            self._fd = self._open()
-            self._size = 0
-        self._size += os.write(self._fd, encoded)
+        if self._is_torn:
+            encoded = b"\n" + encoded
+        written = 0
+        with _unless_full():
+            if self._size + len(encoded) > self._rotate_at:
+                self._rotate()
+        with _unless_full():
+            written = os.write(self._fd, encoded)
+            self._is_torn = written < len(encoded)
+        self._size += written
 
-    def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    def _rotate(self) -> None:
+        fresh = self._path.with_name(self._path.name + ".new")
+        opened = self._open(fresh)
+        self._path.replace(older(self._path))
+        fresh.replace(self._path)
+        os.close(self._fd)
+        self._fd, self._size = opened, 0
+
+    def _open(self, path: Path | None = None) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(path or self._path, flags, 0o600)
+
+
+@contextlib.contextmanager
+def _unless_full() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def older(path: Path) -> Path:

@@ -40,9 +40,9 @@ class Notes:
             "text": text,
         }
         self._notes.append(message)
-        # Who listens now hears it, written down or not.
-        self._tell(message)
-        if not self.save():
+        is_saved = self.save()
+        self._tell(message)  # Written down or not.
+        if not is_saved:
             self._room.wait(self.save)
 
     def save(self) -> bool:

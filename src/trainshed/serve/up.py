@@ -102,6 +102,7 @@ def command(
 
     from trainshed.cli.spelling import data_option, typed
     from trainshed.engines.port import LevelUnavailable
+    from trainshed.serve import full_disk
     from trainshed.serve.announcing import is_loopback, write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled
     from trainshed.serve.service import say
@@ -133,8 +134,12 @@ def command(
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
             loop.run(_serve(parts, announce, stop_jobs=stop_jobs_on_exit))
-    except (StartFailed, LevelUnavailable) as failure:
-        raise click.ClickException(str(failure)) from None
+    except Exception as failure:
+        if full_disk.is_behind(failure):
+            raise click.ClickException(full_disk.advice(settings.data)) from None
+        if isinstance(failure, StartFailed | LevelUnavailable):
+            raise click.ClickException(str(failure)) from None
+        raise
 
 
 async def _serve(

@@ -1,10 +1,15 @@
 """Stopping: the grace time is given, and nothing of a replica is left (SPEC §2, Cancel; §3, SIGTERM)."""
 
 import asyncio
+import errno
 import signal
 
+import pytest
+
 from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run, processes_marked
-from trainshed.engines.port import SlotLost
+from trainshed.core.names import JobUid
+from trainshed.engines.local.layout import Layout
+from trainshed.engines.port import EngineUnavailable, SlotLost
 
 HANDLES = """
 import signal, sys, time
@@ -99,6 +104,31 @@ def test_a_replica_stopped_before_its_launch_never_starts(house: Run) -> None:
         await house.engine.launch([house.plan(uid, "sh", "-c", "echo ran")])
         assert await house.end(uid) == first
         assert house.texts(uid) == []
+
+    house(test)
+
+
+def test_a_stop_that_cannot_be_written_down_ends_what_runs(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs may be what fills the disk. The caller tries again, until nothing can start any more."""
+    refusals = iter([OSError(errno.ENOSPC, "no space left")])
+    mark_stopped = Layout.mark_stopped
+
+    def refusing(self: Layout, job_uid: JobUid, attempt: int) -> None:
+        for refusal in refusals:
+            raise refusal
+        mark_stopped(self, job_uid, attempt)
+
+    monkeypatch.setattr(Layout, "mark_stopped", refusing)
+
+    async def test(house: House) -> None:
+        uid = await house.run("sleep", "60")
+        await house.started(uid)
+        with pytest.raises(EngineUnavailable, match="make room"):
+            await house.engine.stop(uid, 1, SECOND)
+        assert (await house.exit(uid)).exit.signal == signal.SIGTERM
+        await house.engine.stop(uid, 1, SECOND)
 
     house(test)
 

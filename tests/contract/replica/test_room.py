@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from trainshed.engines.local import zygotes
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.link import connect
 from trainshed.replica import disk as replica_disk
 from trainshed.replica import fence, journal, protocol, system
@@ -195,3 +196,15 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
 def cpu(process: int) -> float:
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_nothing_is_started_where_a_shim_would_find_no_room(small_disk: Path) -> None:
+    layout = Layout(small_disk)
+    layout.make()
+    with pytest.raises(OSError, match="No space left"):
+        layout.require_room()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    layout.require_room()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=50", str(small_disk)], check=True)
+    with pytest.raises(OSError, match="No space left"):
+        layout.require_room()

@@ -167,7 +167,16 @@ class LocalEngine:
             self._autopsies.capture(seat.directory, document)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
-        await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
+        try:
+            await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
+        except OSError as error:
+            # What runs may be what fills the disk. What has not begun must not before this is written down.
+            for seat in self._gangs.of(job_uid, attempt).values():
+                if seat.incarnation > 0:
+                    seat.stop(grace)
+            raise EngineUnavailable(
+                f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
         for seat in self._gangs.of(job_uid, attempt).values():
             if seat.incarnation == 0:
                 seat.begin(1)

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import errno
 import json
 import os
 import uuid
@@ -14,6 +15,9 @@ from pathlib import Path
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot
 from trainshed.replica import durable, protocol
+
+_LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
+"""What has to be free for a program to be started: a shim that finds no room at its start can only give up."""
 
 
 class Layout:
@@ -29,6 +33,14 @@ class Layout:
     def make(self) -> None:
         for directory in (self.slots, self.logs, self.autopsies, self.trash, self.probe):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def require_room(self) -> None:
+        """Raises OSError: the disk is so full that nothing more should be started."""
+        found = os.statvfs(self.slots)
+        blocks = found.f_bavail if os.geteuid() else found.f_bfree
+        few_files = found.f_files and found.f_ffree < _LEAST_FILES
+        if few_files or blocks * found.f_frsize < _LEAST_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def attempt(self, job_uid: JobUid, attempt: int) -> Path:
         return self.slots / str(job_uid) / str(attempt)

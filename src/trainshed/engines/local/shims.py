@@ -34,6 +34,7 @@ class Shims:
         slots = [each.slot for each in gang.values()]
         text = hosts_text(slots, plan.hosts, intercepted(self._site.host, self._ground))
         try:
+            self._layout.require_room()
             hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
             lost = None
             if plan.reduction:

@@ -118,10 +118,16 @@ def public(what: str, error: Exception) -> Exception:
     """What the caller of the door's method `what` is told."""
     if not isinstance(error, sqlite3.OperationalError):
         return error
-    unavailable = Unavailable(
-        f"the job store could not write ({what}): {error}. Nothing was stored; check the free space and the health "
-        "of the disk that holds the data directory, then send the request again"
-    )
+    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        unavailable = Unavailable(
+            f"the disk that holds the data directory is full, so nothing was stored ({what}); make room on it, then "
+            "send the request again"
+        )
+    else:
+        unavailable = Unavailable(
+            f"the job store could not write ({what}): {error}. Nothing was stored; check the health of the disk that "
+            "holds the data directory, then send the request again"
+        )
     unavailable.__cause__ = error
     return unavailable
 
