@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import time
+import warnings
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainshed.buckets.conditions import Conditions, conditions_of
 from trainshed.buckets.errors import InvalidRequest, NotModified, PreconditionFailed
+from trainshed.buckets.globs import Search, compile_glob
 from trainshed.buckets.layout import MARK, decode_component, encode_segment, place_of
 from trainshed.buckets.multipart import MultipartReader
 from trainshed.buckets.paths import parse_gs_uri, validate_bucket_name, validate_object_name
@@ -193,3 +198,42 @@ def test_conditions() -> None:
         Conditions(generation_not_match=0).check(0, 0)
     with pytest.raises(InvalidRequest):
         conditions_of({"ifGenerationMatch": "seven"})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["**a" * 300 + "b", "**" * 500 + "b", "{" + "**a," * 200 + "}b", "[" * 1000, "?" * 999],
+)
+def test_a_glob_costs_no_backtracking(pattern: str) -> None:
+    names = ["a" * 1000] * 20
+    glob = compile_glob(pattern)
+    began = time.thread_time()
+    assert not any(map(glob.is_all_of, names))
+    assert time.thread_time() - began < 2
+
+
+def test_a_glob_has_a_largest_length() -> None:
+    with pytest.raises(InvalidRequest, match="1024 bytes"):
+        compile_glob("*" * 1025)
+
+
+@given(st.text("ab*?/[]!^-{},é\n", max_size=9), st.text("ab/é\n[-", max_size=7))
+def test_a_glob_means_what_it_meant_to_pythons_own_expressions(pattern: str, name: str) -> None:
+    try:
+        glob = compile_glob(pattern)
+    except InvalidRequest:
+        return
+    with warnings.catch_warnings(action="ignore"):  # "Possible nested set"
+        slow = re.compile(glob.text, re.DOTALL)
+    assert glob.is_all_of(name) == (slow.fullmatch(name) is not None)
+
+
+def test_a_search_ends_its_page_after_a_while_but_looks_at_one_name_at_least() -> None:
+    clock = iter([0.0, *[100.0] * 9])
+    search = Search(compile_glob("*b"), lambda: next(clock))
+    assert not search.is_over()
+    assert not search.passes("a")
+    assert search.is_over()
+    forever = Search(None, lambda: next(clock))
+    assert forever.passes("a")
+    assert not forever.is_over()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainshed.api.scanning import Scan
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, Reader
@@ -71,7 +72,7 @@ async def list_jobs(
     token: str,
     question: tuple[str, ...],
 ) -> Page:
-    """One page of at most `query.limit` jobs that pass, reading at most SCAN_LIMIT.
+    """One page of at most `query.limit` jobs that pass, reading at most SCAN_LIMIT and as long as a scan may last.
 
     A page can be short, or empty, and still carry a token: the jobs further back were not looked at
     yet, and the request costs the same however long the history is (DESIGN §3.6).
@@ -79,17 +80,21 @@ async def list_jobs(
     after = int(decode_token(token, *question)) if token else 0
     found: list[tuple[Work, str]] = []
     scanned = 0
+    scan = Scan(passes)
     while scanned < SCAN_LIMIT:
         # One more than is wanted tells whether there is a next page at all.
         chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
         rows = await reader.jobs(replace(query, after=after, limit=chunk))
-        for row in rows:
-            if passes(row[0]):
+        verdicts = await scan.judge([job for job, _ in rows])
+        for row, passing in zip(rows, verdicts, strict=False):
+            if passing:
                 if len(found) == query.limit:
                     return Page(tuple(found), encode_token(str(after), *question))
                 found.append(row)
             after = int(row[0].uid)
         scanned += len(rows)
+        if len(verdicts) < len(rows):
+            break
         if len(rows) < chunk:
             return Page(tuple(found), "")
     return Page(tuple(found), encode_token(str(after), *question))

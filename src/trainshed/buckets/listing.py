@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable
 
 from trainshed.buckets.errors import InvalidRequest, NotFound
+from trainshed.buckets.globs import Search, compile_glob
 from trainshed.buckets.port import MAX_RESULTS, Page, Query
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.walk import Walk
@@ -33,10 +33,13 @@ def list_objects(base: int, query: Query, read: Callable[[str, int], ObjectRecor
     floor = floor_of(query)
     glob = compile_glob(query.match_glob) if query.match_glob else None
     walk = Walk(base, query.prefix, floor)
+    search = Search(glob)
     for entry in walk:
         if query.end_offset and entry.name.encode() >= query.end_offset.encode():
             break
-        if glob is not None and not glob.fullmatch(entry.name):
+        if search.is_over():
+            return Page(objects, prefixes, encode_token(entry.name.encode()))
+        if not search.passes(entry.name):
             continue
         if len(objects) + len(prefixes) >= limit:
             return Page(objects, prefixes, encode_token(entry.name.encode()))
@@ -87,33 +90,3 @@ def _decode_token(token: str) -> bytes:
             f"Invalid page token '{token}': it is not one that this service gave out. "
             "List again without a token."
         ) from error
-
-
-_GLOB_TOKENS = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
-
-
-def compile_glob(pattern: str) -> re.Pattern[str]:
-    """The public glob language: ``*`` and ``?`` stop at '/', ``**`` does not, sets, ``{a,b}``."""
-    parts: list[str] = []
-    for token in _GLOB_TOKENS.findall(pattern):
-        match token[0], len(token):
-            case "*", 2:
-                parts.append(".*")
-            case "*", _:
-                parts.append("[^/]*")
-            case "?", _:
-                parts.append("[^/]")
-            case "[", size if size > 1:
-                negated = token[1] in "!^"
-                body = token[2:-1] if negated else token[1:-1]
-                escaped = body.replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-                parts.append(f"[{'^' if negated else ''}{escaped}]")
-            case "{", size if size > 1:
-                choices = (compile_glob(choice).pattern for choice in token[1:-1].split(","))
-                parts.append(f"(?:{'|'.join(choices)})")
-            case _:
-                parts.append(re.escape(token))
-    try:
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error as error:
-        raise InvalidRequest(f"Invalid matchGlob '{pattern}': {error}. Correct it.") from error

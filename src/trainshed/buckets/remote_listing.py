@@ -6,11 +6,11 @@ is read in the order of the names, from the page's first one on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from trainshed.buckets.listing import common_prefix, compile_glob, encode_token, floor_of
+from trainshed.buckets.globs import Search, compile_glob
+from trainshed.buckets.listing import common_prefix, encode_token, floor_of
 from trainshed.buckets.port import MAX_RESULTS, Page, Query
 from trainshed.buckets.records import ObjectRecord
 from trainshed.buckets.remote_access import all_of, level_of
@@ -28,9 +28,14 @@ def list_page(
     glob = compile_glob(query.match_glob) if query.match_glob else None
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
-    for name, meta in _entries(store, query, glob):
+    search = Search(glob)
+    for name, meta in _entries(store, query, is_level=query.delimiter == "/" and glob is None):
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
+        if search.is_over():
+            return Page(objects, prefixes, encode_token(name.encode()))
+        if not search.passes(name):
+            continue
         summed = name if meta is None else common_prefix(name, query)
         if summed is not None and prefixes and prefixes[-1] == summed:
             continue
@@ -44,14 +49,13 @@ def list_page(
 
 
 def _entries(
-    store: ObjectStore, query: Query, glob: re.Pattern[str] | None
+    store: ObjectStore, query: Query, *, is_level: bool
 ) -> Iterator[tuple[str, ObjectMeta | None]]:
     """Names from the page's first one on, in order, each with its object; a common prefix has none."""
     floor = floor_of(query)
-    is_level = query.delimiter == "/" and glob is None
     for name, meta in _level(store, query) if is_level else _all(store, query, floor):
         beyond = name.encode() >= floor or (meta is None and floor.startswith(name.encode()))
-        if beyond and name.startswith(query.prefix) and (glob is None or glob.fullmatch(name)):
+        if beyond and name.startswith(query.prefix):
             yield name, meta
 
 

@@ -166,7 +166,7 @@ async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) ->
     )
     assert "maintenance" in found["kind"]
     assert "workerpool1-0" in found["replica"]
-    assert "unterminated subpattern" in found["atLine"]
+    assert "missing )" in found["atLine"]
     assert '"30s"' in found["after"]
     assert "what" in found
     other = violations(

@@ -18,6 +18,7 @@ from trainshed.api.filters.syntax import (
     Or,
     Term,
 )
+from trainshed.core.patterns import compile_wildcard
 
 T = TypeVar("T")
 
@@ -28,13 +29,18 @@ _MOMENT = re.compile(
 )
 
 
+def everything(value: object) -> bool:
+    """The predicate of an empty filter."""
+    return True
+
+
 def compile_tree(
     expression: Expression | None, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
     """A predicate for the whole tree; `leaf` compiles one test, raising FilterError for a bad one."""
     match expression:
         case None:
-            return lambda value: True
+            return everything
         case Comparison() | Term():
             return leaf(expression)
         case Not():
@@ -63,8 +69,8 @@ def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[s
         case Operator.NOT_EQUAL:
             return lambda text: folded(text) != wanted
         case Operator.HAS if "*" in wanted:
-            pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
-            return lambda text: pattern.fullmatch(folded(text)) is not None
+            matches = compile_wildcard(wanted)
+            return lambda text: matches(folded(text))
         case Operator.HAS:
             return lambda text: wanted in folded(text)
         case _:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50
+MAX_TESTS = 500
+"""Comparisons and terms: each is applied to every row that a request looks at."""
 
 
 class FilterError(ValueError):
@@ -91,6 +93,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._tests = 0
 
     def conjunction(self, depth: int) -> Expression:
         if depth > MAX_DEPTH:
@@ -133,6 +136,7 @@ class _Parser:
             inner = self.conjunction(depth + 1)
             self._close()
             return inner
+        self._count()
         start = self._at
         if self._keyword("AND") or self._keyword("OR"):
             self._at = start
@@ -155,6 +159,7 @@ class _Parser:
             if not self._keyword("OR"):
                 self._keyword("AND")
                 kind = And
+            self._count()
             found.append(Comparison(path, operator, self._value()))
         self._close()
         return found[0] if len(found) == 1 else kind(tuple(found))
@@ -227,6 +232,13 @@ class _Parser:
             return False
         self._at = end
         return True
+
+    def _count(self) -> None:
+        self._tests += 1
+        if self._tests > MAX_TESTS:
+            raise FilterError(
+                f"the filter has more than {MAX_TESTS} comparisons; split the request"
+            )
 
     def _close(self) -> None:
         self._skip_space()

@@ -4,7 +4,7 @@ Readers page by time and drop what comes behind it, so an answer about a job tha
 the last moment, in which a line of another replica may still be on its way to its file.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from trainshed.api.logging_v2.entry import Entry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.api.scanning import Scan
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api, JobName, JobUid, project_number
 from trainshed.core.works import Work
@@ -27,6 +28,8 @@ _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
 """Entries that one request looks at before it answers a short page with a token to go on."""
+_BATCH: Final = 100
+"""Entries that are merged before the filter is applied to them, off the event loop."""
 _UID_DIGITS: Final = 19
 _JOBS_SEARCHED: Final = 100
 """Newest jobs of a project that a filter without a job is applied to."""
@@ -91,16 +94,32 @@ async def _search(
     found: list[Entry] = []
     last: Position | None = None
     scanned = 0
-    async for entry in merged(sources, descending=descending):
-        if scanned == _SCAN_LIMIT:
-            return _Page(tuple(found), last)
-        scanned += 1
-        if wanted.passes(entry):
-            if len(found) == size:
+    scan = Scan(wanted.passes)
+    async for batch in _batches(merged(sources, descending=descending)):
+        verdicts = await scan.judge(batch)
+        for entry, passing in zip(batch, verdicts, strict=False):
+            if scanned == _SCAN_LIMIT:
                 return _Page(tuple(found), last)
-            found.append(entry)
-        last = entry.position
+            scanned += 1
+            if passing:
+                if len(found) == size:
+                    return _Page(tuple(found), last)
+                found.append(entry)
+            last = entry.position
+        if len(verdicts) < len(batch):
+            return _Page(tuple(found), last)
     return _Page(tuple(found), None)
+
+
+async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
+    batch: list[Entry] = []
+    async for entry in entries:
+        batch.append(entry)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:

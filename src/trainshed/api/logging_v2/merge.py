@@ -1,5 +1,6 @@
 """Entries of jobs in one order of time, read page by page as they are asked for."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -125,6 +126,8 @@ async def _lines(
             limit=limit,
             descending=span.descending,
         )
+        # A short page is read at once, and there may be a hundred jobs.
+        await asyncio.sleep(0)
         for line in page.lines:
             if line.is_notice:
                 continue  # The timeline says it, and begins with it.

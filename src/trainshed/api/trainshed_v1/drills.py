@@ -17,10 +17,10 @@ from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
+from trainshed.core.patterns import PatternError, compile_regex
 
 MOST_DRILLS: Final = 100
 """Of one job or plan."""
-_LONGEST_PATTERN: Final = 1000
 _LONGEST_AFTER: Final = 30 * 24 * 3600
 _NAMED: Final = 10
 """So many replicas are named to whoever asks for one that is not there."""
@@ -35,7 +35,7 @@ async def drill(call: JsonCall) -> dict[str, Any]:
     """`POST /trainshed/v1/jobs/{job}:drill {kind, replica, atLine, after}`: the drill.
 
     `kind`: one of `DrillKind`. `replica`: `workerpool1-0`, `worker 0` or `worker-replica-0`; the primary if it is left out.
-    `atLine`: a regular expression; the drill waits for a line of that replica that matches. `after`: seconds that the
+    `atLine`: a regular expression of RE2; the drill waits for a line of that replica that matches. `after`: seconds that the
     replica has to run, as a number or `"30s"`. Without both it comes at once. Raises FailedPrecondition if the job is over.
     """
     services = call.services
@@ -81,12 +81,10 @@ def read_drill(fields: Fields, now: int, job: Job | None = None) -> Drill:
 
 def pattern_fault(pattern: str) -> str:
     """What is wrong with a regular expression, "" if nothing is."""
-    if len(pattern) > _LONGEST_PATTERN:
-        return f"It has {len(pattern)} characters; at most {_LONGEST_PATTERN}."
     try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"{pattern!r} is no regular expression: {error}. Put \\ before signs that are meant literally."
+        compile_regex(pattern)
+    except PatternError as error:
+        return str(error)
     return ""
 
 

@@ -11,6 +11,7 @@ not known, "" if they are.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Set
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ from trainshed.store.logs.severity import Stream
 _PAGE: Final = 2000
 _PAGES: Final = 25
 """So far a log is searched for a line with a step: 50,000 lines from each end."""
+_SECONDS: Final = 5.0
+"""Computing time that one report may spend on the lines of its job."""
 _SHOWN: Final = 20
 """Checkpoint files that are listed."""
 
@@ -45,7 +48,8 @@ async def report(call: JsonCall) -> dict[str, Any]:
     entries = await call.services.reader.timeline(job.uid)
     hit = hits(job, entries)
     seen = await asyncio.to_thread(_traffic, call.services, job) if hit else Traffic()
-    findings = tuple([await _finding(call.services, job, each, seen, own) for each in hit])
+    log = _Log(call.services, job)
+    findings = tuple([await _finding(log, job, each, seen, own) for each in hit])
     by_number = {finding.hit.drill.number: finding for finding in findings}
     return {
         "name": str(job.name),
@@ -74,15 +78,14 @@ def _traffic(services: Services, job: Job) -> Traffic:
     return traffic(job, accesses, since, files)
 
 
-async def _finding(
-    services: Services, job: Job, hit: Hit, seen: Traffic, own: Series | None
-) -> Finding:
-    log = _Log(services, job)
+async def _finding(log: "_Log", job: Job, hit: Hit, seen: Traffic, own: Series | None) -> Finding:
     progress = await _progress(log, job, hit, own)
     first_line = 0
     if hit.restarted:
-        lines = log.forwards({hit.drill.replica}, hit.restarted, hit.until)
-        first_line = await _first(line.at async for line in lines) or 0
+        async for page in log.pages({hit.drill.replica}, hit.restarted, hit.until):
+            if page:
+                first_line = page[0].at
+                break
     return find(hit, progress, seen, first_line, over=job.state.is_final)
 
 
@@ -92,21 +95,22 @@ async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Prog
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({primary}), None)):
         last = await log.last(replicas, fault, _PAGE)
-        series = own or learned(last)
-        before = next((step for line in last if series and (step := series.step(line))), None)
-        if series is None or before is None:
+        series = own or await asyncio.to_thread(learned, last)
+        if series is None:
             continue
-        first = await _first_step(series, log.forwards(replicas, 0, fault))
+        steps = await log.steps(series, last)
+        if not steps:
+            continue
+        first = await _first_step(log, series, log.pages(replicas, 0, fault))
         after = None
         if hit.restarted:
-            after = await _first_step(series, log.forwards(replicas, hit.restarted, hit.until))
-        told = [
-            step.number for line in last if line.at >= hit.began and (step := series.step(line))
-        ]
+            pages = log.pages(replicas, hit.restarted, hit.until)
+            after = await _first_step(log, series, pages)
+        told = [step.number for step in steps if step.at >= hit.began]
         source = _source(job.name.api, replicas)
         # Of several replicas each has a count of its own.
         ascending = not source or told == sorted(told, reverse=True)
-        return Progress(source, series.word, first, before, after, ascending)
+        return Progress(source, series.word, first, steps[0], after, ascending)
     return Progress()
 
 
@@ -114,25 +118,42 @@ def _source(api: Api, replicas: Set[ReplicaId] | None) -> str:
     return "" if replicas is None else ", ".join(log_task_name(api, each) for each in replicas)
 
 
-async def _first_step(series: Series, lines: AsyncIterator[LogLine]) -> Step | None:
-    async for line in lines:
-        if step := series.step(line):
-            return step
-    return None
-
-
-async def _first(moments: AsyncIterator[int]) -> int | None:
-    async for moment in moments:
-        return moment
+async def _first_step(
+    log: "_Log", series: Series, pages: AsyncIterator[list[LogLine]]
+) -> Step | None:
+    async for page in pages:
+        if steps := await log.steps(series, page, most=1):
+            return steps[0]
     return None
 
 
 class _Log:
-    """What the programs of a job wrote, in bounded pieces; the service's own lines are left out."""
+    """What the programs of a job wrote, in bounded pieces; the service's own lines are left out. One for a report: once its
+    time for looking into lines is used up, no more steps are found."""
 
     def __init__(self, services: Services, job: Job) -> None:
         self._logs = services.logs
         self._job = job
+        self._left = _SECONDS
+
+    async def steps(
+        self, series: Series, lines: list[LogLine], most: int | None = None
+    ) -> list[Step]:
+        """The steps that the lines tell of, in their order, at most so many. In a thread: the lines are the program's, and
+        the pattern may be a caller's."""
+
+        def read() -> list[Step]:
+            found: list[Step] = []
+            began = time.thread_time()
+            for line in lines:
+                if self._left < time.thread_time() - began or len(found) == most:
+                    break
+                if step := series.step(line):
+                    found.append(step)
+            self._left -= time.thread_time() - began
+            return found
+
+        return await asyncio.to_thread(read)
 
     async def last(self, replicas: Set[ReplicaId] | None, end: int, limit: int) -> list[LogLine]:
         """The last lines before `end`, the newest first."""
@@ -141,9 +162,9 @@ class _Log:
         )
         return [line for line in page.lines if line.stream is not Stream.SERVICE]
 
-    async def forwards(
+    async def pages(
         self, replicas: Set[ReplicaId] | None, start: int, end: int
-    ) -> AsyncIterator[LogLine]:
+    ) -> AsyncIterator[list[LogLine]]:
         """Lines from `start` on and before `end` (0 = no end), as far as a log is searched."""
         after: LogCursor | None = None
         for number in range(_PAGES):
@@ -156,10 +177,8 @@ class _Log:
                 # Most often the first lines hold what is looked for.
                 limit=_PAGE if number else 100,
             )
-            for line in page.lines:
-                if line.stream is not Stream.SERVICE:
-                    yield line
-            if page.next is None:
+            yield [line for line in page.lines if line.stream is not Stream.SERVICE]
+            if page.next is None or self._left <= 0:
                 return
             after = page.next
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from trainshed.core.patterns import Regex, compile_regex
+
 _FINEST_FIRST: Final = ("global_step", "step", "iteration", "epoch")
 _WORDS: Final[Mapping[str, str]] = {
     "globalstep": "global_step",
@@ -23,13 +25,17 @@ _WORDS: Final[Mapping[str, str]] = {
 _STEP: Final = re.compile(
     r"""(?<![\w/.-])(?<!\bper\ )(?<!/\ )        # not "5 ms/step", not "time per step: 12"
     (global[_\s-]?step|steps?|iteration|iter|epoch)
-    ["']?\s*(?:[:=\#]\s*)?[\[(]?\s*
+    ["']?\s*+(?:[:=\#]\s*+)?[\[(]?\s*+          # possessive: a line of blanks costs no backtracking
     (\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d.]*\.\d)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _OF_CHECKPOINTS: Final = re.compile(r"restor|resum|load|saved|saving|checkpoint|ckpt", re.I)
 _DIGITS: Final = re.compile(r"\d+")
 _LARGEST: Final = 10**18
+MOST_READ: Final = 4096
+"""Characters of a line that are looked at: who tells a step does so at its beginning."""
+_NEAR: Final = 200
+"""Characters in front of a number in which the word is looked for that tells one kind of line from another."""
 
 
 class Line(Protocol):
@@ -58,12 +64,12 @@ class Series:
 
     word: str
     before: str = ""
-    pattern: re.Pattern[str] | None = None
+    pattern: Regex | None = None
 
     def step(self, line: Line) -> Step | None:
         """The step that the line tells of; None if it is not of this kind."""
         if self.pattern is not None:
-            number = _own(self.pattern, line.text)
+            number = _own(self.pattern, line.text[:MOST_READ])
             return None if number is None else Step(number, line.at)
         return next((step for kind, step in _told(line) if kind == self), None)
 
@@ -71,13 +77,9 @@ class Series:
 def series_by(pattern: str) -> Series:
     """The lines that match a regular expression; its first group, or all that it matches, is the step's number.
 
-    Raises ValueError saying what is wrong with it.
+    Raises PatternError.
     """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}.") from None
-    return Series("step", pattern=compiled)
+    return Series("step", pattern=compile_regex(pattern))
 
 
 def learned(lines: Iterable[Line]) -> Series | None:
@@ -113,19 +115,20 @@ def _in_payload(line: Line) -> list[tuple[Series, Step]]:
 
 def _in_text(line: Line) -> list[tuple[Series, Step]]:
     found: list[tuple[Series, Step]] = []
-    for match in _STEP.finditer(line.text):
+    text = line.text[:MOST_READ]
+    for match in _STEP.finditer(text):
         word = _WORDS[re.sub(r"[\W_]", "", match[1].lower())]
-        words = line.text[: match.start()].split()
+        # Of a long line only what stands near counts: there may be thousands of matches in it.
+        words = text[max(0, match.start() - _NEAR) : match.start()].split()
         # Names and times in front of it may hold numbers that change from line to line.
         before = _DIGITS.sub("#", words[-1]) if words else ""
         found.append((Series(word, before), Step(int(match[2].replace(",", "")), line.at)))
     return found
 
 
-def _own(pattern: re.Pattern[str], text: str) -> int | None:
-    match = pattern.search(text)
-    if match is None:
+def _own(pattern: Regex, text: str) -> int | None:
+    number = pattern.first_in(text)
+    if number is None:
         return None
-    number = (match[1] if pattern.groups else match[0]) or ""
     digits = number.replace(",", "").replace("_", "").strip()
     return int(digits) if digits.isdecimal() and len(digits) <= len(str(_LARGEST)) else None

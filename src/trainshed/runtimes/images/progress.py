@@ -24,7 +24,7 @@ _AT_ONCE = 6
 _LAYER = re.compile(
     r"(?:Copying blob (?:sha256:)?(?P<podman>[0-9a-f]{12})[0-9a-f]*|(?P<docker>[0-9a-f]{12}):) *(?P<state>.*)"
 )
-_SIZES = re.compile(r"([\d.]+) ?([kKMGT]?)(i?)[bB] ?/ ?([\d.]+) ?([kKMGT]?)(i?)[bB]")
+_SIZES = re.compile(r"(?<![\d.])([\d.]++) ?([kKMGT]?)(i?)[bB] ?/ ?([\d.]+) ?([kKMGT]?)(i?)[bB]")
 _HERE = ("skipped", "Already exists")
 _FETCHED = ("done", "Verifying Checksum", "Download complete", "Extracting", "Pull complete")
 

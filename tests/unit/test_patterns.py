@@ -1,0 +1,194 @@
+"""Patterns cost time in proportion to the text: callers' own, and those of this package on strangers' texts."""
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+import re
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainshed
+from trainshed.core.patterns import (
+    MAX_LENGTH,
+    PatternError,
+    compile_regex,
+    compile_wildcard,
+)
+
+LONG = 100_000
+codes: Any = importlib.import_module("re._constants")
+parser: Any = importlib.import_module("re._parser")
+
+
+def seconds(work: Any) -> float:
+    """Of this thread: others on the machine do not count."""
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("*a" * 50 + "*b", "a" * LONG),
+        ("*a*a*b", "a" * LONG),
+        ("a*" * 5000 + "b", "a" * LONG),
+        ("*" + "ab" * 500 + "c*", "ab" * (LONG // 2)),
+        ("*" * LONG, "a" * LONG),
+    ],
+)
+def test_a_wildcard_costs_no_backtracking(pattern: str, text: str) -> None:
+    assert seconds(lambda: compile_wildcard(pattern)(text)) < 0.25
+
+
+@given(st.text("ab*\n", max_size=8), st.text("ab\n", max_size=10))
+def test_a_wildcard_matches_what_the_slow_way_matches(pattern: str, text: str) -> None:
+    slow = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    assert compile_wildcard(pattern)(text) == (slow.fullmatch(text) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|a)*$", "(.*)*b", "(a|b)*a(a|b){300}", "(.*,){20}x"]
+)
+def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
+    """Seconds for a hundred thousand characters; Python's `re` needs years for thirty."""
+    regex = compile_regex(pattern)
+    assert seconds(lambda: regex.found_in("a" * LONG + "!")) < 3
+    assert seconds(lambda: regex.first_in("ab" * (LONG // 2) + "!")) < 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("a" * (MAX_LENGTH + 1), f"{MAX_LENGTH + 1} characters; at most {MAX_LENGTH}"),
+        (r"(a)\1", "no back-references"),
+        ("(?=a)", "no look-around"),
+        ("(?<!a)b", "no look-around"),
+        ("(a{99}){99}", "Repeat at most"),
+        ("(a{30}b{30}c{30}){9}" * 9, "Repeat less"),
+        ("(", "literally"),
+    ],
+)
+def test_a_regular_expression_that_is_not_served_says_why(pattern: str, said: str) -> None:
+    with pytest.raises(PatternError, match=re.escape(said)):
+        compile_regex(pattern)
+
+
+def test_half_a_character_is_no_error() -> None:
+    assert compile_regex("a.b").found_in("a\ud800b")
+    with pytest.raises(PatternError, match="half a character"):
+        compile_regex("\ud800")
+
+
+BOUNDED = {
+    "trainshed.buckets.globs": "reads at most as many characters as an object's name has",
+    "trainshed.store.logs.severity": "reads the first 400 characters of a line",
+    "trainshed.serve.local_run.requirements": "reads the operator's own files",
+}
+"""Modules whose patterns never see a long text of a stranger."""
+_PUMPED = 20_000
+_SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY_WORD: "a"}
+
+
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(trainshed.__path__, "trainshed."):
+        if re.search(
+            r"__main__|demo_program|trainshed_reduction|trainshed_gsutil|\.smoke|absent_op",
+            found.name,
+        ):
+            continue  # Programs of their own, which read what is theirs.
+        yield importlib.import_module(found.name)
+
+
+def used() -> list[tuple[str, str, re.Pattern[Any]]]:
+    """Each fixed pattern with a method that its module calls: (where, method, pattern)."""
+    found: list[tuple[str, str, re.Pattern[Any]]] = []
+    for module in modules():
+        members: dict[str, Any] = vars(module)
+        patterns = {name: value for name, value in members.items() if type(value) is re.Pattern}
+        if not patterns or module.__name__ in BOUNDED:
+            continue
+        source = inspect.getsource(module)
+        for name, pattern in patterns.items():
+            for method in sorted(set(re.findall(rf"\b{name}\.(\w+)\(", source))):
+                found.append((f"{module.__name__}.{name}", method, pattern))
+    return found
+
+
+def pieces(tree: Any) -> Iterator[str]:
+    """Texts that parts of a pattern match: its words, and a sample of each class."""
+    word = ""
+    for code, value in tree:
+        if code is codes.LITERAL:
+            word += chr(value)
+            yield chr(value)
+            continue
+        if word:
+            yield word
+        word = ""
+        if code is codes.IN:
+            for kind, what in value:
+                if kind is codes.LITERAL:
+                    yield chr(what)
+                elif kind is codes.RANGE:
+                    yield chr(what[0])
+                elif kind is codes.CATEGORY:
+                    yield _SAMPLES.get(what, "~")
+                else:
+                    yield "~"
+        elif code is codes.BRANCH:
+            for branch in value[1]:
+                yield from pieces(branch)
+        elif code is codes.SUBPATTERN:
+            yield from pieces(value[3])
+        elif code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+            yield from pieces(value[2])
+        elif code is codes.ATOMIC_GROUP:
+            yield from pieces(value)
+        elif code in (codes.ASSERT, codes.ASSERT_NOT):
+            yield from pieces(value[1])
+        elif code in (codes.ANY, codes.NOT_LITERAL):
+            yield "~"
+    if word:
+        yield word
+
+
+@pytest.mark.parametrize(("where", "method", "pattern"), used())
+def test_a_fixed_pattern_costs_time_in_proportion(
+    where: str, method: str, pattern: re.Pattern[Any]
+) -> None:
+    """Texts of 20,000 characters made of the pattern's own parts: what is quadratic takes seconds, what is linear less than
+    a thousandth of one."""
+    parts = sorted(set(pieces(parser.parse(pattern.pattern, pattern.flags))))
+    pumps = [*parts, *(a + b for a, b in itertools.permutations(parts[:12], 2))]
+    began = time.thread_time()
+    for pump, start in itertools.product(pumps, ["", *parts[:30]]):
+        text: Any = start + pump * (_PUMPED // len(pump)) + "\x01"
+        if isinstance(pattern.pattern, bytes):
+            text = text.encode("latin-1", "replace")
+        # Twice, if it is slow: the machine may have been.
+        taken = min(
+            taken
+            for _ in range(2)
+            if (taken := seconds(lambda text=text: run(pattern, method, text))) < 0.1 or _
+        )
+        assert taken < 0.1, f"{where}.{method}: {start!r} and many {pump!r}: {taken:.2f} s"
+        if time.thread_time() - began > 3:
+            break
+
+
+def run(pattern: re.Pattern[Any], method: str, text: Any) -> None:
+    match method:
+        case "sub" | "subn":
+            getattr(pattern, method)("" if isinstance(text, str) else b"", text)
+        case "finditer":
+            list(pattern.finditer(text))
+        case _:
+            getattr(pattern, method)(text)
