@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainshed.buckets import globs
 from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.digests import Checksums
@@ -356,6 +357,22 @@ def test_listing_is_that_of_a_sorted_list(
             break
         query = replace(query, page_token=page.next_page_token)
     assert (seen_items, seen_prefixes) == (items, prefixes)
+
+
+def test_a_listing_with_a_glob_that_takes_too_long_goes_on_page_by_page(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(globs, "SEARCH_S", 0.0)
+    for name in ("a", "b", "c", "d"):
+        put(store, name)
+    found: list[str] = []
+    pages, token = 0, ""
+    while pages == 0 or token:
+        page = store.list("bucket", Query(match_glob="[bd]", page_token=token))
+        found += [name for name, _ in page.objects]
+        pages, token = pages + 1, page.next_page_token
+    assert found == ["b", "d"]
+    assert pages == 4
 
 
 def test_listing_offsets_and_globs(store: ObjectStore) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from starlette.responses import Response
 
@@ -20,6 +22,10 @@ from trainshed.buckets.views import EDITABLE, custom_metadata, editable_fields, 
 _HASH_LIMIT = 1 << 30
 """Bytes up to which a get computes missing checksums (some seconds of work): a larger file that was
 written through the directory has none, rather than a client that gives up waiting."""
+
+
+_SEARCHERS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
+"""Where names are looked for, so that the threads that all requests share are never full of that."""
 
 
 async def collection(call: Call) -> Response:
@@ -43,7 +49,12 @@ async def collection(call: Call) -> Response:
     if call.query.get("softDeleted") == "true":
         await call.run(call.store.catalog.get, call.target.bucket)
         return json_answer(answer)  # nothing is ever kept after its deletion
-    page = await call.run(call.store.at(call.target.bucket).list, call.target.bucket, query)
+    listing = call.store.at(call.target.bucket).list
+    if query.match_glob:
+        loop = asyncio.get_running_loop()
+        page = await loop.run_in_executor(_SEARCHERS, listing, call.target.bucket, query)
+    else:
+        page = await call.run(listing, call.target.bucket, query)
     if page.next_page_token:
         answer["nextPageToken"] = page.next_page_token
     if page.prefixes:
