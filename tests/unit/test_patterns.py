@@ -6,7 +6,6 @@ import itertools
 import pkgutil
 import re
 import time
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
@@ -191,6 +190,6 @@ def run(pattern: re.Pattern[Any], method: str, text: Any) -> None:
         case "sub" | "subn":
             getattr(pattern, method)("" if isinstance(text, str) else b"", text)
         case "finditer":
-            deque(pattern.finditer(text), 0)
+            pattern.sub(lambda _: text[:0], text)
         case _:
             getattr(pattern, method)(text)

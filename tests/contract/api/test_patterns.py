@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +19,7 @@ LONG_LINE = "a" * 60_000
 
 
 @asynccontextmanager
-async def others_go_on(limit: float = 0.3) -> AsyncIterator[None]:
+async def others_go_on(limit: float = 0.3) -> AsyncGenerator[None]:
     """Fails if the event loop stood still for so many seconds."""
     worst = 0.0
 
