@@ -9,10 +9,19 @@ _MOST_HANDLES = 16
 
 def send(connection: socket.socket, line: bytes, handle: int) -> None:
     """Hand over a line, newline included, and a copy of `handle`. Raises OSError: the receiver is dead."""
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
-    sent = connection.sendmsg([line], ancillary)
+    sent = connection.sendmsg([line], _with(handle))
     if sent < len(line):
         connection.sendall(line[sent:])
+
+
+def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
+    """As much of a line as can be handed over now, its first byte with a copy of `handle`; how much that was. Raises
+    BlockingIOError: nothing can; OSError: the receiver is dead."""
+    return connection.sendmsg([line], _with(handle), socket.MSG_DONTWAIT)
+
+
+def _with(handle: int) -> "list[tuple[int, int, array.array[int]]]":
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
 
 
 def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":

@@ -8,7 +8,8 @@ be a replica's shim, the handle its connection to the service. {"probe": PATH, "
 one line {"level": the first of them that works, "refused": {LEVEL: why not}}. {"autopsy": true, ...}: be what `autopsy` says.
 {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
 {"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while nobody asks
-for anything; the second number for a while after each start.
+for anything; the second number for a while after each start. {"ping": true}: close the handle, since all that was
+asked for before has been taken up.
 A request that dies with the zygote closes its handle, which the other end sees.
 """
 
@@ -95,6 +96,8 @@ class Zygote:
             for line, handle in requests:
                 if line.startswith(b'{"stock"'):
                     self._restock(line)
+                elif line.startswith(b'{"ping"'):
+                    pass  # That its handle is closed is the answer.
                 elif not (line.startswith(b'{"slot"') and self._hand_on(line, handle)):
                     self._fork(line, handle, handles)
                 os.close(handle)

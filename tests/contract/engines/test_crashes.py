@@ -156,6 +156,93 @@ def test_launches_in_flight_survive_the_death_of_the_zygote(house: Run) -> None:
     house(test)
 
 
+def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning meanwhile, the
+    zygote is replaced, every program starts once, and what ran before runs on."""
+    monkeypatch.setattr(zygotes, "PATIENCE", 0.5)
+
+    async def test(house: House) -> None:
+        before = await house.python(SLEEPS)
+        await house.line(before, lambda text: text == "up")
+        hung = house.zygote()
+        os.kill(hung, signal.SIGSTOP)
+        replicas = [ReplicaId(1, index) for index in range(40)]
+        uid = house.job()
+        await house.allocate(uid, replicas)
+        bulk = (("BULK", "x" * 20_000),)
+        plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r, environ=bulk) for r in replicas]
+        launching = asyncio.ensure_future(house.engine.launch(plans))
+        turned = 0
+        while not launching.done():
+            await asyncio.sleep(0.05)
+            turned += 1
+        # It waits for the zygote, and the loop for nobody.
+        assert turned >= 5
+        await launching
+        for replica in replicas:
+            assert (await house.exit(uid, replica)).exit.exit_code == 0
+            assert house.texts(uid, replica) == ["ran"]
+        assert house.zygote() != hung
+        with pytest.raises(ProcessLookupError):
+            os.kill(hung, 0)
+        assert not house.ends(before)
+
+    house(test)
+
+
+def test_a_zygote_that_hangs_is_found_out_long_before_a_lease_is_over(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fits into its socket is handed over all the same: it is asked whether it has taken it up."""
+    monkeypatch.setattr(zygotes, "PATIENCE", 0.5)
+
+    async def test(house: House) -> None:
+        hung = house.zygote()
+        os.kill(hung, signal.SIGSTOP)
+        uid = await house.run("sh", "-c", "echo ran")
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["ran"]
+        assert house.zygote() != hung
+
+    house(test)
+
+
+def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped, and goes on in the moment in which it is replaced."""
+
+    async def test(house: House) -> None:
+        hung = house.zygote()
+        os.kill(hung, signal.SIGSTOP)
+        replicas = [ReplicaId(1, index) for index in range(8)]
+        uid = house.job()
+        await house.allocate(uid, replicas)
+        await house.engine.launch(
+            [house.plan(uid, "sh", "-c", "echo ran; sleep 0.2", replica=r) for r in replicas]
+        )
+        os.kill(hung, signal.SIGCONT)
+        await house.engine._spawner.renew()  # pyright: ignore[reportPrivateUsage] - as a lease that is over does
+        for replica in replicas:
+            assert (await house.exit(uid, replica)).exit.exit_code == 0
+            assert house.texts(uid, replica) == ["ran"]
+
+    house(test)
+
+
+def test_a_service_whose_zygote_hangs_stops_all_the_same(house: Run) -> None:
+    async def test(house: House) -> None:
+        hung = house.zygote()
+        os.kill(hung, signal.SIGSTOP)
+        async with asyncio.timeout(20):
+            await house.restart()
+        assert house.zygote() != hung
+
+    house(test)
+
+
 def test_one_start_that_could_not_be_handed_over_keeps_no_other_from_starting(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Real shims without an engine: a zygote, a slot, and what its shim says."""
 
+import asyncio
 import json
 import os
 import socket
@@ -87,7 +88,8 @@ class Place:
         ours, theirs = socket.socketpair()
         with theirs:
             plan = self.document(self._incarnation, *argv, **fields)
-            self._zygote.request({"slot": str(self.slot), "plan": plan}, theirs.fileno())
+            wish: protocol.Message = {"slot": str(self.slot), "plan": plan}
+            asyncio.run(self._zygote.request(wish, theirs.fileno()))
         return Line(ours)
 
     def python(self, program: str, **fields: object) -> Line:
