@@ -15,6 +15,7 @@ from trainshed.core.resume.traffic import Access
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.trials import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.eventloop.lag import Lag
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.models import Models
 from trainshed.store.notices import Notices
@@ -168,7 +169,7 @@ class Services:
     of `JobUid(study)`); `closing` is set when the server shuts
     down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are opened, without
     `program_logs` programs write by their pipes alone;
-    `promises` says what the engine can keep apart and limit here; `beta` is what all transports know of the operations of `v1beta1`.
+    `promises` says what the engine can keep apart and limit here; `lag` how late the event loop is; `beta` is what all transports know of the operations of `v1beta1`.
     """
 
     intake: Intake
@@ -192,4 +193,5 @@ class Services:
     shells: Shells | None = None
     program_logs: ProgramLogs | None = None
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
+    lag: Callable[[], Lag] = Lag
     beta: BetaOperations = field(default_factory=BetaOperations)

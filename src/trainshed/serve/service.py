@@ -71,8 +71,10 @@ class Service:
         finally:
             # Whatever went wrong: a thread waits for the bucket process, and the end of ours for the thread.
             await self._parts.buckets.close()
+            self._works.lag.close()
 
     async def _serve(self) -> None:
+        self._works.lag.start()
         await self._works.controller.start()
         await self._works.suggesting.start()
         self._works.runtimes.search()

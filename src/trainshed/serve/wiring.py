@@ -29,6 +29,7 @@ from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.eventloop.lag import LagMeter
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
@@ -96,6 +97,7 @@ class Works:
     advisor: ProcessAdvisor
     runtimes: LocalRuntimes
     services: Services
+    lag: LagMeter
 
 
 def wire(parts: Parts, stopping: asyncio.Event) -> Works:
@@ -106,7 +108,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     door, notices, logs = BucketDoor(buckets), Notices(), LogReader(data / "logs")
-    new_uid = clock.JobUids()
+    new_uid, lag = clock.JobUids(), LagMeter(clock.now)
     choosing = RuntimeSettings(
         exact=settings.exact_runtimes,
         image_map=settings.images,
@@ -165,6 +167,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         shells=_shells(parts, engine),
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
+        lag=lag.reading,
         now=clock.now,
         new_uid=new_uid,
         wake=controller.wake,
@@ -173,7 +176,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         settings=_api_settings(settings),
         closing=stopping,
     )
-    return Works(controller, suggesting, advisor, runtimes, services)
+    return Works(controller, suggesting, advisor, runtimes, services, lag)
 
 
 def _engine(parts: Parts) -> LocalEngine:

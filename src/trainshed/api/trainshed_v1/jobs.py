@@ -6,6 +6,7 @@ from typing import Any, Final
 from trainshed.api.jobs import cancel_for_user, read_job_name
 from trainshed.api.paging import decode_token, encode_token, list_jobs, page_size
 from trainshed.api.parents import ProjectName
+from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.chronicle import chronicle
@@ -15,6 +16,7 @@ from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.works import Work
+from trainshed.eventloop.lag import Lag
 from trainshed.store.port import JobQuery
 
 _ALL_PROJECTS: Final = "-"
@@ -23,8 +25,9 @@ _LARGEST_PAGE: Final = 500
 
 
 async def status(call: JsonCall) -> dict[str, Any]:
-    """`GET /trainshed/v1/status`: `{version, principal, apis, project, region, bucket, engine}`; project, region and
-    bucket are what clients take by default, `engine` says what it can promise on its machine."""
+    """`GET /trainshed/v1/status`: `{version, principal, apis, project, region, bucket, engine, eventLoop}`; project, region and
+    bucket are what clients take by default, `engine` says what it can promise on its machine. `eventLoop`: `{recentLag,
+    longestLag, longestLagTime, computed}`, how late the service's loop was (`eventloop.lag`), in seconds."""
     settings = call.services.settings
     return {
         "version": settings.version,
@@ -34,6 +37,16 @@ async def status(call: JsonCall) -> dict[str, Any]:
         "region": settings.region,
         "bucket": settings.bucket,
         "engine": dict(call.services.promises()),
+        "eventLoop": _lag(call.services.lag()),
+    }
+
+
+def _lag(lag: Lag) -> dict[str, Any]:
+    return {
+        "recentLag": round(lag.recent, 4),
+        "longestLag": round(lag.longest, 4),
+        "longestLagTime": text_micros(lag.at),
+        "computed": round(lag.computed, 4),
     }
 
 

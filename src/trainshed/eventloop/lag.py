@@ -1,0 +1,110 @@
+"""How late the event loop is: the lateness of a timer, and where the loop was while it did not turn.
+
+A request waits for as long as the loop is late. A busy machine makes it late as well, so the processor time of the loop's own
+thread is told beside it: what is in that was computed on the loop, and belongs elsewhere.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_PERIOD: Final = 0.05
+"""Seconds between two looks at the clock: a standstill is seen as shorter than it was by this much at most."""
+LATE: Final = 0.25
+"""Seconds of lateness that are logged."""
+_RECENT: Final = 30.0
+"""Seconds; what is recent is between this and twice as old."""
+_QUIET: Final = 10.0
+"""Seconds between two lines of the log, and between two stacks in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Seconds. `longest`: since the start, which was at `at` (ns since the epoch, 0 = never late); `computed`: the most that the
+    loop's own thread computed while the loop was late once."""
+
+    recent: float = 0.0
+    longest: float = 0.0
+    at: int = 0
+    computed: float = 0.0
+
+
+class LagMeter:
+    """Of the loop that `start` is called on. `now`: ns since the epoch."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._lag = Lag()
+        self._recent = self._before = 0.0
+        self._turned = self._told = 0.0
+        self._due = self._used = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = 0
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Look from now on, a few times a second; a thread looks where the loop is when it is late."""
+        self._thread = threading.get_ident()
+        self._turned = time.monotonic()
+        self._begin()
+        threading.Thread(target=self._look, name="loop-lag", daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def reading(self) -> Lag:
+        """As it is known now; what makes the loop late this very moment is not in it."""
+        return self._lag
+
+    def _begin(self) -> None:
+        self._used = time.thread_time()
+        self._due = time.monotonic() + _PERIOD
+        self._timer = asyncio.get_running_loop().call_later(_PERIOD, self._tick)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        late = max(0.0, now - self._due)
+        computed = min(late, time.thread_time() - self._used)
+        if now - self._turned > _RECENT:
+            self._turned, self._before, self._recent = now, self._recent, 0.0
+        self._recent = max(self._recent, late)
+        known = self._lag
+        is_longest = late > known.longest
+        self._lag = Lag(
+            recent=max(self._recent, self._before),
+            longest=max(known.longest, late),
+            at=self._now() if is_longest else known.at,
+            computed=max(known.computed, computed),
+        )
+        if late > LATE and now - self._told > _QUIET:
+            self._told = now
+            log.warning(
+                "the event loop was late by %.0f ms, of which its own thread computed for %.0f ms; requests waited",
+                late * 1e3,
+                computed * 1e3,
+            )
+        self._begin()
+
+    def _look(self) -> None:
+        """In a thread: say where the loop is while it does not turn. Nobody else can, if it never turns again."""
+        told = 0.0
+        while not self._over.wait(LATE):
+            due, now = self._due, time.monotonic()
+            if now - due <= LATE or now - told <= _QUIET:
+                continue
+            told = now
+            frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage] - the documented way
+            stack = "".join(traceback.format_stack(frame)) if frame else "nowhere\n"
+            log.warning(
+                "the event loop has been waiting for %.0f ms:\n%s", (now - due) * 1e3, stack
+            )

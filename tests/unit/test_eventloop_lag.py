@@ -1,0 +1,55 @@
+"""The lag meter: what is late, what was computed, and where the loop was (docs/adr/0042)."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from trainshed.eventloop import lag
+from trainshed.eventloop.lag import Lag, LagMeter
+
+
+def measured(block: float, *, computing: bool) -> Lag:
+    """What a meter says after the loop has stood still for so many seconds."""
+
+    async def story() -> Lag:
+        meter = LagMeter(time.time_ns)
+        meter.start()
+        await asyncio.sleep(0.1)
+        if computing:
+            end = time.thread_time() + block
+            while time.thread_time() < end:
+                pass
+        else:
+            time.sleep(block)  # noqa: ASYNC251 - what is not to happen
+        await asyncio.sleep(0.1)
+        meter.close()
+        return meter.reading()
+
+    return asyncio.run(story())
+
+
+def test_a_loop_that_computes_is_late_by_it_and_says_so() -> None:
+    found = measured(0.4, computing=True)
+    assert found.longest >= 0.3
+    assert found.recent == found.longest
+    assert 0.3 <= found.computed <= found.longest
+    assert time.time_ns() - found.at < 60e9
+
+
+def test_a_loop_that_waits_is_late_and_has_computed_nothing() -> None:
+    """As on a machine that others keep busy."""
+    found = measured(0.4, computing=False)
+    assert found.longest >= 0.3
+    assert found.computed < 0.1
+
+
+def test_what_is_late_is_logged_with_where_the_loop_was(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        measured(1.0, computing=False)
+    told = [record.getMessage() for record in caplog.records if record.name == lag.__name__]
+    where, how_late = told
+    assert "the event loop has been waiting for" in where
+    assert "time.sleep(block)" in where
+    assert "the event loop was late by" in how_late
