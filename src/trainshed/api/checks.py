@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainshed.api.call import Call
 from trainshed.core import errors as core
-from trainshed.wire.status import Undecided, Violation, WireError
+from trainshed.wire.status import Undecided, Violation, WireError, told
 
 Check = Callable[[Call, Any], object]
 """Validates a request message without doing anything. Raises InvalidRequest, or another refusal."""
@@ -31,14 +31,14 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     except Exception:
         # Something else is wrong as well (the project's name, say); it will be told when this is mended.
         return refused
-    told = tuple(_own_path(violation.field) for violation in refused.violations)
+    known = tuple(_own_path(violation.field) for violation in told(refused.violations))
     further = tuple(
         Violation(v.field, v.description)
         for v in found
-        if not any(within(v.field, path) for path in told)
+        if not any(within(v.field, path) for path in known)
     )
     # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must too.
-    texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in further))
+    texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in told(further)))
     return WireError((*refused.violations, *further), partial, message="\n".join(texts))
 
 

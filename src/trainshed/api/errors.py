@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainshed.core import errors as core
-from trainshed.wire.status import StatusCode, Violation, WireError
+from trainshed.wire.status import StatusCode, Violation, WireError, told
 
 
 class NotServed(core.RequestError):
@@ -48,9 +48,9 @@ def refusal(error: Exception, api: str) -> Refusal | None:
     if code is None:
         return None
     if isinstance(error, WireError):
-        return Refusal(code, str(error), error.violations)
+        return Refusal(code, str(error), told(error.violations))
     if isinstance(error, core.InvalidRequest):
-        violations = tuple(Violation(v.field, v.description) for v in error.violations)
+        violations = told(tuple(Violation(v.field, v.description) for v in error.violations))
         return Refusal(code, _listed(violations, api), violations)
     return Refusal(code, str(error), reason=_REASONS.get(type(error), ""))
 

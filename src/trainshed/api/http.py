@@ -2,6 +2,7 @@
 framework in between: a job is submitted within a fraction of a millisecond."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
@@ -16,7 +17,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 10 * 1024 * 1024
-"""Bytes of the largest request; the public services draw the line at the same size."""
+"""Bytes of the largest request, one that makes something; the public services draw the line at the same size."""
+SMALL_BODY: Final = 64 * 1024
+"""Bytes of a request that makes nothing."""
+_MAKING: Final = ("Create", "Upload", "Update", "Write", "Add", "Complete")
+_DRAIN_SECONDS: Final = 2.0
 
 NDJSON: Final = b"application/x-ndjson"
 TAR: Final = b"application/x-tar"
@@ -49,29 +54,44 @@ def root_url(scope: Scope) -> str:
     return f"{scheme}://{header(scope, b'host') or 'localhost'}"
 
 
-async def read_body(receive: Receive) -> bytes:
-    """The whole body. Raises WireError if it is larger than MAX_BODY."""
+def most_of(method: str) -> int:
+    """Bytes that a request of a public method may have, by its name: many for what is made or written, few for all else."""
+    return MAX_BODY if method.startswith(_MAKING) else SMALL_BODY
+
+
+async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
+    """The whole body. Raises WireError if it has more than `most` bytes: unread where it says so itself."""
+    length = header(scope, b"content-length") or ""
+    if length.isdecimal() and (len(length) > 18 or int(length) > most):
+        if header(scope, b"expect") is None:
+            await _drain(receive)
+        raise _too_large(most)
     message = await receive()
     body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        _check_size(len(body))
-        return body
     parts, size = [body], len(body)
-    while message.get("more_body"):
-        _check_size(size)
+    while message.get("more_body") and size <= most:
         message = await receive()
         part: bytes = message.get("body", b"")
         parts.append(part)
         size += len(part)
-    _check_size(size)
+    if size > most:
+        parts.clear()
+        await _drain(receive)
+        raise _too_large(most)
     return b"".join(parts)
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_BODY:
-        raise WireError(
-            (Violation("", f"Request payload size exceeds the limit: {MAX_BODY} bytes."),)
-        )
+async def _drain(receive: Receive) -> None:
+    """Pass over what a caller is still sending, within reason: he reads no answer before he has sent it."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while size < MAX_BODY and (message := await receive()).get("more_body"):
+                size += len(message.get("body", b""))
+
+
+def _too_large(most: int) -> WireError:
+    return WireError((Violation("", f"Request payload size exceeds the limit: {most} bytes."),))
 
 
 async def send_json(

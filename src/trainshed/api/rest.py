@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from trainshed.access.principals import Principal
+from trainshed.api import aside
 from trainshed.api.call import Call, Handlers, permitted
 from trainshed.api.checks import Checks, completed
 from trainshed.api.errors import Refusal
@@ -20,6 +21,7 @@ from trainshed.api.http import (
     Scope,
     Send,
     header,
+    most_of,
     raw_path,
     read_body,
     send_error,
@@ -32,7 +34,7 @@ from trainshed.api.unserved import not_served
 from trainshed.api.versions import Version
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
-from trainshed.wire.binding import bind
+from trainshed.wire.binding import Bound, bind
 from trainshed.wire.routes import Route
 from trainshed.wire.status import StatusCode, WireError
 
@@ -79,7 +81,7 @@ class RestTransport:
         route, variables = matched
         try:
             principal = self._authenticate(header(scope, b"authorization"))
-            body = await read_body(receive)
+            body = await read_body(scope, receive, most_of(route.method))
             answer = await self._call(
                 principal, route, variables, query, body, version=_version(path)
             )
@@ -125,10 +127,7 @@ class RestTransport:
         method = f"{route.service}.{route.method}"
         handler = permitted(self._handlers, principal, method)
         call = Call(principal, self._services, method)
-        try:
-            bound = bind(route, variables, query, body)
-        except WireError as refused:
-            raise completed(refused, self._checks.get(method), call) from None
+        bound = await aside.read(len(body), lambda: self._read(call, route, variables, query, body))
         if bound.value_texts:
             call = replace(call, value_texts=bound.value_texts)
         response = await handler(call, bound.message)
@@ -150,6 +149,24 @@ class RestTransport:
         is_beta = beta.is_due(response, version)
         # A second's work for a tuning job of a thousand trials: everybody else goes on meanwhile.
         return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
+
+    def _read(
+        self,
+        call: Call,
+        route: Route,
+        variables: dict[str, str],
+        query: list[tuple[str, str]],
+        body: bytes,
+    ) -> Bound:
+        """The request, if it can be read, and a large one if it is right as far as a check without the store can say."""
+        check = self._checks.get(call.method)
+        try:
+            bound = bind(route, variables, query, body)
+        except WireError as refused:
+            raise completed(refused, check, call) from None
+        if check is not None and len(body) >= aside.LARGE:
+            check(call, bound.message)
+        return bound
 
 
 def _plain(path: str) -> str:

@@ -36,7 +36,8 @@ Answerer = Callable[[InnerRequest], Awaitable[Response]]
 async def answer_batch(call: Call, answer: Answerer) -> Response:
     """Answer each request of a batch in turn; raises ``InvalidRequest`` if it cannot be read."""
     body = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
-    requests = parse_batch(call.request.headers.get("content-type", ""), body)
+    kind = call.request.headers.get("content-type", "")
+    requests = await call.run(parse_batch, kind, body)
     boundary = f"batch_{os.urandom(12).hex()}"
     parts: list[bytes] = []
     for inner in requests:

@@ -29,7 +29,7 @@ from trainshed.core.names import project_number
 
 IDENTITY_HEADER = "x-trainshed-identity"
 """What the gateway says of the caller; no client can set it."""
-_MAX_JSON = 10 << 20
+_MAX_JSON = 1 << 20
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -31,6 +31,7 @@ from trainshed.buckets.errors import (
     NotFound,
     NotSupported,
     RangeNotSatisfiable,
+    Unauthenticated,
     Unavailable,
 )
 from trainshed.buckets.keys import split_key
@@ -43,6 +44,8 @@ from trainshed.buckets.uploads import UploadSessions
 
 _THREADS = 32
 """Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
+_MAX_FORM = 16 << 10
+"""Bytes of a form that anybody may send."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _log = logging.getLogger(__name__)
 
@@ -137,7 +140,7 @@ class BucketsApp:
 
     async def _exchanged(self, call: Call) -> Response:
         """The answer to a client that wants a token for the one that it has."""
-        body = b"".join([block async for block in call.blocks()])
+        body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
 
         def is_known(token: str) -> bool:
             if self._doorkeeper is None:
@@ -210,6 +213,9 @@ class BucketsApp:
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
             raise NotSupported("A batch is sent with POST.")
+        if call.caller.kind is Kind.NOBODY:
+            # Before it is read. Each part would be refused.
+            raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
         async def answer(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)

@@ -22,6 +22,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.services import Services
 from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import begin
+from trainshed.httpd import limits
 from trainshed.serve.certificates import Certificates
 from trainshed.serve.relay import Relay
 
@@ -66,8 +67,11 @@ class GrpcFront:
         if doors is not None:
             certificates = await asyncio.wrap_future(doors.certified)
             sockets += [(doors.plain, self._plain), (doors.secure, self._secure)]
+        # Each takes three files, two here and one in gRPC, and there may be three relays.
+        most = limits.of_this_process().connections // 6
         self._relays = tuple(
-            Relay(listener, partial(self._served, path, certificates)) for listener, path in sockets
+            Relay(listener, partial(self._served, path, certificates), most)
+            for listener, path in sockets
         )
         for relay in self._relays:
             await relay.start()

@@ -1,6 +1,7 @@
 """Hands TCP connections byte for byte to a unix socket, both ways, until both ends have said all.
 
-Knows nothing of what is said. Nothing is lost and little is kept: what an end cannot take waits in the kernel.
+Knows nothing of what is said. Nothing is lost and little is kept: what an end cannot take waits in the kernel. Of too many
+connections those that have been silent for longest go.
 """
 
 import asyncio
@@ -21,19 +22,26 @@ _BACKLOG = 1024
 class Relay:
     """All connections of one listening socket. Used on one event loop."""
 
-    def __init__(self, listener: socket.socket, target: Callable[[], Awaitable[Path]]) -> None:
+    def __init__(
+        self, listener: socket.socket, target: Callable[[], Awaitable[Path]], most: int
+    ) -> None:
         """`target` answers the unix socket as soon as somebody listens there; it is asked for every connection, which
-        waits for it, and is closed where it fails."""
+        waits for it, and is closed where it fails. `most`: connections at once."""
         self._listener = listener
         self._target = target
         self._server: asyncio.Server | None = None
         self._joining = Crew()
+        self._most = most
         self._open: set[asyncio.Transport] = set()
+        # The ends of clients, those that were silent for longest first.
+        self._clients: dict[_Side, None] = {}
 
     async def start(self) -> None:
         """Take connections from now on."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Side(self._join, self._open), sock=self._listener, backlog=_BACKLOG
+            lambda: _Side(self._join, self._open, self._heard, self._left),
+            sock=self._listener,
+            backlog=_BACKLOG,
         )
 
     def refuse(self) -> None:
@@ -48,7 +56,19 @@ class Relay:
             transport.abort()
 
     def _join(self, client: "_Side") -> None:
+        self._heard(client)
+        if len(self._clients) > self._most:
+            oldest = next(iter(self._clients))
+            del self._clients[oldest]
+            oldest.transport.abort()
         self._joining.begin(self._connect(client), "handing a connection on")
+
+    def _heard(self, client: "_Side") -> None:
+        self._clients.pop(client, None)
+        self._clients[client] = None
+
+    def _left(self, client: "_Side") -> None:
+        self._clients.pop(client, None)
 
     async def _connect(self, client: "_Side") -> None:
         """Open the other end of a connection."""
@@ -71,8 +91,17 @@ class _Side(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, made: Callable[["_Side"], None], everyone: set[asyncio.Transport]) -> None:
-        """`made` is called once this end is open, and sees to it that another one joins."""
+    def __init__(
+        self,
+        made: Callable[["_Side"], None],
+        everyone: set[asyncio.Transport],
+        heard: Callable[["_Side"], None] | None = None,
+        left: Callable[["_Side"], None] | None = None,
+    ) -> None:
+        """`made` is called once this end is open, and sees to it that another one joins; `heard` when something came,
+        `left` at the end."""
+        self._heard = heard
+        self._left = left
         self._made = made
         self._everyone = everyone
         self._other: _Side | None = None
@@ -99,6 +128,8 @@ class _Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self._heard is not None:
+            self._heard(self)
         if self._other is None:
             # There is no other end yet: the rest waits in the kernel.
             self._early.append(data)
@@ -128,6 +159,8 @@ class _Side(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._everyone.discard(self.transport)
+        if self._left is not None:
+            self._left(self)
         if self._other is not None and not self._other.transport.is_closing():
             if exc is None:
                 self._other.transport.close()

@@ -5,12 +5,12 @@ no rule beyond the types. The order of violations is the order of the JSON text.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, Final, Literal, assert_never, cast
 
 from google.protobuf.message import Message
 
-from trainshed.wire import plans, pool, scalars
+from trainshed.wire import counts, plans, pool, scalars
 from trainshed.wire.plans import Field, Plan, Shape, Special
 from trainshed.wire.status import Undecided, Violation
 
@@ -123,11 +123,15 @@ class Walk:
         elif field.shape is Shape.LIST:
             if isinstance(raw, list):
                 elements = cast(list[Any], raw)
+                if self._has_too_many(elements, prefix + field.name):
+                    return
                 self._list(field, elements, getattr(message, field.name), prefix + field.name)
             else:
                 self._invalid(prefix + field.name, f"repeated {value.label}", raw)
         elif isinstance(raw, dict):
             entries = cast(dict[str, Any], raw)
+            if self._has_too_many(entries, prefix + field.name):
+                return
             self._map(field, entries, getattr(message, field.name), prefix + field.name)
         else:
             self._invalid(prefix + field.name, f"map of {value.label}", raw)
@@ -268,6 +272,12 @@ class Walk:
         self.message(plan, members.get("value") if plan.special else members, inner, path)
         message.type_url = url
         message.value = inner.SerializeToString(deterministic=True)
+
+    def _has_too_many(self, entries: Sized, path: str) -> bool:
+        """Whether a list or map is refused unread."""
+        if fault := counts.entries_fault(path, len(entries)):
+            self._refuse(path, fault)
+        return bool(fault)
 
     def _refuse(self, field: str, text: str) -> None:
         self.violations.append(Violation(field, text))

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from google.protobuf.message import Message
 
-from trainshed.wire import encode, plans, pool
+from trainshed.wire import counts, encode, plans, pool
 from trainshed.wire.decode import Walk
 from trainshed.wire.encode import Form
 from trainshed.wire.status import Violation, WireError
@@ -118,8 +118,9 @@ def _clear(plan: plans.Plan, message: Message) -> None:
 def decode_text(data: bytes | bytearray) -> Any:
     """JSON text to values; raises WireError for what is not UTF-8, not JSON, or ambiguous.
 
-    Duplicate keys, NaN and Infinity are refused; blank text is an empty object.
+    Duplicate keys, NaN and Infinity are refused, and more values than `counts` allows; blank text is an empty object.
     """
+    counts.check_text(data)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -64,6 +64,18 @@ class Violation:
     description: str
 
 
+MOST_TOLD: Final = 100
+"""Violations of one request that are told; of the others only how many there are."""
+
+
+def told(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Those that a caller is told."""
+    if len(violations) <= MOST_TOLD:
+        return violations
+    more = f"And {len(violations) - MOST_TOLD} more faults, which are not listed."
+    return (*violations[:MOST_TOLD], Violation("", more))
+
+
 @dataclass(frozen=True, slots=True)
 class Undecided:
     """An enum field of a message that was given a value it does not have, and the numbers of those it has."""
@@ -93,8 +105,7 @@ class WireError(ValueError):
         message: str = "",
         undecided: tuple[Undecided, ...] = (),
     ) -> None:
-        texts = "\n".join(violation.description for violation in violations)
-        super().__init__(message or texts)
+        super().__init__(message or "\n".join(v.description for v in told(violations)))
         self.violations = violations
         self.partial = partial
         self.undecided = undecided

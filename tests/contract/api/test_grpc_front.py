@@ -119,7 +119,7 @@ async def relayed(path: Path, handle: Handle, ready: asyncio.Event | None = None
         return path
 
     door = listener()
-    relay = Relay(door, target)
+    relay = Relay(door, target, 100)
     await relay.start()
     return Relayed(relay, door.getsockname())
 
@@ -222,7 +222,7 @@ async def test_a_target_that_fails_closes_the_connection_and_is_tried_again() ->
         raise OSError("not today")
 
     door = listener()
-    relay = Relay(door, failing)
+    relay = Relay(door, failing, 100)
     await relay.start()
     for _ in range(2):
         reader, writer = await asyncio.open_connection(*door.getsockname())

@@ -18,15 +18,19 @@ from trainshed.api.grpc.library import (
     reflection,
 )
 from trainshed.api.grpc.transport import GrpcTransport
-from trainshed.api.http import MAX_BODY
 from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.services import Services
 from trainshed.wire import pool
 
 _OPTIONS: Final = (
-    # What REST takes, too.
-    ("grpc.max_receive_message_length", MAX_BODY),
+    # As gRPC has it. Small messages within take forty times their bytes once they are read.
+    ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", -1),
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 64 << 10),
+    # TLS, or the first frame.
+    ("grpc.server_handshake_timeout_ms", 20_000),
     # Clients that keep a connection alive, as often as they like, are not sent away.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),

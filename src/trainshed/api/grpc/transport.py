@@ -12,18 +12,20 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 from trainshed.access.principals import Principal
+from trainshed.api import aside
 from trainshed.api.call import Call, Handlers, permitted
 from trainshed.api.checks import Checks, completed
 from trainshed.api.errors import Refusal, internal_refusal, refusal
 from trainshed.api.grpc.library import grpc
 from trainshed.api.grpc.statuses import DETAILS, told
 from trainshed.api.grpc.versions import aliased, version_of
+from trainshed.api.http import most_of
 from trainshed.api.services import Services
 from trainshed.api.unserved import not_served
 from trainshed.api.versions import Version
 from trainshed.eventloop.background import joined
+from trainshed.wire import counts, known_methods, pool, routes
 from trainshed.wire import json as wire_json
-from trainshed.wire import known_methods, pool, routes
 from trainshed.wire.routes import Rpc
 from trainshed.wire.status import StatusCode, Violation, WireError
 
@@ -57,6 +59,11 @@ class GrpcTransport:
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         found = self._methods.get(aliased(path))
 
+        async def refuse(_: Any, context: Any) -> bytes:
+            # As a stream, of which nothing is read: no message of a stranger is kept.
+            outcome = await self._answer(path, found, metadata, b"")
+            return await _abort(context, outcome) if isinstance(outcome, Refusal) else outcome
+
         async def answer(request: bytes, context: Any) -> bytes:
             # A call that its caller gives up goes on to its end: a job that is stored and never woken would wait for
             # the next start.
@@ -66,6 +73,10 @@ class GrpcTransport:
             outcome = await asyncio.shield(task)
             return await _abort(context, outcome) if isinstance(outcome, Refusal) else outcome
 
+        try:
+            self._authenticate(_authorization(metadata))
+        except Exception:
+            return grpc.stream_unary_rpc_method_handler(refuse)
         return grpc.unary_unary_rpc_method_handler(answer)
 
     async def finish(self, seconds: float) -> None:
@@ -105,10 +116,7 @@ class GrpcTransport:
             method = f"{rpc.service}.{rpc.method}"
             handler = permitted(self._handlers, principal, method)
             call = Call(principal, self._services, method)
-            try:
-                message = _read(rpc, request)
-            except WireError as refused:
-                raise completed(refused, self._checks.get(method), call) from None
+            message = await aside.read(len(request), lambda: self._read(call, rpc, request))
             answer = await handler(call, message)
             version = version_of(path)
             if version is Version.V1BETA1:
@@ -121,6 +129,19 @@ class GrpcTransport:
                 _log.error("%s failed", path, exc_info=error)
                 refused = internal_refusal()
             return refused
+
+    def _read(self, call: Call, rpc: Rpc, request: bytes) -> Message:
+        """As `rest` reads a request. Raises WireError, InvalidRequest."""
+        check = self._checks.get(call.method)
+        if len(request) > (most := most_of(rpc.method)):
+            raise WireError((Violation("", f"Request size exceeds the limit: {most} bytes."),))
+        try:
+            message = _read(rpc, request)
+        except WireError as refused:
+            raise completed(refused, check, call) from None
+        if check is not None and len(request) >= aside.LARGE:
+            check(call, message)
+        return message
 
 
 def _name(path: str) -> str:
@@ -137,6 +158,7 @@ def _read(rpc: Rpc, request: bytes) -> Message:
         raise WireError(
             (Violation("", f"The request is no readable message of the type {rpc.request}."),)
         ) from None
+    counts.check_message(message)
     wire_json.clear_output_only(message)
     wire_json.check_enums(message)
     return message

@@ -39,6 +39,8 @@ from trainshed.wire.status import StatusCode, WireError
 
 _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
+_MOST: Final = 4096
+"""Bytes of a request for a ticket, which anybody may send."""
 _HTML: Final = "text/html; charset=utf-8"
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _STYLE: Final = "text/css; charset=utf-8"
@@ -75,7 +77,7 @@ class ShellDoor:
         if scope["type"] == "websocket":
             await self._connect(scope, receive, send)
         elif path == "/shell/ticket" and scope["method"] == "POST":
-            await self._give_ticket(receive, send)
+            await self._give_ticket(scope, receive, send)
         elif path == "/shell" and scope["method"] in ("GET", "HEAD"):
             await _redirect(send)
         elif path.removeprefix("/shell/") in _PARTS and scope["method"] in ("GET", "HEAD"):
@@ -85,9 +87,9 @@ class ShellDoor:
             text = f"There is nothing at {scope['method']} {path}; the page of a shell is /shell/."
             await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
 
-    async def _give_ticket(self, receive: Receive, send: Send) -> None:
+    async def _give_ticket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            given = decode_text(await read_body(receive))
+            given = decode_text(await read_body(scope, receive, _MOST))
             ticket, title = await self._ticket_by_link(
                 cast(dict[str, Any], given) if isinstance(given, dict) else {}
             )

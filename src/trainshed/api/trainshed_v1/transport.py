@@ -1,7 +1,7 @@
 """HTTP for what is ours: `/trainshed/v1/...` to handlers, JSON and NDJSON back.
 
 A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps with a verb (`nodes/node-1:drain`,
-`quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects, of at most `http.MAX_BODY` bytes.
+`quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,12 @@ from urllib.parse import parse_qs, unquote
 
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
+from trainshed.api import aside
 from trainshed.api.errors import Refusal
 from trainshed.api.http import (
+    MAX_BODY,
     NDJSON,
+    SMALL_BODY,
     TAR,
     Receive,
     Scope,
@@ -49,17 +52,21 @@ from trainshed.wire.status import StatusCode, Violation, WireError
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
+_PLAN: Final = 1 << 20
+_SECRET: Final = 4 << 20
+"""Bytes: more than any plan or secret has, so that it is told its own limit."""
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: its full name, and how it answers. `kind`: what a stream is made of."""
+    """One method: its full name, and how it answers. `kind`: what a stream is made of; `most`: bytes of a body."""
 
     name: str
     answer: JsonHandler | None = None
     stream: StreamHandler | None = None
     kind: bytes = NDJSON
+    most: int = SMALL_BODY
 
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
@@ -71,16 +78,16 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", quotas.set_),
     ("POST", "quotas:clear"): Method("trainshed.v1.Quotas.Clear", quotas.clear),
     ("GET", "drillPlans"): Method("trainshed.v1.DrillPlans.List", drill_plans.list_),
-    ("POST", "drillPlans"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put),
+    ("POST", "drillPlans"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put, most=_PLAN),
     ("GET", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Get", drill_plans.get),
-    ("PUT", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put),
+    ("PUT", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put, most=_PLAN),
     ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drill_plans.delete),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
-    ("POST", "secrets"): Method("trainshed.v1.Secrets.Set", secrets.set_),
+    ("POST", "secrets"): Method("trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET),
     ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/*"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
-    ("POST", "jobs:explain"): Method("trainshed.v1.Jobs.Explain", explain.explain),
+    ("POST", "jobs:explain"): Method("trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY),
     ("GET", "jobs/*"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/*/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
     ("POST", "jobs/*:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
@@ -121,7 +128,7 @@ class TrainshedTransport:
             principal = self._authenticate(header(scope, b"authorization"))
             authorize(principal, method.name)
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            body = await _body(scope, receive)
+            body = await _body(scope, receive, method.most)
             call = JsonCall(principal, self._services, target, query, body)
             if principal.project:
                 authorize(principal, method.name, await _projects(call, method.name))
@@ -148,15 +155,16 @@ async def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
     return tuple(filter(None, named))
 
 
-async def _body(scope: Scope, receive: Receive) -> dict[str, Any]:
+async def _body(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
     """The JSON object that came; {} where none belongs. Raises WireError. Where none belongs nothing is received: a
     stream listens there for the caller's leaving."""
     if scope["method"] not in _WITH_BODY:
         return {}
-    value = decode_text(await read_body(receive))
+    text = await read_body(scope, receive, most)
+    value = await aside.read(len(text), lambda: decode_text(text))
     if not isinstance(value, dict):
-        text = "Invalid JSON payload received. The body must be an object: {...}."
-        raise WireError((Violation("", text),))
+        wrong = "Invalid JSON payload received. The body must be an object: {...}."
+        raise WireError((Violation("", wrong),))
     return cast(dict[str, Any], value)
 
 

@@ -186,10 +186,12 @@ def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bo
 
 def _read_aliases(model: Section) -> tuple[str, ...]:
     aliases = model.texts("versionAliases")
+    seen: set[str] = set()
     for index, alias in enumerate(aliases):
         fault = syntax.alias_fault(alias)
-        if not fault and alias in aliases[:index]:
+        if not fault and alias in seen:
             fault = f"The alias {alias!r} is given more than once."
         if fault:
             model.faults.add(f"{model.at('versionAliases')}[{index}]", fault)
+        seen.add(alias)
     return aliases

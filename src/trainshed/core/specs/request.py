@@ -86,6 +86,10 @@ class Section:
     def flag(self, name: str) -> bool:
         return bool(self.values.get(name, False))
 
+    def count(self, name: str) -> int:
+        """How many elements the repeated field `name` has."""
+        return len(cast("Sequence[Any]", self.values.get(name) or ()))
+
     def texts(self, name: str) -> tuple[str, ...]:
         given = cast("Sequence[Any]", self.values.get(name) or ())
         return tuple(str(item) for item in given)

@@ -117,11 +117,10 @@ def read_display_name(section: Section) -> str:
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     """The request's labels, each faulty one reported under its own key (facts §6.2)."""
     given = cast("Mapping[str, Any]", request.values.get("labels") or {})
+    if len(given) > MAX_LABELS:
+        request.fault("labels", f"{len(given)} labels are given; at most {MAX_LABELS} are allowed.")
+        return ()
     labels = tuple((key, str(value)) for key, value in given.items())
-    if len(labels) > MAX_LABELS:
-        request.fault(
-            "labels", f"{len(labels)} labels are given; at most {MAX_LABELS} are allowed."
-        )
     for key, value in labels:
         if fault := _label_fault(key, "key") or _label_fault(value, "value"):
             request.faults.add(f"{request.at('labels')}.{key}", fault)
@@ -155,6 +154,9 @@ def _is_label_letter(letter: str) -> bool:
 
 def read_env(section: Section) -> tuple[tuple[str, str], ...]:
     """The `env` of a program, in its order; a later variable of the same name wins (facts §3.4)."""
+    if (count := section.count("env")) > MAX_ENV:
+        section.fault("env", f"{count} variables are given; at most {MAX_ENV} are allowed.")
+        return ()
     variables: list[tuple[str, str]] = []
     for variable in section.sections("env"):
         name = variable.text("name")
@@ -168,10 +170,6 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
         if fault := string_fault(value) or secrets.text_fault(value):
             variable.fault("value", fault)
         variables.append((name, value))
-    if len(variables) > MAX_ENV:
-        section.fault(
-            "env", f"{len(variables)} variables are given; at most {MAX_ENV} are allowed."
-        )
     return tuple(variables)
 
 
@@ -185,6 +183,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
             f"The arguments have {sum(map(len, given))} characters in all; at most {MAX_ARGS_CHARS} "
             "are allowed. Put long values into a file of the bucket.",
         )
+        return ()
     for index, item in enumerate(given):
         fault = string_fault(item) or (secrets.argument_fault(item) if expanded else "")
         if fault:
@@ -203,6 +202,7 @@ def read_packages(section: Section) -> tuple[str, ...]:
         section.fault(
             "packageUris", f"{len(uris)} packages are given; at most {MAX_PACKAGES} are allowed."
         )
+        return ()
     for index, uri in enumerate(uris):
         if fault := package_fault(uri):
             section.faults.add(f"{section.at('packageUris')}[{index}]", fault)

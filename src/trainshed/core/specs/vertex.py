@@ -8,6 +8,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from trainshed.core.catalog import accelerators
@@ -16,7 +17,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
 from trainshed.core.specs.model import DEFAULT_TIMEOUT, JobSpec, Scheduling, Strategy, WorkerPool
 from trainshed.core.specs.request import Faults, Section
-from trainshed.core.specs.vertex_pools import read_pools
+from trainshed.core.specs.vertex_pools import MAX_POOLS, read_pools
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise (facts §2.6)."""
@@ -188,7 +189,7 @@ def _ignored(spec: Section) -> tuple[str, ...]:
         for name, instead in _IGNORED.items()
         if spec.is_set(name)
     ]
-    for pool in spec.sections("workerPoolSpecs"):
+    for pool in islice(spec.sections("workerPoolSpecs"), MAX_POOLS):
         machine = pool.section("machineSpec")
         found.extend(
             f"{machine.at(name)} is not served here: the job runs on what the host has."

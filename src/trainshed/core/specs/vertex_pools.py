@@ -1,5 +1,7 @@
 """The worker pools of a Vertex CustomJob: positions, machines, programs (SPEC §1.3-§1.6, facts §3, §5)."""
 
+from itertools import islice
+
 from trainshed.core.catalog import accelerators, images
 from trainshed.core.catalog.machines import MachineType
 from trainshed.core.names import Api
@@ -25,17 +27,18 @@ _UNSERVED = {
 def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool, ...]:
     """The pools that have replicas. What is wrong is reported to the section's faults; the pools of a
     faulty request are of no use."""
-    given = list(job_spec.sections("workerPoolSpecs"))
+    count = job_spec.count("workerPoolSpecs")
+    given = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
     if not given:
         job_spec.fault("workerPoolSpecs", "At least one worker pool must be given.")
-    if len(given) > MAX_POOLS:
+    if count > MAX_POOLS:
         job_spec.fault(
             "workerPoolSpecs",
-            f"{len(given)} worker pools are given; at most {MAX_POOLS} are allowed: primary, workers, "
+            f"{count} worker pools are given; at most {MAX_POOLS} are allowed: primary, workers, "
             "parameter servers or reducers, evaluators.",
         )
     pools: list[WorkerPool] = []
-    for position, pool in enumerate(given[:MAX_POOLS]):
+    for position, pool in enumerate(given):
         if is_blank(pool.values):
             if position == 0:
                 pool.fault(

@@ -1,0 +1,78 @@
+"""How many values one request may have: looked at before anything is read, so that small things cannot cost much.
+
+What a job may hold is `core.specs`' to say; this bounds what is walked to find that out.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.wire import plans
+from trainshed.wire.plans import Shape
+from trainshed.wire.status import Violation, WireError
+
+MAX_VALUES: Final = 50_000
+"""Texts, numbers, objects and lists in one request."""
+MAX_ENTRIES: Final = 10_000
+"""In one list or map."""
+
+_SMALL: Final = 16 << 10
+"""Bytes that need no counting."""
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[,\[{]', re.DOTALL)
+"""A text, or what a value follows. Linear: a text that does not end reaches to the end."""
+
+
+def check_text(data: bytes | bytearray) -> None:
+    """Refuse JSON with too many values. Raises WireError. Takes milliseconds for what is right."""
+    if len(data) <= _SMALL:
+        return
+    # Those within texts, too: most requests need no better count than this.
+    if data.count(b",") + data.count(b"[") + data.count(b"{") < MAX_VALUES:
+        return
+    values = texts = 0
+    for token in _TOKEN.finditer(data):
+        if data[token.start()] == ord('"'):
+            texts += 1
+        else:
+            values += 1
+        if values >= MAX_VALUES or texts > 2 * MAX_VALUES:
+            raise _too_many_values()
+
+
+def entries_fault(path: str, count: int) -> str:
+    """What is wrong with a list or map of so many entries; "" if nothing is."""
+    if count <= MAX_ENTRIES:
+        return ""
+    return f"Invalid value at '{path}', {count} entries are given; at most {MAX_ENTRIES} are read."
+
+
+def check_message(message: Message) -> None:
+    """The same bounds for a request that came as a message. Raises WireError."""
+    for values, _ in enumerate(_values(message, ""), 1):
+        if values > MAX_VALUES:
+            raise _too_many_values()
+
+
+def _values(message: Message, path: str) -> Iterator[None]:
+    """One for each value, before it is looked into."""
+    plan = plans.plan_for(message)
+    for descriptor, content in message.ListFields():
+        field = plan.by_number[descriptor.number]
+        where = f"{path}.{field.name}" if path else field.name
+        if field.shape is not Shape.ONE and (fault := entries_fault(where, len(content))):
+            raise WireError((Violation(where, fault),))
+        yield from _children(field, content, where)
+
+
+def _children(field: plans.Field, content: Any, where: str) -> Iterator[None]:
+    for child in plans.children(field.shape, content):
+        yield
+        if field.value.is_message:
+            yield from _values(child, where)
+
+
+def _too_many_values() -> WireError:
+    text = f"Invalid JSON payload received. The request has more than {MAX_VALUES} values."
+    return WireError((Violation("", text),))

@@ -1,0 +1,175 @@
+"""Requests of which every part is small, and of which there are too many: refused at once, while others are answered."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, Service, container_job, start
+
+QUICK = 0.25
+"""Seconds that a status call may take beside such a request."""
+PIPELINES = f"/v1/projects/{PROJECT}/locations/{REGION}/trainingPipelines"
+ML_JOBS = f"/v1/projects/{PROJECT}/jobs"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    started = start(tmp_path_factory.mktemp("sizes") / "data")
+    yield started
+    started.terminate()
+
+
+def with_labels(count: int) -> dict[str, Any]:
+    return {**container_job("pass"), "labels": {f"label-{n}": "x" for n in range(count)}}
+
+
+def with_pools(count: int) -> dict[str, Any]:
+    job = container_job("pass")
+    job["jobSpec"]["workerPoolSpecs"] += [{"replicaCount": "1"}] * count
+    return job
+
+
+def with_env(count: int) -> dict[str, Any]:
+    job = container_job("pass")
+    (pool,) = job["jobSpec"]["workerPoolSpecs"]
+    pool["containerSpec"]["env"] = [{"name": f"V{n}", "value": "x"} for n in range(count)]
+    return job
+
+
+def lists(field: str, megabytes: int = 10) -> bytes:
+    """A job with a field of empty lists."""
+    many = b",".join([b"[]"] * ((megabytes << 20) // 3 - 100))
+    return b'{"displayName": "x", "%b": [%b]}' % (field.encode(), many)
+
+
+def with_arguments(count: int, text: str) -> dict[str, Any]:
+    job = container_job("pass")
+    (pool,) = job["jobSpec"]["workerPoolSpecs"]
+    pool["containerSpec"]["args"] = [text] * count
+    return job
+
+
+CASES = [
+    pytest.param(CUSTOM_JOBS, with_labels(100_000), "", "50000", id="labels"),
+    pytest.param(CUSTOM_JOBS, with_labels(20_000), "labels", "10000", id="half-the-labels"),
+    pytest.param(CUSTOM_JOBS, with_labels(9_000), "labels", "64", id="fewer-labels"),
+    pytest.param(CUSTOM_JOBS, with_pools(60_000), "", "50000", id="pools"),
+    pytest.param(CUSTOM_JOBS, with_pools(2_000), "worker_pool", "at most 4", id="fewer-pools"),
+    pytest.param(CUSTOM_JOBS, with_env(50_000), "", "50000", id="env"),
+    pytest.param(CUSTOM_JOBS, with_env(9_000), "env", "at most 100", id="less-env"),
+    pytest.param(CUSTOM_JOBS, lists("jobSpec"), "", "50000", id="lists"),
+    pytest.param(CUSTOM_JOBS, lists("nothing"), "", "50000", id="lists-of-an-unknown-field"),
+    pytest.param(PIPELINES, lists("trainingTaskInputs"), "", "50000", id="lists-of-a-pipeline"),
+    pytest.param(CUSTOM_JOBS, with_arguments(10_000, "x" * 900), "args", "100000", id="arguments"),
+    pytest.param(CUSTOM_JOBS, with_arguments(1, "x" * 9_900_000), "args", "100000", id="one-text"),
+    pytest.param(
+        CUSTOM_JOBS,
+        {f"unknown{n}": 1 for n in range(20_000)},
+        "Cannot find field",
+        "And 19900 more faults",
+        id="unknown-fields",
+    ),
+    pytest.param(
+        ML_JOBS,
+        {"jobId": "x", "labels": {f"label-{n}": "x" for n in range(9_000)}},
+        "labels",
+        "at most 64",
+        id="labels-of-the-older-api",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "named", "limit"), CASES)
+def test_many_small_things_are_refused_while_others_are_answered(
+    service: Service, path: str, body: Any, named: str, limit: str
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    took: list[float] = []
+    with concurrent.futures.ThreadPoolExecutor(1) as aside:
+        begun = time.monotonic()
+        asked = aside.submit(post, service, path, content, service.token)
+        while not asked.done() or len(took) < 3:
+            took.append(status(service))
+        code, message = asked.result()
+        lasted = time.monotonic() - begun
+    print(
+        f"{len(content) >> 10} KiB: {code} within {lasted:.2f} s, calls beside took up to "
+        f"{max(took) * 1e3:.0f} ms: {message[:120]}"
+    )
+    assert code == 400
+    assert named in message
+    assert limit in message
+    assert message.count("\n") < 110
+    assert lasted < 2
+    assert max(took) < QUICK
+
+
+@pytest.mark.parametrize("path", ["1:cancel", "1"])
+def test_what_makes_nothing_has_a_small_body(service: Service, path: str) -> None:
+    verb = "POST" if ":" in path else "DELETE"
+    code, message = post(service, f"{CUSTOM_JOBS}/{path}", b" " * 1_000_000, service.token, verb)
+    assert code == 400
+    assert "65536" in message
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_ticket_is_asked_for_in_few_bytes(service: Service, chunked: bool) -> None:
+    """Who has no token sends nothing large, whatever he says of its size."""
+    code, message = post(service, "/shell/ticket", b"[" * 5_000_000, "", chunked=chunked)
+    assert code == 400
+    assert "4096" in message
+
+
+def test_without_a_token_nothing_is_read(service: Service) -> None:
+    """Refused before the body has come."""
+    parts = urlsplit(service.rest)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.putrequest("POST", CUSTOM_JOBS)
+        connection.putheader("Content-Length", "9000000")
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+
+
+def test_a_form_without_a_token_has_few_bytes(service: Service) -> None:
+    storage = urlsplit(str(service.extra["storage"]))
+    connection = http.client.HTTPConnection(storage.hostname or "", storage.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("POST", "/oauth2/token", b"a=" + b"x" * 5_000_000)
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert b"16384" in answer.read()
+
+
+def post(
+    service: Service,
+    path: str,
+    content: bytes,
+    token: str,
+    verb: str = "POST",
+    *,
+    chunked: bool = False,
+) -> tuple[int, str]:
+    """Status and error message."""
+    parts = urlsplit(service.rest)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    with contextlib.closing(connection):
+        body = iter([content]) if chunked else content
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(verb, path, body, headers, encode_chunked=chunked)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())["error"]["message"]
+
+
+def status(service: Service) -> float:
+    """Seconds that a status call takes, on a connection of its own."""
+    begun = time.monotonic()
+    service.call("GET", "/trainshed/v1/status")
+    return time.monotonic() - begun

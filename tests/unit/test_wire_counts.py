@@ -1,0 +1,67 @@
+"""Requests with too many values are refused before they are walked, by either transport."""
+
+from typing import Any
+
+import pytest
+
+from trainshed.wire import counts, json, pool
+from trainshed.wire.status import MOST_TOLD, WireError
+
+JOB = "google.cloud.aiplatform.v1.CustomJob"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + b"[]," * 60_000 + b"[]]",
+        b'{"a":"' + b"," * 60_000 + b'","b":[' + b"1," * 60_000 + b"1]}",
+        b'["' + b'","' * 60_000 + b'"]',
+    ],
+    ids=["lists", "numbers-behind-a-text", "texts"],
+)
+def test_too_many_values_are_refused_unread(text: bytes) -> None:
+    with pytest.raises(WireError, match="more than 50000 values"):
+        counts.check_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"script": "' + b"[,{" * 100_000 + b'"}',
+        b'{"script": "' + b'\\",\\\\' * 100_000 + b'"}',
+        b'"' + b'\\",' * 100_000,
+        b'"' + b'\\",' * 100_000 + b"\\",
+        b"[" + b"1," * 40_000 + b"1]",
+    ],
+    ids=["within-a-text", "escaped", "unfinished", "unfinished-escape", "fewer"],
+)
+def test_what_stands_in_a_text_is_one_value(text: bytes) -> None:
+    counts.check_text(text)
+
+
+def test_a_list_or_map_has_an_end() -> None:
+    labels = {f"l{n}": "x" for n in range(counts.MAX_ENTRIES + 1)}
+    with pytest.raises(WireError, match="at most 10000") as refused:
+        json.parse(JOB, {"labels": labels})
+    assert [violation.field for violation in refused.value.violations] == ["labels"]
+
+
+def test_a_message_has_the_same_bounds() -> None:
+    many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(counts.MAX_ENTRIES + 1)})
+    with pytest.raises(WireError, match="'labels', 10001 entries"):
+        counts.check_message(many)
+    deep: Any = pool.message_class("google.protobuf.Value")()
+    for _ in range(300):
+        one = deep.list_value.values.add()
+        for _ in range(200):
+            one.list_value.values.add()
+    with pytest.raises(WireError, match="more than 50000 values"):
+        counts.check_message(deep)
+
+
+def test_a_hundred_faults_are_told_and_of_the_others_how_many() -> None:
+    with pytest.raises(WireError) as refused:
+        json.parse(JOB, {f"unknown{n}": 1 for n in range(MOST_TOLD + 20)})
+    lines = str(refused.value).splitlines()
+    assert len(lines) == MOST_TOLD + 1
+    assert lines[-1] == "And 20 more faults, which are not listed."
