@@ -235,7 +235,7 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     real = asyncio.create_subprocess_exec
 
     async def other(program: str, *arguments: str, **how: Any) -> asyncio.subprocess.Process:
-        assert arguments == ("-P", "-m", "trainshed.studies.advisor.process")
+        assert arguments == ("-P", "-m", "trainshed.studies.advisor.process", str(os.getpid()))
         return await real(program, "-c", whole, **how)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
@@ -372,6 +372,7 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
             sys.executable,
             "-c",
             talking,
+            str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,8 +1,8 @@
 """The bucket process: serves a store on unix sockets and, if wanted, a TCP port.
 
 Started by fork from a single-threaded parent, or as ``python -m trainshed.buckets.process``. It
-ends on SIGTERM after the requests in progress, and when its parent dies; killed outright it leaves
-a consistent tree.
+ends on SIGTERM after the requests in progress, and is killed when its parent dies; killed outright it
+leaves a consistent tree.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.protocol import ways
+from trainshed.replica import system
 
 _GRACE_S = 5
 _KEEP_ALIVE_S = 75
@@ -128,8 +129,7 @@ async def _run(server: uvicorn.Server, listeners: list[socket.socket], parent: i
 
 
 async def _watch_parent(server: uvicorn.Server, parent: int) -> None:
-    """Stop when the parent is gone. By its id, since the kernel's own signal for this comes when
-    the thread ends that forked us, not the process."""
+    """Stop when the parent is gone, where the kernel does not see to that (macOS, a parent that was not named)."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
         await asyncio.sleep(_ORPHAN_CHECK_S)
     server.should_exit = True
@@ -169,6 +169,8 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--parent", type=int)
     given = parser.parse_args()
+    if given.parent is not None:
+        system.help_parent(given.parent)
     serve(given.setup, given.ready_fd, parent=given.parent)
 
 

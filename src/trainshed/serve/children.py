@@ -1,6 +1,8 @@
 """The processes that the service starts beside itself: the zygote and the bucket process.
 
-Both are forked before the service has threads, an event loop or a database, and share its imports.
+Both are forked before the service has threads, an event loop or a database, and share its imports. The zygote outlives it
+on purpose. The bucket process ends with it whatever it does: the kernel kills it when the service dies, and the service
+kills it when it does not end by itself.
 """
 
 import asyncio
@@ -10,8 +12,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NoReturn
 
@@ -25,6 +29,10 @@ log = logging.getLogger(__name__)
 RESTART_DELAY = 0.2
 """Seconds before a bucket process that died is started again; twice as many each time, until one has lived for long."""
 _LONGEST_DELAY = 30.0
+PATIENCE = 8.0
+"""Seconds in which a bucket process may end that was asked to; its requests have five. Then it is killed."""
+_SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
+"""The kernel takes a child for orphaned when the *thread* ends that started it: this one lives as long as the process."""
 
 
 class ForkedBuckets:
@@ -58,15 +66,14 @@ class ForkedBuckets:
         """It is not needed: the service does not start. Waits for its end."""
         self._orders.close()
         self._reports.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-        _wait(self.pid)
+        end(self.pid)
 
 
 def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
     """In the child: wait for orders, serve until told to stop, and end."""
     status = 1
     try:
+        system.help_parent(parent)
         # Nothing else that was open here: a copy of the zygote's connection would keep the zygote alive.
         keep = {0, 1, 2, orders, reports}
         system.close_all(handle for handle in system.open_handles() if handle not in keep)
@@ -100,11 +107,13 @@ class BucketKeeper:
         self._keeping = keep(self._keep, "keeping the bucket process")
 
     async def close(self) -> None:
-        """Ask it to finish its requests and wait until it is gone."""
+        """Ask it to finish its requests and wait until it is gone; kill it if that takes too long."""
         self._closing.set()
         self._signal(signal.SIGTERM)
+        killing = asyncio.get_running_loop().call_later(PATIENCE, self._kill)
         if self._keeping is not None:
             await self._keeping
+        killing.cancel()
 
     async def _keep(self) -> None:
         delay = RESTART_DELAY
@@ -126,12 +135,18 @@ class BucketKeeper:
                 return
             delay = min(2 * delay, _LONGEST_DELAY)
             try:
-                self._pid = await asyncio.to_thread(spawn_buckets, self._setup)
+                loop = asyncio.get_running_loop()
+                self._pid = await loop.run_in_executor(_SPAWNER, spawn_buckets, self._setup)
             except OSError as failure:  # No memory, say, or too many processes.
                 text = "the bucket process cannot be started: %s; once more in %g s"
                 log.error(text, failure, delay)
             if self._closing.is_set():
                 self._signal(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        if self._pid:
+            log.warning("the bucket process does not end within %g s; killing it", PATIENCE)
+            self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         if not self._pid:
@@ -140,6 +155,17 @@ class BucketKeeper:
             os.kill(self._pid, number)
         except ProcessLookupError:
             log.debug("the bucket process is gone already")
+
+
+def end(pid: int) -> None:
+    """Ask a bucket process to finish its requests, and kill it if that takes too long; blocks until it is gone."""
+    killing = threading.Timer(PATIENCE, os.kill, (pid, signal.SIGKILL))
+    killing.daemon = True
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    killing.start()
+    _wait(pid)
+    killing.cancel()
 
 
 def _wait(pid: int) -> int:

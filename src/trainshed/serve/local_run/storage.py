@@ -4,10 +4,8 @@ Who comes first serves; a service goes before every local run. Programs do not n
 """
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import socket
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import keep
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
-from trainshed.serve.children import ForkedBuckets, spawn_buckets
+from trainshed.serve.children import ForkedBuckets, end, spawn_buckets
 from trainshed.serve.local_run.wish import NotRun
 from trainshed.serve.settings import Settings
 
@@ -73,15 +71,15 @@ class Storage:
                 log.warning("the bucket process ended; starting it again")
                 self._pid = 0
             if self._pid and _service_waits(self._data):
-                self._stop()
+                await asyncio.to_thread(self._stop)
                 self._pid = 0
             elif not self._pid and not is_served(self._data) and not _service_waits(self._data):
                 self._pid = spawn_buckets(self._setup)
 
     def _stop(self) -> None:
+        """Waits for it: it dies with this process."""
         if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
+            end(self._pid)
 
 
 def is_served(data: Path) -> bool:

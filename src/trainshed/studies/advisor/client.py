@@ -146,6 +146,7 @@ class ProcessAdvisor:
             "-P",  # A file of the working directory must not take the place of a library.
             "-m",
             "trainshed.studies.advisor.process",
+            str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | _ONE_THREAD,
