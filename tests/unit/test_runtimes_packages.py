@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import pytest
 
-from trainshed.runtimes.packages import Packages, builds_plainly
+from trainshed.runtimes.archives import look_at
+from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 
 
@@ -158,14 +159,14 @@ def test_only_plain_setuptools_builds_need_no_environment(
     files = {"PKG-INFO": _INFO, "setup.py": "", "trainer.egg-info/PKG-INFO": "Name: other\n"}
     if pyproject:
         files["pyproject.toml"] = pyproject
-    assert builds_plainly(_sdist(tmp_path / "t-0.1.tar.gz", files)) is expected
+    assert look_at(_sdist(tmp_path / "t-0.1.tar.gz", files)) is expected
 
 
 def test_zip_sdists_are_read_and_others_are_not(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("trainer-0.1/PKG-INFO", _INFO)
-    assert builds_plainly(tmp_path / "t.zip")
+    assert look_at(tmp_path / "t.zip")
     (tmp_path / "t.tar.gz").write_bytes(b"not an archive")
-    assert not builds_plainly(tmp_path / "t.tar.gz")
+    assert not look_at(tmp_path / "t.tar.gz")
     # Packed by hand, without metadata.
-    assert builds_plainly(_sdist(tmp_path / "n.tar.gz", {"setup.py": ""}))
+    assert look_at(_sdist(tmp_path / "n.tar.gz", {"setup.py": ""}))

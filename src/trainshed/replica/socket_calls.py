@@ -30,7 +30,7 @@ GOOGLE = "127.63.0.1"
 _METADATA = "169.254.169.254"
 """Where a metadata server is on machines of Google's, for who asks for no name."""
 
-_PORTS = 3
+PORTS = 3
 """The cluster port and those of the endpoint behind it: each replica has them on its own address."""
 
 # machine: (the kernel's name of the architecture, then the numbers of bind, connect and seccomp)
@@ -135,7 +135,7 @@ class Calls:
                 return errno.EADDRNOTAVAIL
             if port in self._kept and _v4(family, host) != self._own:
                 return errno.EADDRINUSE
-            if not 0 <= port - self._port < _PORTS or not _is_wildcard(family, host):
+            if not 0 <= port - self._port < PORTS or not _is_wildcard(family, host):
                 return None
             wanted = _as(family, (self._own, port))
             return _do(process, handle, family, lambda theirs: theirs.bind(wanted))

@@ -7,16 +7,20 @@ _FULL: Final = "No space left"
 
 
 class InstallFailed(Exception):
-    """uv ended with an error; `lines` are its last ones."""
+    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a cause that no other way
+    of installing would get past; the last line says which."""
 
-    def __init__(self, lines: tuple[str, ...]) -> None:
+    def __init__(self, lines: tuple[str, ...], *, is_final: bool = False) -> None:
         super().__init__("\n".join(lines))
         self.lines = lines
+        self.is_final = is_final
 
     @property
     def is_machine_trouble(self) -> bool:
         """Whether the machine or its network is to blame rather than what was asked for."""
         text = str(self)
+        if self.is_final:
+            return _FULL in text
         signs = (
             "error sending request",
             "Failed to fetch",

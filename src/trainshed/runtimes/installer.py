@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trainshed.runtimes import reading
+from trainshed.runtimes import execution, reading
 from trainshed.runtimes.confinement import Confinement
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.install_failed import KILLED, InstallFailed
 from trainshed.runtimes.narration import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.stopping import OVERSEEN, Stop, kill
+from trainshed.runtimes.stopping import Stop, kill
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
@@ -82,6 +82,14 @@ class Installer:
         return (self._find(), *found)
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """Files with uv's settings of this user and with passwords of indexes: for uv, and for no script of a user."""
+        home = Path(self._environ.get("HOME") or "/nonexistent")
+        settings = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv"
+        netrc = self._environ.get("NETRC") or str(home / ".netrc")
+        return tuple(path for path in (str(settings), netrc) if Path(path).exists())
+
+    @property
     def cache(self) -> Path:
         """Where uv keeps its downloads."""
         return Path(self._environ["UV_CACHE_DIR"])
@@ -141,13 +149,12 @@ class Installer:
         self,
         python: Path,
         source: Path,
-        flags: Sequence[str],
         *,
         apart: Confinement,
         stop: Stop | None,
     ) -> None:
         """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed."""
-        command = [self._find(), "build", "--wheel", "--python", str(python), *flags]
+        command = [self._find(), "build", "--wheel", "--python", str(python)]
         command += ["--out-dir", str(apart.wheels), str(source)]
         self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
 
@@ -177,7 +184,9 @@ class Installer:
             tell = progress or _say_nothing
             command.append(str(directory))
             self._execute(command, directory, tell, "compiling", quiet=True, apart=apart)
-        except InstallFailed:
+        except InstallFailed as failure:
+            if failure.is_final:
+                raise
             # Packages ship files that are no modules (templates, old syntax): their import would fail anyway.
             return
 
@@ -193,33 +202,19 @@ class Installer:
         apart: Confinement | None = None,
     ) -> None:
         stop = stop or Stop()
-        environ = self._environ
-        if apart is not None:
-            environ = apart.environ(environ, offline="--offline" in command)
-            command = apart.command(command)
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        with subprocess.Popen(
-            ["/bin/sh", "-c", OVERSEEN, "install", *command],
-            # Its other end is ours alone: it closes when this process ends, however it ends.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environ,
-            cwd=cwd,
-            # A group of its own: setup scripts start programs, and all of them must be stoppable.
-            start_new_session=True,
-        ) as process:
-            assert process.stdout is not None
+        with execution.begun(command, self._environ, cwd, apart) as begun:
+            process = begun.process
             self._stops.add(stop)
-            stop.began(process)
-            limit = threading.Timer(self._limit_seconds, kill, [process])
+            stop.began(process, begun.end)
+            limit = threading.Timer(begun.seconds or self._limit_seconds, kill, [process])
             limit.daemon = True
             limit.start()
             if self._closed:
                 stop.ask()
             narration = Narration(tell, doing, quiet=quiet)
             try:
-                for line in reading.lines(process.stdout.fileno(), BEAT, _BREAK):
+                for line in reading.lines(begun.output, BEAT, _BREAK, begun.line):
                     if line is None:
                         narration.silence()
                     elif not line.startswith(NOISE):
@@ -227,16 +222,19 @@ class Installer:
                         narration.hear(line)
                 narration.end()
             finally:
-                limit.cancel()
                 process.wait()
+                limit.cancel()
                 stop.ended(process)
                 self._stops.discard(stop)
+            verdict = begun.verdict()
         if self._closed:
             raise BuildFailed(
                 "The service is being stopped; the environment is built at its next start."
             )
         if stop.asked:
             raise BuildFailed("The build was stopped, because no job waits for it any more.")
+        if verdict.kind:
+            raise InstallFailed((*last, verdict.text), is_final=True)
         if process.returncode == 128 + signal.SIGKILL:
             last.append(f"{KILLED}, perhaps by the kernel for want of memory.")
         if process.returncode == -signal.SIGKILL:

@@ -9,8 +9,9 @@ remove. Ghosts that are left are taken away.
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainshed.runtimes.confinement import Confinement
@@ -25,6 +26,7 @@ from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.shelf import Shelf, held, waiting_for
 from trainshed.runtimes.stopping import Stop
 from trainshed.runtimes.template import write_template
+from trainshed.runtimes.terms import Terms
 from trainshed.runtimes.trees import is_file, let_read, remove_tree
 
 _LAYOUT = "4"
@@ -51,17 +53,15 @@ class Layers:
         root: Path,
         installer: Installer,
         now: Callable[[], int],
-        *,
-        hidden: Sequence[Path] = (),
-        levels: Sequence[str] = (),
+        terms: Callable[[], Terms],
     ) -> None:
-        """`now`: nanoseconds, only for the duration in a progress line. `hidden`: what setup scripts of users must not see,
-        besides the cache. `levels`: how they are kept apart (`Confinement`)."""
+        """`now`: nanoseconds, only for the duration in a progress line. `terms`: on which setup scripts of users run; they see
+        nothing of the cache either."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
-        self._hidden = (str(root.parent), *map(str, hidden))
-        self._levels = tuple(levels)
+        self._hidden = str(root.parent)
+        self._terms = terms
         self._notices: dict[str, tuple[str, ...]] = {}
 
     def key(self, base: Prefix, packages: Sequence[Package]) -> str:
@@ -92,11 +92,11 @@ class Layers:
 
         def fill(draft: Path) -> None:
             started = self._now()
-            progress(f"Installing the job's packages: {uris}.")
-            prefix = derive_prefix(draft, base, interpreter)
-            ghosts = _raise_ghosts(base, prefix)
+            terms = self._terms()
+            progress(f"Installing the job's packages at isolation level {terms.level}: {uris}.")
+            prefix, ghosts = _begin(draft, base, interpreter)
             given = _Given(tuple(packages), lambda line: progress(_named(line, packages)), stop)
-            self._install(prefix, base, interpreter, given)
+            self._install(prefix, base, interpreter, given, terms)
             _lay_ghosts(prefix)
             take_out_unusable(prefix.site, base.site)
             take_scripts(prefix)
@@ -111,6 +111,10 @@ class Layers:
             with held(base.root):
                 self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
         except InstallFailed as failure:
+            if failure.is_final and not failure.is_machine_trouble:
+                raise PackageFailed(
+                    f"The packages {uris} could not be installed. {_named(failure.lines[-1], packages)}"
+                ) from failure
             said = f"The installer's last lines:\n{_named(str(failure), packages)}"
             if failure.is_machine_trouble:
                 raise BuildFailed(
@@ -140,30 +144,44 @@ class Layers:
         self._shelf.used(layer.root.name)
 
     def _install(
-        self, prefix: Prefix, base: Prefix, interpreter: Interpreter, work: _Given
+        self, prefix: Prefix, base: Prefix, interpreter: Interpreter, work: _Given, terms: Terms
     ) -> None:
         """Scripts of users run apart. uv's own cache, which all jobs share, is written to only where none of them runs."""
-        let_read(prefix.root)
-        room = prefix.root / _ROOM
         apart = Confinement(
-            room=str(room),
+            room=str(prefix.root / _ROOM),
             writable=(str(prefix.site),),
             shown=(
                 *(str(prefix.root), str(base.root), *interpreter.places),
                 *(str(package.path) for package in work.packages),
                 *self._installer.needs,
             ),
-            hidden=self._hidden,
-            levels=self._levels,
+            terms=replace(terms, hidden=(self._hidden, *terms.hidden)),
+            name=f"trainshed-build-{prefix.root.name}",
+            until=time.monotonic() + terms.seconds if terms.seconds else 0.0,
         )
+
+        def renew() -> None:
+            remove_tree(prefix.root)
+            _begin(prefix.root, base, interpreter)
+            apart.prepare()
+
         apart.prepare()
         installation = Installation(
-            self._installer, prefix, work.packages, apart, work.progress, work.stop
+            self._installer, prefix, work.packages, apart, renew, work.progress, work.stop
         )
         try:
             installation.run()
         finally:
-            remove_tree(room)
+            for room in prefix.root.glob(f"{_ROOM}*"):
+                remove_tree(room)
+
+
+def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
+    """A prefix into which nothing has been installed yet; the names of the base's distributions, with versions."""
+    prefix = derive_prefix(root, base, interpreter)
+    ghosts = _raise_ghosts(base, prefix)
+    let_read(prefix.root)
+    return prefix, ghosts
 
 
 def _named(text: str, packages: Sequence[Package]) -> str:

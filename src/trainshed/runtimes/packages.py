@@ -1,25 +1,20 @@
-"""A job's packages: fetched from their bucket once, named by content, with what is told from the outside of them."""
+"""A job's packages: fetched from their bucket once, named by content. Nothing here opens them (`archives`)."""
 
 import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
+from trainshed.runtimes.terms import MOST_UNPACKED
 
 _CHUNK = 1 << 20
 _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
 _SOURCE = re.compile(r"\.(tar(\.\w+)?|tgz|tbz|txz|zip)$", re.ASCII)
-_PLAIN_REQUIREMENT = re.compile(
-    r"(wheel\s*(>=[\d.\s]+)?|setuptools\s*(>=\s*([1-5]?\d|6[0-8])(\.[\d.]*)?\s*)?)"
-)
-"""Build requirements that the setuptools and wheel of every runtime meet."""
-_LARGEST_METADATA = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +92,11 @@ class Packages:
             with self._source.open(uri) as content, draft.open("wb") as copy:
                 while chunk := content.read(_CHUNK):
                     hashed.update(chunk)
+                    if copy.tell() + len(chunk) > MOST_UNPACKED:
+                        raise PackageFailed(
+                            f"The package {uri} has more than {MOST_UNPACKED >> 30} GiB, which is the limit of a package. "
+                            "Give programs what is that large by a bucket."
+                        )
                     copy.write(chunk)
         except BaseException:
             draft.unlink(missing_ok=True)
@@ -133,51 +133,3 @@ class Packages:
 
     def _entry(self, uri: str) -> Path:
         return self._root / ".index" / hashlib.sha256(uri.encode()).hexdigest()
-
-
-def builds_plainly(path: Path) -> bool:
-    """Whether the file is a source distribution that the runtime's own setuptools can build.
-
-    False for wheels, for distributions that ask for other build requirements, and where that cannot be read.
-    Such a build needs no environment of its own (half a second) and no package index.
-    """
-    # Archives are imported where they are needed: the service starts without them.
-    import tarfile
-    import tomllib
-    import zipfile
-
-    try:
-        with _members(path) as read:
-            build = tomllib.loads(read("pyproject.toml")).get("build-system", {})
-    except (OSError, tarfile.TarError, zipfile.BadZipFile, ValueError, KeyError):
-        return False
-    plain = all(_PLAIN_REQUIREMENT.fullmatch(str(text)) for text in build.get("requires", []))
-    backend = str(build.get("build-backend", "setuptools.build_meta"))
-    return plain and backend.startswith("setuptools.build_meta")
-
-
-@contextmanager
-def _members(path: Path) -> Generator[Callable[[str], str]]:
-    """A reader of the files in a source distribution's only top directory; "" for one that is not there."""
-    import tarfile
-    import zipfile
-
-    with ExitStack() as open_files:
-        if zipfile.is_zipfile(path):
-            archive = open_files.enter_context(zipfile.ZipFile(path))
-            names = archive.namelist()
-            load = archive.read
-        else:
-            packed = open_files.enter_context(tarfile.open(path))
-            names = packed.getnames()
-
-            def load(name: str) -> bytes:
-                member = packed.extractfile(name)
-                return member.read(_LARGEST_METADATA) if member else b""
-
-        present = {name.partition("/")[2]: name for name in names}
-
-        def read(name: str) -> str:
-            return load(present[name]).decode() if name in present else ""
-
-        yield read

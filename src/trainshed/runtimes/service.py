@@ -25,15 +25,20 @@ from trainshed.runtimes.port import BuildFailed, PackageSource, PreparedRuntime,
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
 from trainshed.runtimes.sheet import Release, Sheet, parse_minor
+from trainshed.runtimes.terms import Terms
 
 _BUILDERS = 4
+
+
+def _nobody_said() -> Terms:
+    raise BuildFailed("The packages of jobs cannot be installed: nobody has said on what terms.")
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """`exact`: refuse substitutes. `interpreters`: further Python executables. `uv`: the uv to use ("" = ours).
-    `image_map`: an operator's. `has_gpu`: whether this machine has a GPU, asked when it first matters. `hidden`: what
-    setup scripts of users must not see; `isolation`: the sandbox level demanded for them, "" = the strongest that works.
+    `image_map`: an operator's. `has_gpu`: whether this machine has a GPU, asked when it first matters. `terms`: on which
+    setup scripts of users run, asked in threads; what it raises, builds raise.
     """
 
     exact: bool = False
@@ -41,8 +46,7 @@ class RuntimeSettings:
     uv: str = ""
     image_map: tuple[MappedImage, ...] = ()
     has_gpu: Callable[[], bool] = lambda: False
-    hidden: tuple[Path, ...] = ()
-    isolation: str = ""
+    terms: Callable[[], Terms] = _nobody_said
 
 
 class LocalRuntimes:
@@ -67,13 +71,7 @@ class LocalRuntimes:
         self._installer = installer
         self._interpreters = Interpreters(cache / "interpreters.json", extra=settings.interpreters)
         self._environments = Environments(cache / "environments", installer, now)
-        self._layers = Layers(
-            cache / "layers",
-            installer,
-            now,
-            hidden=settings.hidden,
-            levels=(settings.isolation,) if settings.isolation else (),
-        )
+        self._layers = Layers(cache / "layers", installer, now, settings.terms)
         self._packages = Packages(cache / "packages", source)
         self._reduction = Reduction(cache / REDUCTION)
         self._images = images

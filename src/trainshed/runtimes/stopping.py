@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import threading
+from collections.abc import Callable
 
 OVERSEEN = """
 exec 3<&0 </dev/null
@@ -19,30 +21,35 @@ exit "$status"
 may go on building, or keep an image tool's lock, when the service was killed."""
 
 
+_PATIENCE = 5.0
+"""Seconds in which a process that was asked to end all that it started has to have done so."""
+
+
 class Stop:
     """Ends one build: what it runs is killed with all that this started, and nothing more of it starts."""
 
     def __init__(self) -> None:
         self.asked = False
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: dict[subprocess.Popen[bytes], Callable[[], None]] = {}
         self._lock = threading.Lock()
 
     def ask(self) -> None:
         """From any thread. The build then raises BuildFailed."""
         with self._lock:
             self.asked = True
-            for process in self._running:
-                kill(process)
+            for end in self._running.values():
+                end()
 
-    def began(self, process: subprocess.Popen[bytes]) -> None:
+    def began(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
+        """`end`: ends it, without waiting for that."""
         with self._lock:
-            self._running.add(process)
+            self._running[process] = end
             if self.asked:
-                kill(process)
+                end()
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:
-            self._running.discard(process)
+            self._running.pop(process, None)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -51,3 +58,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_by(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """Have a process that keeps others, and ends at the end of its line, end them all; kill it if it does not."""
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_WR)
+    late = threading.Timer(_PATIENCE, kill, [process])
+    late.daemon = True
+    late.start()

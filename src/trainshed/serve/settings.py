@@ -51,6 +51,8 @@ class Settings:
     `tls_cert`, `tls_key`: PEM files that it shows, both or none. `failure_rules`: tables that change the failure table (SPEC §2.1).
     `isolation`: the level that is demanded, "" = the strongest that works here; `visible_paths`: what programs may read
     of what is hidden from them otherwise, with colons in between; `max_processes`: of one replica, 0 = any number;
+    `build_memory` (MiB), `build_disk` (GiB), `build_time` (seconds): what one installation of a job's packages may take;
+    memory 0 = as one replica, 8 GiB if that is not said either; the others 0 = any.
     `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks.
     `container_tool`: what gets container images; `image_pull`: when their registries are asked.
     `images`: tables that map images to runtimes or to other images, the first that fits wins (SPEC §4).
@@ -95,6 +97,9 @@ class Settings:
     visible_paths: str = ""
     max_processes: int = 32768
     usage_every: float = 10.0
+    build_memory: int = 0
+    build_disk: float = 32.0
+    build_time: float = 1800.0
     shell: str = "on"
     shell_idle: float = 1800.0
     autopsy_ttl: float = 24.0

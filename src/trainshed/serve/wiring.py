@@ -36,6 +36,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import clock, interception
 from trainshed.serve.adapters import BucketDoor, BucketHistory
 from trainshed.serve.announcing import web_address
+from trainshed.serve.build_terms import build_terms
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
@@ -109,14 +110,13 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     door, notices, logs = BucketDoor(buckets), Notices(), LogReader(data / "logs")
     new_uid, lag = clock.JobUids(), LagMeter(clock.now)
+    engine = _engine(parts)
     choosing = RuntimeSettings(
         exact=settings.exact_runtimes,
         image_map=settings.images,
-        hidden=(settings.data,),
-        isolation=settings.isolation,
+        terms=build_terms(settings, engine, parts.ports),
         has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
     )
-    engine = _engine(parts)
     runtimes = LocalRuntimes(
         settings.cache, door, choosing, now=clock.now, images=_images(settings, engine)
     )

@@ -16,8 +16,10 @@ import pytest
 
 from tests.caches import remove_cache, wait_until_finished
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.replica import sandbox
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.runtimes.terms import Terms
 
 
 class Objects:
@@ -112,7 +114,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     said: list[str] = []
     data = tmp_path_factory.mktemp("data")
     (data / "secret").write_text("a secret of the service")
-    settings = RuntimeSettings(hidden=(data,))
+    level, _ = sandbox.probe(str(tmp_path_factory.mktemp("probe")))
+    terms = Terms(level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600)
+    settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
     choice = runtimes.catalog.named("scikit-learn", "1.6+slim")
     assert isinstance(choice, RuntimeChoice)

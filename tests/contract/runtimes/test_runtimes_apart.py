@@ -1,21 +1,29 @@
-"""What a confined installation may see and change, at the level that this machine and user have (SPEC §3)."""
+"""What a confined installation may see, change and take, at every level that this machine and user have (SPEC §3)."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+import uuid
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
-from trainshed.replica import sandbox
-from trainshed.runtimes.confinement import Confinement
+from trainshed.replica import cgroups, sandbox
+from trainshed.runtimes.confinement import Confinement, Verdict
+from trainshed.runtimes.execution import begun
+from trainshed.runtimes.terms import Terms
 
 _PRYING = """
 import json, os, sys
-room, site, secret, shown = sys.argv[1:]
+room, site, secret, shown = sys.argv[1:5]
 
 def tried(work):
     try:
@@ -32,6 +40,68 @@ print(json.dumps({
     "processes": sum(name.isdigit() for name in os.listdir("/proc")),
     "signals": tried(lambda: os.kill(int(os.environ["OTHER"]), 0)),
     "environ": sorted(os.environ),
+    "writes to the machine": [
+        tried(lambda: open(path, "a").close())
+        for path in ("/etc/passwd", "/proc/sys/kernel/core_pattern", "/srv/planted")
+    ],
+    "capabilities": dict(
+        line.replace(":", "").split() for line in open("/proc/self/status") if line.startswith("Cap")
+    ),
+    "uids": open("/proc/self/uid_map").read().split(),
+}))
+"""
+
+_MEMORY = """
+taken = []
+for _ in range(64):
+    taken.append(bytearray(b"x" * (16 << 20)))
+print("taken", len(taken))
+"""
+
+_FORKS = """
+import os, time
+made = 0
+try:
+    for _ in range(300):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except OSError:
+    print(made, "refused", flush=True)
+else:
+    print(made, "made", flush=True)
+"""
+
+_FILES = """
+import os, time
+for number in range(200):
+    with open(os.path.expanduser("~/%d" % number), "wb") as file:
+        file.write(b"x" * (1 << 20))
+time.sleep(60)
+"""
+
+_BINDS = """
+import errno, json, socket, sys
+port = int(sys.argv[1])
+
+def bound(host, port, family=socket.AF_INET):
+    with socket.socket(family) as tried:
+        try:
+            tried.bind((host, port))
+        except OSError as failure:
+            return errno.errorcode[failure.errno]
+    return ""
+
+print(json.dumps({
+    "a replica's address": bound("127.64.0.9", 0),
+    "a replica's address, mapped": bound("::ffff:127.64.0.9", 2222, socket.AF_INET6),
+    "the cluster port": bound("127.0.0.1", 2222),
+    "the cluster port on all": bound("0.0.0.0", 2223),
+    "the service's port": bound("127.0.0.1", port),
+    "the service's port on all": bound("", port),
+    "the service's port on IPv6": bound("::", port, socket.AF_INET6),
+    "any port": bound("127.0.0.1", 0),
 }))
 """
 
@@ -46,13 +116,31 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _confinement(place: Path, *levels: str) -> Confinement:
+@dataclass(frozen=True)
+class Done:
+    """`said`: output and errors in one. `verdict`: of its keeper."""
+
+    code: int
+    said: str
+    verdict: Verdict
+
+
+@pytest.fixture(params=sandbox.LEVELS)
+def level(request: pytest.FixtureRequest, place: Path) -> str:
+    """Each that works here, for this user."""
+    found, refused = sandbox.probe(str(place / "room"), (request.param,))
+    if not found:
+        pytest.skip(f"{request.param} is NOT tested as this user: {refused}")
+    return found
+
+
+def _confinement(place: Path, level: str, **terms: Any) -> Confinement:
     made = Confinement(
         room=str(place / "room"),
         writable=(str(place / "site"),),
         shown=(str(place / "shown"), *_interpreters()),
-        hidden=(str(place / "data"),),
-        levels=levels,
+        terms=Terms(level, hidden=(str(place / "data"),), **terms),
+        name=f"trainshed-build-test-{uuid.uuid4().hex}",
     )
     made.prepare()
     return made
@@ -62,66 +150,221 @@ def _interpreters() -> tuple[str, ...]:
     return tuple(dict.fromkeys((sys.prefix, sys.base_prefix)))
 
 
-def _run(confinement: Confinement, *command: str) -> subprocess.CompletedProcess[str]:
+def _run(confinement: Confinement, *command: str) -> Done:
     environ = {"PATH": os.defpath, "OTHER": str(os.getpid()), "UV_INDEX": "https://user:pw@i.test"}
-    return subprocess.run(
-        confinement.command(command),
-        env=confinement.environ(environ, offline=True),
-        cwd=confinement.room,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    with begun([*command, "--offline"], environ, Path(confinement.room), confinement) as run:
+        assert run.process.stdout is not None
+        late = threading.Timer(60, run.end)
+        late.start()
+        said = run.process.stdout.read().decode()
+        code = run.process.wait()
+        late.cancel()
+        return Done(code, said, run.verdict())
 
 
-def test_it_sees_and_changes_only_what_it_may(place: Path) -> None:
-    level, refused = sandbox.probe(str(place / "room"))
-    if level in ("", "session"):
-        pytest.skip(f"no namespaces here: {refused}")
+def _python(confinement: Confinement, code: str, *arguments: str) -> Done:
+    return _run(confinement, sys.executable, "-I", "-c", code, *arguments)
+
+
+def test_it_sees_and_changes_only_what_it_may(place: Path, level: str) -> None:
     paths = [str(place / name) for name in ("room", "site", "data/secret", "shown")]
-    answer = _run(_confinement(place), sys.executable, "-I", "-c", _PRYING, *paths)
-    assert answer.returncode == 0, answer.stderr
-    facts: dict[str, Any] = json.loads(answer.stdout)
-    assert facts["secret"] == "refused"
+    done = _python(_confinement(place, level), _PRYING, *paths)
+    assert done.code == 0, done
+    facts: dict[str, Any] = json.loads(done.said)
     assert facts["shown"] == "may be read"
-    assert facts["writes to what is shown"] == "refused"
     assert facts["writes to the site"] == "1"
     assert facts["writes to its home"] == "1"
-    assert facts["processes"] < 20
-    assert facts["signals"] == "refused"
     assert "UV_INDEX" not in facts["environ"]
     # What it wrote belongs to the service, which goes on with it.
     assert (place / "site" / "module.py").stat().st_uid == os.geteuid()
     assert (place / "room" / "home" / "more").exists()
+    if level == "session":
+        return
+    assert facts["secret"] == "refused"
+    assert facts["writes to what is shown"] == "refused"
+    assert facts["processes"] < 20
+    assert facts["signals"] == "refused"
+    assert facts["writes to the machine"] == ["refused"] * 3
+    assert {facts["capabilities"][kind] for kind in ("CapEff", "CapPrm", "CapBnd", "CapInh")} == {
+        "0000000000000000"
+    }
+    if level == "own-user":
+        assert facts["uids"][1] != "0"
 
 
-def test_its_exit_status_is_the_commands(place: Path) -> None:
-    assert _run(_confinement(place), "/bin/sh", "-c", "exit 7").returncode == 7
-    assert _run(_confinement(place, "session"), "/bin/sh", "-c", "exit 7").returncode == 7
+def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
+    place: Path, level: str
+) -> None:
+    """As `up` sets it: directories on the way to what is shown are made anew where the way is closed to others."""
+    hidden = place / "closed"
+    (hidden / "within").mkdir(parents=True)
+    room = hidden / "within" / "room"
+    hidden.chmod(0o700)
+    confinement = replace(_confinement(place, level), room=str(room))
+    confinement = replace(
+        confinement, terms=replace(confinement.terms, hidden=(str(hidden), str(place / "data")))
+    )
+    before = os.umask(0o077)
+    try:
+        confinement.prepare()
+        done = _python(confinement, "open('tmp/x', 'w').write('x'); print('ran')")
+    finally:
+        os.umask(before)
+    assert (done.code, done.said) == (0, "ran\n"), done
 
 
-def test_a_level_that_is_demanded_and_does_not_work_is_no_level_below(place: Path) -> None:
+def test_its_exit_status_is_the_commands(place: Path, level: str) -> None:
+    assert _run(_confinement(place, level), "/bin/sh", "-c", "exit 7").code == 7
+    assert _run(_confinement(place, level), "/bin/sh", "-c", "kill -9 $$").code in (0, 137)
+
+
+def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
     """SPEC §3: refused instead of silently weakened."""
-    impossible = "user" if os.geteuid() == 0 else "own-user"
-    answer = _run(_confinement(place, impossible), "/bin/echo", "ran")
-    assert answer.returncode == 1
-    assert "ran" not in answer.stdout
-    assert "cannot be installed apart" in answer.stderr
+    if os.geteuid() == 0:
+        # Nobody can map the owners of such a file system.
+        confinement = replace(_confinement(place, "own-user"), writable=("/sys/kernel",))
+    else:
+        confinement = _confinement(place, "own-user")
+    done = _run(confinement, "/bin/echo", "ran")
+    assert done.code == 1
+    assert "ran" not in done.said
+    assert done.verdict.kind == "level"
+    assert "cannot be installed at isolation level own-user" in done.verdict.text
+    assert "--isolation" in done.verdict.text
 
 
-def test_it_dies_with_whoever_started_it(place: Path) -> None:
-    """The service's overseer kills the group; nothing of it may stay."""
-    confinement = _confinement(place)
-    command = confinement.command(["/bin/sh", "-c", "echo begun; exec sleep 600"])
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, start_new_session=True, cwd=confinement.room
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"begun\n"
-        os.killpg(process.pid, 9)
+def test_more_memory_than_the_limit_ends_it(place: Path, level: str) -> None:
+    confinement = _confinement(place, level, memory_bytes=192 << 20, **_bases())
+    done = _python(confinement, _MEMORY)
+    assert done.code != 0
+    assert done.verdict.kind == "limit"
+    assert "192 MiB" in done.verdict.text and "build_memory" in done.verdict.text
+
+
+def test_more_processes_than_the_limit_are_not_made(place: Path, level: str) -> None:
+    if level == "session" and os.geteuid() == 0:
+        pytest.skip("root is counted by nobody there; those that live are ended")
+    confinement = _confinement(place, level, processes=40, **_bases())
+    done = _python(confinement, _FORKS)
+    assert int(done.said.split()[0]) <= 40, done
+    assert "refused" in done.said
+
+
+def test_processes_beyond_the_limit_are_ended_where_nobody_refuses_them(place: Path) -> None:
+    """At `session` nothing counts those of root: they are looked at."""
+    done = _python(_confinement(place, "session", processes=40), _FORKS + "time.sleep(60)")
+    assert done.code != 0 or "refused" in done.said
+    if os.geteuid() == 0:
+        assert "max_processes" in done.verdict.text
+
+
+def test_more_files_than_the_limit_end_it(place: Path, level: str) -> None:
+    confinement = _confinement(place, level, disk_bytes=64 << 20)
+    done = _python(confinement, _FILES)
+    assert done.code != 0
+    assert done.verdict.kind == "limit"
+    assert "build_disk" in done.verdict.text
+
+
+def test_one_file_never_gets_larger_than_the_limit(place: Path, level: str) -> None:
+    confinement = _confinement(place, level, disk_bytes=4 << 20)
+    code = "import os; f = open(os.path.expanduser('~/f'), 'wb', 0); f.seek(5 << 20); f.write(b'x')"
+    assert _python(confinement, code).code != 0
+    assert (Path(confinement.room) / "home" / "f").stat().st_size <= 4 << 20
+
+
+def test_its_time_is_limited(place: Path, level: str) -> None:
+    confinement = _confinement(place, level, seconds=1)
+    confinement = replace(confinement, until=time.monotonic() + 1)
+    done = _run(confinement, "/bin/sh", "-c", "setsid sleep 600 & sleep 600")
+    assert done.code == 137
+    assert done.verdict.kind == "limit"
+    assert "1 seconds" in done.verdict.text and "build_time" in done.verdict.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be asked")
+def test_it_listens_on_no_address_of_a_replica_and_on_no_port_of_the_service(
+    place: Path, level: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    confinement = _confinement(place, level, kept_ports=(port, 2222, 2223, 2224))
+    done = _python(confinement, _BINDS, str(port))
+    assert done.code == 0, done
+    assert json.loads(done.said) == {
+        "a replica's address": "EADDRNOTAVAIL",
+        "a replica's address, mapped": "EADDRNOTAVAIL",
+        "the cluster port": "EADDRINUSE",
+        "the cluster port on all": "EADDRINUSE",
+        "the service's port": "EADDRINUSE",
+        "the service's port on all": "EADDRINUSE",
+        "the service's port on IPv6": "EADDRINUSE",
+        "any port": "",
+    }
+
+
+def test_nothing_of_it_stays_when_the_service_ends_it(place: Path, level: str) -> None:
+    """Not even who made himself a session of his own."""
+    script = "setsid sleep 600 & echo begun; exec sleep 600"
+    confinement = _confinement(place, level)
+    with begun(["/bin/sh", "-c", script], {}, place / "room", confinement) as run:
+        assert run.process.stdout is not None
+        assert run.process.stdout.readline() == b"begun\n"
+        run.end()
         # Its end of the pipe is closed when nobody has it any more.
-        assert process.stdout.read() == b""
+        assert run.process.stdout.read() == b""
+        assert run.process.wait() == 137
+        assert run.verdict() == Verdict()
+
+
+def test_it_dies_with_the_service(place: Path, level: str) -> None:
+    confinement = _confinement(place, level)
+    script = "setsid sleep 600 & echo begun; exec sleep 600"
+    code = (
+        "import pathlib, sys, os, msgspec; from trainshed.runtimes.execution import begun\n"
+        "from trainshed.runtimes.confinement import Confinement\n"
+        "apart = msgspec.json.decode(sys.argv[1], type=Confinement)\n"
+        f"with begun(['/bin/sh', '-c', {script!r}], dict(os.environ), pathlib.Path(apart.room), apart) as run:\n"
+        "    print(run.process.stdout.readline(), flush=True)\n"
+        "    os.set_inheritable(run.output, True)\n"
+        "    os.dup2(run.output, 5); os.kill(os.getpid(), 9)\n"
+    )
+    reader, writer = os.pipe()
+    service = subprocess.Popen(
+        [sys.executable, "-c", code, msgspec.json.encode(confinement).decode()],
+        stdout=writer,
+        env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    os.close(writer)
+    with os.fdopen(reader, "rb") as said:
+        assert said.readline() == b"b'begun\\n'\n"
+        assert service.wait() == -9
+    _wait_until_gone(confinement)
+
+
+def _wait_until_gone(confinement: Confinement) -> None:
+    """Whoever belongs to it has its room in an argument, or as working directory."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if not _left(confinement.room):
+            return
+        time.sleep(0.05)
+    raise AssertionError(_left(confinement.room))
+
+
+def _left(room: str) -> list[str]:
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str((process / "cwd").readlink()).startswith(room):
+                found.append(process.name)
+        except OSError:
+            continue
+    return found
+
+
+def _bases() -> dict[str, str]:
+    return dict(zip(("memory_base", "cpu_base", "pids_base"), cgroups.find_bases(), strict=True))
 
 
 @as_root_only

@@ -12,6 +12,7 @@ from trainshed.engines.local import handles, machine
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.dictation import dictate
 from trainshed.engines.local.disowning import disown_copies
+from trainshed.engines.local.documents import Host
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
@@ -58,7 +59,9 @@ class LocalEngine:
         self._site = Site(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
-        self._shims = Shims(self._layout, self._site, options.ground(self._layout), self._spawner)
+        ground = options.ground(self._layout)
+        self._hidden = ground.hidden
+        self._shims = Shims(self._layout, self._site, ground, self._spawner)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
@@ -71,6 +74,16 @@ class LocalEngine:
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
         self._closed = False
+
+    @property
+    def host(self) -> Host:
+        """What it found out about this machine. Raises EngineUnavailable before `start`."""
+        return self._site.host
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Directories whose content no program sees."""
+        return self._hidden
 
     # --- the port ---
 

@@ -102,7 +102,7 @@ class Commands:
         with Screen() as screen:
             shown = self._started(arguments, None, screen.end, environ or {})
             with shown as (process, late):
-                stop.began(process)
+                stop.began(process, lambda: kill(process))
                 try:
                     for line in screen.lines():
                         if line:

@@ -95,7 +95,7 @@ class Run:
         self._buckets.ensure_bucket(settings.default_bucket, settings.region)
         door = BucketDoor(self._buckets)
         source = packing.Parcels(pack.parcels, lambda: door)
-        runtimes = new_runtimes(settings, source, self._engine.capabilities)
+        runtimes = new_runtimes(settings, source, self._engine)
         try:
             job = await self._new_job(pack, runtimes, door)
             prepared = await self._prepare(runtimes, job)

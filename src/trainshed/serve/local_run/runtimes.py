@@ -1,26 +1,25 @@
 """The runtimes of a local run, by the same settings as a service's."""
 
 import os
-from collections.abc import Callable
 
 from trainshed.engines.local.devices import NvmlDevices
-from trainshed.engines.port import Capabilities
+from trainshed.engines.local.engine import LocalEngine
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.port import PackageSource
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.serve import clock
+from trainshed.serve.build_terms import build_terms
 from trainshed.serve.settings import Settings
 
 
-def new_runtimes(
-    settings: Settings, source: PackageSource, promises: Callable[[], Capabilities]
-) -> LocalRuntimes:
-    """Those of the settings' cache. `promises`: the engine's."""
+def new_runtimes(settings: Settings, source: PackageSource, engine: LocalEngine) -> LocalRuntimes:
+    """Those of the settings' cache, for programs of the engine."""
 
     def no_images() -> str:
-        if promises().images:
+        promised = engine.capabilities()
+        if promised.images:
             return ""
-        return f"Container images need namespaces, and there are none here (isolation {promises().isolation})."
+        return f"Container images need namespaces, and there are none here (isolation {promised.isolation})."
 
     return LocalRuntimes(
         settings.cache,
@@ -28,8 +27,7 @@ def new_runtimes(
         RuntimeSettings(
             exact=settings.exact_runtimes,
             image_map=settings.images,
-            hidden=(settings.data,),
-            isolation=settings.isolation,
+            terms=build_terms(settings, engine),
             has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
         ),
         now=clock.now,

@@ -1,0 +1,223 @@
+"""Looks at packages before an installer opens them: how much comes out of them, and what they are built with.
+
+Whoever wrote an archive chose all of it. So this runs where setup scripts run, in the first process of an installation, and
+everything is read up to a limit (`terms`).
+"""
+
+import codecs
+import lzma
+import re
+import resource
+import signal
+import struct
+import tarfile
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from trainshed.replica import system
+from trainshed.runtimes.terms import (
+    MOST_MEMBERS,
+    MOST_MEMORY,
+    MOST_METADATA,
+    MOST_SECONDS,
+    MOST_UNPACKED,
+)
+
+_METADATA = ("pyproject.toml", "PKG-INFO", "METADATA", "setup.py", "setup.cfg")
+_PLAIN_REQUIREMENT = re.compile(
+    r"(wheel\s*(>=[\d.\s]+)?|setuptools\s*(>=\s*([1-5]?\d|6[0-8])(\.[\d.]*)?\s*)?)"
+)
+"""Build requirements that the setuptools and wheel of every runtime meet."""
+_ZIPS = (".zip", ".whl")
+_END = b"PK\5\6"
+_END_64 = b"PK\6\7"
+_LONGEST_END = (1 << 16) + 42
+_BROKEN = (
+    *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
+    *(tarfile.TarError, zipfile.BadZipFile),
+    # A method of compression that is not known, or a password.
+    RuntimeError,
+)
+_CODECS = ("utf-8", "ascii", "latin-1", "cp437")
+
+
+class Refused(Exception):
+    """The archive is beyond a limit, which the message names."""
+
+
+def load() -> None:
+    """What would be loaded later, when there may be no standard library to be seen: names are decoded by these."""
+    for name in _CODECS:
+        codecs.lookup(name)
+
+
+def look_at_all(paths: Iterable[str], most_unpacked: int = MOST_UNPACKED) -> bool:
+    """Whether the runtime's own setuptools can build all those among them that are no wheels. Raises Refused."""
+    with _bounded():
+        plain = [look_at(Path(path), most_unpacked) for path in paths]
+    return all(plain)
+
+
+def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:
+    """Whether the file is a wheel, or a source distribution that the runtime's own setuptools can build.
+
+    False for distributions that ask for other build requirements, and where that cannot be read: installers say more of
+    that. A plain build needs no environment of its own (half a second) and no package index. Raises Refused.
+    """
+    if path.stat().st_size > most_unpacked:
+        raise _refused(path, f"it has more than {_size(most_unpacked)}", "its size")
+    try:
+        is_zip = path.suffix in _ZIPS
+        text = _zip_project(path, most_unpacked) if is_zip else _tar_project(path, most_unpacked)
+        if path.suffix == ".whl":
+            return True
+        return text is not None and _is_plain(tomllib.loads(text.decode()).get("build-system", {}))
+    except RecursionError:
+        raise _refused(path, "its pyproject.toml is nested too deep", "the depth of TOML") from None
+    except MemoryError:
+        what = f"opening it takes more than {_size(MOST_MEMORY)}"
+        raise _refused(path, what, "memory for opening it") from None
+    except _BROKEN:
+        return False
+
+
+def _is_plain(build: object) -> bool:
+    if not isinstance(build, dict):
+        return False
+    table = cast("dict[str, object]", build)
+    requires = table.get("requires", [])
+    plain = isinstance(requires, list) and all(
+        _PLAIN_REQUIREMENT.fullmatch(str(text)) for text in cast("list[object]", requires)
+    )
+    backend = str(table.get("build-backend", "setuptools.build_meta"))
+    return plain and backend.startswith("setuptools.build_meta")
+
+
+# --- zip ---
+
+
+def _zip_project(path: Path, most: int) -> bytes | None:
+    """The text of its pyproject.toml, empty if it has none."""
+    with path.open("rb") as file:
+        _check_members(path, _zip_members(file))
+        with zipfile.ZipFile(file) as archive:
+            found = archive.infolist()
+            _check_members(path, len(found))
+            _check_unpacked(path, sum(info.file_size for info in found), most)
+            text = b""
+            for info in found:
+                if _is_metadata(info.filename):
+                    content = _read(path, info.filename, archive.open(info))
+                    text = content if _is_project(info.filename) else text
+            return text
+
+
+def _zip_members(file: IO[bytes]) -> int:
+    """How many it says that it has; to read them all takes the memory for all of them."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _LONGEST_END))
+    end = file.read()
+    at = end.rfind(_END)
+    if at < 0:
+        return 0
+    (count,) = struct.unpack_from("<H", end, at + 10)
+    if count == 0xFFFF and end[at - 20 : at - 16] == _END_64:
+        (place,) = struct.unpack_from("<Q", end, at - 12)
+        file.seek(place + 32)
+        (count,) = struct.unpack("<Q", file.read(8))
+    return int(count)
+
+
+# --- tar ---
+
+
+def _tar_project(path: Path, most: int) -> bytes | None:
+    text, unpacked, count = b"", 0, 0
+    with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        while (member := archive.next()) is not None:
+            # It would remember all of them.
+            cast("Any", archive).members = []
+            count, unpacked = count + 1, unpacked + member.size
+            _check_members(path, count)
+            _check_unpacked(path, unpacked, most)
+            if member.isreg() and _is_metadata(member.name):
+                content = archive.extractfile(member)
+                assert content is not None
+                read = _read(path, member.name, content)
+                text = read if _is_project(member.name) else text
+    return text
+
+
+# --- both ---
+
+
+def _is_metadata(name: str) -> bool:
+    return name.rpartition("/")[2] in _METADATA
+
+
+def _is_project(name: str) -> bool:
+    """Whether it lies in the only directory at the top."""
+    return name.removeprefix("./").partition("/")[2] == "pyproject.toml"
+
+
+def _read(path: Path, name: str, content: IO[bytes]) -> bytes:
+    with content:
+        text = content.read(MOST_METADATA + 1)
+    if len(text) > MOST_METADATA:
+        raise _refused(path, f"its {name} has more than {_size(MOST_METADATA)}", "metadata files")
+    return text
+
+
+def _check_members(path: Path, count: int) -> None:
+    if count > MOST_MEMBERS:
+        raise _refused(path, f"it has more than {MOST_MEMBERS} members", "members")
+
+
+def _check_unpacked(path: Path, size: int, most: int) -> None:
+    if size > most:
+        raise _refused(path, f"it unpacks to more than {_size(most)}", "unpacked bytes")
+
+
+def _refused(path: Path, what: str, limit: str) -> Refused:
+    return Refused(f"The archive {path} is not opened: {what} (the limit of {limit}).")
+
+
+def _size(size: int) -> str:
+    return f"{size >> 20} MiB" if size < 1 << 30 else f"{size / 2**30:g} GiB"
+
+
+@contextmanager
+def _bounded() -> Generator[None]:
+    """With so much time and memory. For the main thread of a process that has no other use for SIGALRM."""
+
+    def late(number: int, frame: object) -> None:
+        raise Refused(
+            f"The packages are not opened: looking at them takes more than {MOST_SECONDS} seconds (the limit of time)."
+        )
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(MOST_SECONDS)
+    restore = _limit_memory()
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        restore()
+
+
+def _limit_memory() -> Callable[[], None]:
+    """Returns what undoes it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if not system.LINUX:
+        return lambda: None
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    wanted = pages * resource.getpagesize() + MOST_MEMORY
+    if soft == resource.RLIM_INFINITY or wanted < soft:
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,0 +1,275 @@
+"""The process that keeps one run of the installer: starts it as a `Confinement` says, holds it to its limits, ends it.
+
+It belongs to the service's user and stays outside. It ends everything when the service closes its line, or dies.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+
+from trainshed.replica import (
+    cgroups,
+    extent,
+    handover,
+    loop,
+    memory,
+    processes,
+    protocol,
+    sandbox,
+    socket_calls,
+    system,
+)
+from trainshed.runtimes import inside
+from trainshed.runtimes.confinement import Confinement, Verdict
+
+_NOWHERE = "-"
+"""In the place of a replica's address: an installation has none, so it gets nobody's."""
+_NO_PORT = 1 << 16
+_LOOK = 0.2
+"""Seconds between two looks at what the kernel does not tell of."""
+_MOMENT = 0.05
+"""Seconds of one look at files; then there is a rest,"""
+_REST = 9
+"""so many times as long."""
+
+
+class Keeper:
+    """`line`: the service has its other end."""
+
+    def __init__(self, confinement: Confinement, command: list[str], line: socket.socket) -> None:
+        terms = confinement.terms
+        self._confinement, self._terms = confinement, terms
+        self._command = command
+        self._line = line
+        self._name = confinement.name or f"trainshed-build-{os.getpid()}"
+        self._groups = cgroups.Groups(
+            terms.memory_base, terms.cpu_base, self._name, terms.pids_base
+        )
+        self._loop = loop.Loop()
+        self._inbox = b""
+        self._verdict = Verdict()
+        self._first = 0
+        self._status = -1
+        self._extents: list[extent.Extent] = []
+        self._size = 0
+
+    def run(self) -> int:
+        """Everything. Returns the exit status of the command; as a shell has it if it was killed."""
+        children, wake = os.pipe()
+        for handle in (children, wake):
+            os.set_blocking(handle, False)
+        signal.signal(signal.SIGCHLD, _noted)
+        signal.set_wakeup_fd(wake)
+        ours, theirs = socket.socketpair()
+        system.adopt_orphans()
+        try:
+            self._begin(ours, theirs)
+        except OSError as failure:
+            self._verdict = self._not_begun(str(failure))
+            self._status = 1 << 8
+            self._seal()
+            return 1
+        theirs.close()
+        held = memory.Memory(
+            groups=self._groups,
+            limit=self._terms.memory_bytes,
+            polled=False,
+            guardian=os.getpid(),
+            events=self._loop,
+            over=lambda: self._status >= 0,
+        )
+        self._loop.add(children, lambda: self._reap(children))
+        self._loop.add(ours.fileno(), lambda: self._hear(ours))
+        self._loop.add(self._line.fileno(), self._line_ended)
+        held.listen()
+        held.program_started()
+        self._watch()
+        while self._status < 0:
+            self._loop.turn(None)
+        if self._terms.level == protocol.LEVEL_SESSION:
+            processes.end_descendants()
+        self._hear(ours)
+        held.close()
+        _, kills = held.verdict(None)
+        self._judge(kills)
+        self._seal()
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
+    def _begin(self, ours: socket.socket, theirs: socket.socket) -> None:
+        """Have its first process. Raises OSError: not at this level, or not with these limits."""
+        terms = self._terms
+        if terms.level not in sandbox.LEVELS:
+            raise OSError(f"there is no level {terms.level!r}")
+        if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
+            raise OSError("the service does not run as root")
+        self._groups.create(terms.memory_bytes, terms.cpu_weight, terms.processes)
+        self._groups.hold()
+        sandbox.detach(terms.level)
+        keeper = os.getpid()
+        self._first = os.fork()
+        if self._first == 0:
+            try:
+                ours.close()
+                self._line.close()
+                signal.set_wakeup_fd(-1)
+                inside.become(self._confinement, self._command, self._groups, theirs, keeper)
+            finally:
+                os._exit(1)
+
+    # --- while it runs ---
+
+    def _reap(self, children: int) -> None:
+        os.read(children, 4096)
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if child == 0:
+                return
+            if child == self._first:
+                self._status = status
+
+    def _hear(self, ours: socket.socket) -> None:
+        """What the first process says before it becomes the installer."""
+        try:
+            data, handles = handover.receive_some(ours)
+        except (BlockingIOError, ConnectionResetError):
+            return
+        for handle in handles:
+            self._answer_calls(handle)
+        self._inbox += data
+        *lines, self._inbox = self._inbox.split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode(errors="replace").partition(" ")
+            if word == "level":
+                self._verdict = self._not_begun(rest)
+            elif word == "archive":
+                self._verdict = Verdict("archive", rest)
+        if not data:
+            self._loop.drop(ours.fileno())
+
+    def _answer_calls(self, handle: int) -> None:
+        calls = socket_calls.Calls(handle, _NOWHERE, _NO_PORT, {}, self._terms.kept_ports)
+
+        def asked() -> None:
+            if not calls.answer():
+                self._loop.drop(calls.fileno())
+
+        self._loop.add(handle, asked)
+
+    def _line_ended(self) -> None:
+        """The service wants its end, or has ended itself."""
+        self._loop.drop(self._line.fileno())
+        self._kill()
+
+    def _watch(self) -> None:
+        if self._confinement.until:
+            left = max(0.0, self._confinement.until - time.monotonic())
+            self._loop.after(left, self._time_is_up)
+        if self._terms.disk_bytes:
+            self._loop.after(_LOOK, self._look_at_files)
+        if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
+            self._loop.after(_LOOK, self._count)
+
+    def _time_is_up(self) -> None:
+        self._end("build_time", f"{self._terms.seconds:g} seconds", "it took longer")
+
+    def _count(self) -> None:
+        if self._status >= 0:
+            return
+        if len(processes.family(os.getpid())) > self._terms.processes:
+            self._end("max_processes", f"{self._terms.processes} processes", "it had more")
+        self._loop.after(_LOOK, self._count)
+
+    def _look_at_files(self) -> None:
+        if self._status >= 0:
+            return
+        if not self._extents:
+            self._size = 0
+            for place in (self._confinement.room, *self._confinement.writable):
+                try:
+                    self._extents.append(extent.Extent(place))
+                except OSError:
+                    continue
+        begin = time.monotonic()
+        while self._extents and time.monotonic() - begin < _MOMENT:
+            if self._extents[-1].go_on(_MOMENT):
+                self._size += self._extents.pop().found
+        if self._size + sum(each.found for each in self._extents) > self._terms.disk_bytes:
+            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB"
+            self._end("build_disk", limit, "it wrote more")
+        rest = (time.monotonic() - begin) * _REST
+        self._loop.after(max(rest, 0.0 if self._extents else _LOOK), self._look_at_files)
+
+    # --- its end ---
+
+    def _end(self, setting: str, limit: str, what: str) -> None:
+        if not self._verdict.kind:
+            self._verdict = _limited(setting, limit, what)
+        self._kill()
+
+    def _kill(self) -> None:
+        """Of a namespace all the others die with the first."""
+        processes.send(self._first, signal.SIGKILL)
+
+    def _judge(self, kills: int) -> None:
+        """Whether a limit that the kernel holds is to blame for its end."""
+        if self._verdict.kind or self._status == 0:
+            return
+        if kills:
+            limit = f"{self._terms.memory_bytes >> 20} MiB"
+            self._verdict = _limited("build_memory", limit, "it took more memory")
+        elif self._refused_processes():
+            limit = f"{self._terms.processes} processes and threads"
+            self._verdict = _limited("max_processes", limit, "it wanted more")
+
+    def _not_begun(self, cause: str) -> Verdict:
+        level = self._terms.level
+        return Verdict(
+            "level",
+            f"Packages cannot be installed at isolation level {level}, at which programs run here: {cause}. No weaker one is "
+            "taken. Mend that (`trainshed doctor` tries the levels; the cache may lie elsewhere, $TRAINSHED_CACHE), or "
+            "start the service with another level (--isolation).",
+        )
+
+    def _refused_processes(self) -> bool:
+        if not self._terms.pids_base:
+            return False
+        path = os.path.join(self._terms.pids_base, self._name, "pids.events")  # noqa: PTH118 -- as all of /sys here
+        return any(
+            line.startswith(b"max ") and int(line.split()[1])
+            for line in processes.read(path).splitlines()
+        )
+
+    def _seal(self) -> None:
+        cgroups.remove(self._groups.directories())
+        try:
+            self._line.sendall(msgspec.json.encode(self._verdict))
+        except OSError:
+            return  # Nobody is left who would hear of it.
+
+
+def _limited(setting: str, limit: str, what: str) -> Verdict:
+    return Verdict(
+        "limit",
+        f"The installation was ended: {what} than its limit of {limit} (the setting {setting}).",
+    )
+
+
+def _noted(number: int, frame: object) -> None:
+    """A handler must exist for the wake-up byte to be written; the loop does the work."""
+
+
+def main() -> None:
+    """With the arguments CONFINEMENT LINE COMMAND..."""
+    confinement = msgspec.json.decode(sys.argv[1], type=Confinement)
+    handle = int(sys.argv[2])
+    os.set_inheritable(handle, False)
+    with socket.socket(fileno=handle) as line:
+        sys.exit(Keeper(confinement, sys.argv[3:], line).run())
