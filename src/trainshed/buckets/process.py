@@ -33,6 +33,7 @@ from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
+from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import ways
 from trainshed.replica import system
 
@@ -65,7 +66,7 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     app = BucketsApp(store, access_log, doorkeeper, metadata=Metadata.of(jobs))
     entrances: dict[object, Entrance] = {}
     config = uvicorn.Config(
-        app,
+        Checked(app, setup.hosts),
         http=protocol(entrances, ways(limits.of_this_process())),
         ws="none",
         lifespan="off",

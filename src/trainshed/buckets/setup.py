@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trainshed.buckets.rules import BucketRules
+from trainshed.httpd.hosts import Hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class BucketSetup:
     """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's gateway and
     for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 = any free one.
     `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there is none.
-    `tokens`: the service's token file. `anonymous`: who comes by the TCP port need not say who he is."""
+    `tokens`: the service's token file. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names
+    it may be called there."""
 
     root: str
     gateway: str = ""
@@ -29,6 +31,7 @@ class BucketSetup:
     key: str = ""
     tokens: str = ""
     anonymous: bool = False
+    hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)
 
     def encode(self) -> str:

@@ -8,6 +8,10 @@ import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from trainshed.httpd.hosts import Hosts, listed
+from trainshed.serve.settings import Settings
 
 if TYPE_CHECKING:
     from trainshed.serve.grpc_front import GrpcDoors
@@ -22,6 +26,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def own_hosts(settings: Settings) -> Hosts:
+    """By which names the service may be called, and which pages may do so."""
+    page = urlsplit(settings.web_url)
+    mine = (settings.host, socket.gethostname(), page.hostname or "")
+    names = {name.lower() for name in mine if name} | {"*.googleapis.com"}
+    origins = {f"{page.scheme}://{page.netloc}".lower()} if page.netloc else set[str]()
+    return Hosts(
+        (*sorted(names), *listed(settings.allowed_hosts)),
+        (*sorted(origins), *listed(settings.allowed_origins)),
+    )
 
 
 def secure_addresses(doors: "GrpcDoors | None", host: str, storage_tls_port: int) -> dict[str, str]:

@@ -17,7 +17,7 @@ from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.serve import certificates, clock, interception
-from trainshed.serve.announcing import is_loopback
+from trainshed.serve.announcing import is_loopback, own_hosts
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
@@ -135,6 +135,7 @@ def _bucket_setup(settings: Settings) -> BucketSetup:
         key=str(secure[1]) if settings.grpc else "",
         tokens=str(settings.data / "tokens.json"),
         anonymous=settings.anonymous_storage,
+        hosts=own_hosts(settings),
         rules=bucket_rules(
             settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
         ),

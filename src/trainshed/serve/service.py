@@ -27,11 +27,13 @@ from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
+from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import guarded, ways
 from trainshed.replica import durable
 from trainshed.serve import clock, memory, websockets
 from trainshed.serve.announcing import (
     SERVICE_FILE,
+    own_hosts,
     secure_addresses,
     write_private,
     write_private_text,
@@ -86,7 +88,10 @@ class Service:
         way = ways(limits.of_this_process())
         server = _Server(
             uvicorn.Config(
-                ApiApplication(self._works.services, authenticate, mounts),
+                Checked(
+                    ApiApplication(self._works.services, authenticate, mounts),
+                    own_hosts(settings),
+                ),
                 http=guarded(way),
                 ws=cast("Any", websockets.protocol(way)),
                 ws_max_size=1 << 20,

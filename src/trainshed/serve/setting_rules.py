@@ -1,6 +1,7 @@
 """What each setting may be: its type, its bounds, its choices, and what else is checked before a service starts with it."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -8,6 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from trainshed.buckets.rules import BucketTable
     from trainshed.runtimes.image_map import MappedImage
+
+
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
+_ORIGIN = re.compile(r"https?://[a-z0-9_.\[\]:-]+")
 
 
 def convert(name: str, kind: type[Any], value: Any) -> Any:
@@ -160,6 +165,27 @@ def _check_web_url(url: str) -> None:
         )
 
 
+def _check_hosts(text: str) -> None:
+    from trainshed.httpd.hosts import listed
+
+    wrong = [name for name in listed(text) if not _HOST.fullmatch(name)]
+    if wrong:
+        raise ValueError(
+            f"{', '.join(wrong)}: a host is a name without scheme and port, training.example.org, or *.example.org for all "
+            "below one; * = any"
+        )
+
+
+def _check_origins(text: str) -> None:
+    from trainshed.httpd.hosts import listed
+
+    wrong = [origin for origin in listed(text) if not _ORIGIN.fullmatch(origin)]
+    if wrong:
+        raise ValueError(
+            f"{', '.join(wrong)}: an origin is scheme, host and port of a page, https://console.example.org:8443"
+        )
+
+
 def _check_project(project: str) -> None:
     from trainshed.api.parents import ProjectName
     from trainshed.core.errors import InvalidRequest
@@ -198,6 +224,8 @@ _RULES: dict[str, Callable[[str], None]] = {
     "node_accelerators": _check_accelerators,
     "tuning_engine": _check_engine,
     "web_url": _check_web_url,
+    "allowed_hosts": _check_hosts,
+    "allowed_origins": _check_origins,
 }
 _LEAST = {
     "nodes": 1,

@@ -45,7 +45,8 @@ class Settings:
     its error. `reduction_tls`: reducers speak TLS, whether or not a job asks for it. `grpc`: whether there is gRPC; its ports, 0 = beside the REST port.
     `shared_buckets`: open to the programs of all projects, with commas in between; `anonymous_storage`: the storage
     port asks nobody who he is; `buckets`: tables of buckets that lie elsewhere, or belong to other projects.
-    `web_url`: where browsers reach this service, "" = where it listens. `shell`: on or off, whether there are shells in
+    `web_url`: where browsers reach this service, "" = where it listens. `allowed_hosts`: further names by which it may be
+    called, `allowed_origins`: pages of others that may call it, each with commas in between. `shell`: on or off, whether there are shells in
     replicas; `shell_idle`: seconds without a byte after which one is hung up, 0 = never. `autopsy_ttl`: hours for which what a
     failed replica left is kept, 0 = not at all; `autopsy_limit`: GiB of all that is kept.
     `tls_cert`, `tls_key`: PEM files that it shows, both or none. `failure_rules`: tables that change the failure table (SPEC §2.1).
@@ -93,6 +94,8 @@ class Settings:
     tuning_engine: str = "gp-bandit"
     max_study_trials: int = 1000
     web_url: str = ""
+    allowed_hosts: str = ""
+    allowed_origins: str = ""
     isolation: str = ""
     visible_paths: str = ""
     max_processes: int = 32768

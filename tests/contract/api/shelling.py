@@ -152,14 +152,10 @@ class Shelled(House):
         self.app = ApiApplication(self.services, _with_program(self.tokens))
 
     @asynccontextmanager
-    async def connected(
-        self, *, origin: str | None = None, path: str = "/shell/connect"
-    ) -> AsyncGenerator[Socket]:
+    async def connected(self, *, path: str = "/shell/connect") -> AsyncGenerator[Socket]:
         """A WebSocket to the door of shells."""
         socket = Socket()
         headers = [(b"host", b"trainshed.example")]
-        if origin is not None:
-            headers.append((b"origin", origin.encode()))
         scope = {"type": "websocket", "path": path, "headers": headers, "query_string": b""}
         socket.sent.put_nowait({"type": "websocket.connect"})
         task = asyncio.create_task(self.app(scope, socket.receive, socket.send))

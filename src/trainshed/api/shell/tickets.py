@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
@@ -65,11 +64,6 @@ class Links:
     def __init__(self, key: bytes, address: str) -> None:
         self._key = key
         self._address = address.rstrip("/")
-
-    @property
-    def host(self) -> str:
-        """Host and port of the address."""
-        return urlsplit(self._address).netloc
 
     def of_replicas(
         self, uid: JobUid, api: Api, replicas: "tuple[ReplicaId, ...]"

@@ -1,0 +1,67 @@
+"""Which names and which pages of browsers may call."""
+
+import pytest
+
+from trainshed.httpd.hosts import Hosts
+
+HOSTS = Hosts(("node-7", "*.example.org", "*.googleapis.com"), ("https://console.example.com",))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LocalHost:8080",
+        "shed.localhost",
+        "127.0.0.1:8080",
+        "127.64.0.3",
+        "[::1]:8080",
+        "192.168.1.5:8080",
+        "node-7:8080",
+        "training.example.org",
+        "us-central1-aiplatform.googleapis.com",
+        "host.docker.internal:8080",
+    ],
+)
+def test_addresses_and_own_names_are_known(host: str) -> None:
+    assert HOSTS.knows(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "example.org",
+        "evilexample.org",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "googleapis.com.evil.example",
+        "node-7.evil.example",
+        "[evil.example]",
+        "",
+    ],
+)
+def test_other_names_are_not(host: str) -> None:
+    assert not HOSTS.knows(host)
+    assert Hosts(("*",)).knows(host)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "fine"),
+    [
+        ("http://127.0.0.1:8080", "127.0.0.1:8080", True),
+        ("https://training.example.org", "training.example.org:443", True),
+        ("https://console.example.com", "127.0.0.1:8080", True),
+        ("https://console.example.com:444", "127.0.0.1:8080", False),
+        ("http://127.0.0.1:8081", "127.0.0.1:8080", False),
+        ("http://evil.example", "127.0.0.1:8080", False),
+        ("http://127.0.0.1:8080@evil.example", "127.0.0.1:8080", False),
+        ("null", "127.0.0.1:8080", False),
+        ("", "", False),
+    ],
+)
+def test_a_page_changes_something_at_its_own_host_or_if_it_is_listed(
+    origin: str, host: str, fine: bool
+) -> None:
+    assert HOSTS.lets(origin, host) is fine
