@@ -1,8 +1,10 @@
 """The clients of a simulated service: make the requests of a scenario in their order, and remember what was accepted."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from tests.sim.invariants import Books
@@ -20,39 +22,37 @@ from tests.sim.scenario import (
     SubmitParent,
 )
 from trainshed.controller.controller import Controller
-from trainshed.core.errors import AlreadyExists, FailedPrecondition
+from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition
+from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.works import Work
-from trainshed.store.port import NewWork, NodeDrain, Store
+from trainshed.store.port import Intake, NewWork, NodeDrain, Store
+
+Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was answered with success. `submits`: jobs. `cancels`: jobs, with the ns at which the first was asked for."""
+    """What was answered with success. `submits`: jobs. `cancels`: jobs, with the ns at which the first was asked for.
+    `drills`: how many were ordered of each. `labels`: those that each was given last."""
 
     submits: set[JobUid]
     cancels: dict[JobUid, int]
+    drills: Counter[JobUid] = field(default_factory=Counter[JobUid])
+    labels: dict[JobUid, Labels] = field(default_factory=dict[JobUid, Labels])
 
 
 class Clients:
     """They outlive every service: a request that was not answered is made again of the next one. `creating`: the works
-    whose submission is under way. `blocks`: called with the ns for which room may be hard to come by from now on."""
+    whose submission is under way."""
 
-    def __init__(
-        self,
-        store: Store,
-        books: Books,
-        requests: Sequence[Request],
-        now: Callable[[], int],
-        blocks: Callable[[int], None],
-    ) -> None:
+    def __init__(self, books: Books, requests: Sequence[Request]) -> None:
         self.accepted = Accepted(set(), {})
         self.creating: tuple[Work, ...] = ()
-        self._intake = store.intake
         self._books = books
-        self._now = now
-        self._blocks = blocks
+        self._clock = books.world.clock
         self._pending = list(requests)
         self._names: dict[JobUid, JobName] = {
             work.uid: work.name for request in requests for work in _works(request)
@@ -62,45 +62,70 @@ class Clients:
     def are_done(self) -> bool:
         return not self._pending
 
-    async def ask_all(self, service: Controller) -> None:
+    async def ask_all(self, service: Controller, store: Store) -> None:
         while self._pending and not self._books.wrong:
             request = self._pending[0]
-            await asyncio.sleep(max(0, request.at - self._now()) / SECOND)
-            await self._ask(request, service)
+            await asyncio.sleep(max(0, request.at - self._clock.now) / SECOND)
+            await self._ask(request, service, store)
             self._pending.pop(0)
 
-    async def _ask(self, request: Request, service: Controller) -> None:
-        now, intake = self._now(), self._intake
+    async def _ask(self, request: Request, service: Controller, store: Store) -> None:
+        now, intake = self._clock.wall, store.intake
         match request:
             case Submit() | SubmitParent():
-                await self._submit(_works(request), service)
+                await self._submit(intake, _works(request), service)
             case Cancel(_, uid):
-                await self._cancel(uid, self._names[uid], service)
+                await self._cancel(intake, uid, self._names[uid], service)
             case CancelTrial(_, uid, number):
                 if (trial := self._books.families.trial_job(uid, number)) is not None:
-                    await self._cancel(trial.uid, trial.name, service)
+                    await self._cancel(intake, trial.uid, trial.name, service)
             case Relabel(_, uid):
-                await intake.replace_labels(self._names[uid], (("at", str(now)),), "", now)
+                await self._relabel(store, uid)
             case OrderDrill(_, uid, drill):
                 try:
                     await intake.order_drill(self._names[uid], replace(drill, ordered=now))
                 except FailedPrecondition:
                     return
+                self.accepted.drills[uid] += 1
                 service.wake(uid)
             case DrainNode(_, node, drained):
-                await self._drain(node, drained=drained)
+                await self._drain(intake, node, drained=drained)
                 await service.answers.capacity_changed()
             case SetQuota():
-                await self._set_quota(request)
+                await self._set_quota(intake, request)
                 await service.answers.capacity_changed()
             case _:
                 assert_never(request)
 
-    async def _submit(self, works: tuple[Work, ...], service: Controller) -> None:
-        now = self._now()
+    async def ambush(
+        self, service: Controller, store: Store, uid: JobUid, *, cancels: bool
+    ) -> None:
+        """Want something of a job in the moment in which something happens to it."""
+        job = self._books.jobs[uid]
+        if cancels:
+            await self._cancel(store.intake, uid, job.name, service)
+            return
+        await self._order_in_vain(store, job)
+        # While the service takes the first one in, the second one is on its way into the store.
+        second = asyncio.create_task(self._order_in_vain(store, job))
+        await asyncio.sleep(0)
+        service.wake(uid)
+        await second
+        service.wake(uid)
+
+    async def _order_in_vain(self, store: Store, job: Job) -> None:
+        """A drill that waits for a line which is never printed."""
+        primary, now = job.spec.replicas()[0], self._clock.wall
+        with contextlib.suppress(FailedPrecondition):
+            drill = Drill(0, DrillKind.KILL, primary, now, at_line="never")
+            await store.intake.order_drill(job.name, drill)
+            self.accepted.drills[job.uid] += 1
+
+    async def _submit(self, intake: Intake, works: tuple[Work, ...], service: Controller) -> None:
+        now = self._clock.wall
         self.creating = tuple(replace(work, created=now, updated=now) for work in works)
         try:
-            await self._intake.create_jobs([NewWork(work) for work in self.creating])
+            await intake.create_jobs([NewWork(work) for work in self.creating])
         except AlreadyExists:
             pass  # the answer to the first try was lost
         finally:
@@ -109,11 +134,24 @@ class Clients:
             self.accepted.submits.add(work.uid)
             service.wake(work.uid)
 
-    async def _cancel(self, uid: JobUid, name: JobName, service: Controller) -> None:
-        now = self._now()
+    async def _relabel(self, store: Store, uid: JobUid) -> None:
+        """By two who have read the same: the second is refused."""
+        name, now = self._names[uid], self._clock.wall
+        _, etag = await store.reader.job(name)
+        labels = (("at", str(now)),)
+        await store.intake.replace_labels(name, labels, "", now)
+        self.accepted.labels[uid] = labels
+        with contextlib.suppress(Aborted):
+            await store.intake.replace_labels(name, (("by", "somebody"),), etag, now)
+            self._books.wrong.append(f"the labels of job {uid} were changed by a stale etag")
+
+    async def _cancel(
+        self, intake: Intake, uid: JobUid, name: JobName, service: Controller
+    ) -> None:
+        now = self._clock.wall
         request = CancelRequested(CancelCause.USER, now)
         try:
-            await self._intake.request_cancel(name, request)
+            await intake.request_cancel(name, request)
         except FailedPrecondition:
             if not self._books.is_over(uid):
                 self._books.wrong.append(f"a cancel of job {uid} was refused while it is not over")
@@ -121,25 +159,25 @@ class Clients:
         self.accepted.cancels.setdefault(uid, now)
         service.wake(uid)
 
-    async def _drain(self, node: str, *, drained: bool) -> None:
-        self._blocks(HOUR)
+    async def _drain(self, intake: Intake, node: str, *, drained: bool) -> None:
+        self._books.blocks(HOUR)
         if drained:
-            self._books.drained.add(node)
-            await self._intake.drain_node(NodeDrain(node, self._now(), "new disks"))
+            await intake.drain_node(NodeDrain(node, self._clock.wall, "new disks"))
+            self._books.drained.setdefault(node, self._clock.now)
         else:
-            self._books.drained.discard(node)
-            await self._intake.undrain_node(node)
+            self._books.drained.pop(node, None)
+            await intake.undrain_node(node)
 
-    async def _set_quota(self, request: SetQuota) -> None:
+    async def _set_quota(self, intake: Intake, request: SetQuota) -> None:
         key, limit = request.key, request.limit
         if limit is None:
             self._books.quotas.pop(key, None)
-            await self._intake.clear_quota(key)
-            self._blocks(HOUR)
+            await intake.clear_quota(key)
+            self._books.blocks(HOUR)
         else:
-            await self._intake.set_quota(key, limit)
+            await intake.set_quota(key, limit)
             self._books.quotas[key] = limit
-            self._books.quotas_since = self._now()
+            self._books.quotas_since = self._clock.now
 
 
 def _works(request: Request) -> tuple[Work, ...]:

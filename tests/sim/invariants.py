@@ -50,10 +50,13 @@ class Books:
     rules: Counter[str] = field(default_factory=Counter[str])
     steps: int = 0
     quotas_since: int = 0
-    drained: set[str] = field(default_factory=set[str])
+    drained: dict[str, int] = field(default_factory=dict[str, int])
+    """Nodes under maintenance, and since when (ns of true time)."""
     blocked_until: int = 0
     """Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead service."""
     families: Families = field(default_factory=Families)
+    clock_is_true: bool = True
+    """The wall clock was never set."""
     _idle_since: int | None = None
 
     def created(self, job: Job) -> None:
@@ -70,6 +73,9 @@ class Books:
             self.steps += 1
             judge.observe(step.before, step.event, step.now, step.after)
             self._check_limits(step)
+            self._check_left(step)
+            if AttemptState.RUNNING is step.after.phase is not step.before.phase:
+                self._check_all_up(step.after)
         if judge.differences:
             self._wrong(job, "machine and reference differ\n" + judge.told())
             judge.differences.clear()
@@ -123,6 +129,27 @@ class Books:
             one = seat.incarnations.get(replica.incarnation) if seat else None
             if one is None or one.exit != replica.exit:
                 self._wrong(job, f"{replica.id} is said to have ended with {replica.exit}: {one}")
+            elif self.world.clock.now - max(one.over, self.blocked_until) > _IDLE:
+                self._wrong(
+                    job, f"only now it is known of {replica.id} that it ended at {one.over}"
+                )
+
+    def _check_left(self, step: Taken) -> None:
+        """SPEC §2.1: what was asked to leave its node is started again elsewhere, when the scheduler has said where."""
+        asked = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
+        for replica in step.after.replicas:
+            if replica.node and asked.get((replica.id, replica.incarnation - 1)) == replica.node:
+                self._wrong(
+                    step.after, f"{replica.id} stays on {replica.node}, which it was to leave"
+                )
+
+    def _check_all_up(self, job: Job) -> None:
+        """SPEC §2, "Parallel start": RUNNING as soon as every replica is up or has been."""
+        for replica in job.replicas:
+            seat = self.world.seat(job.uid, job.attempt, replica.id)
+            one = seat.incarnations.get(replica.incarnation) if seat else None
+            if not replica.state.is_over and (one is None or not one.started):
+                self._wrong(job, f"it is said to run, and {replica.id} has not started: {one}")
 
     def _check_quotas(self, job: Job) -> None:
         """SPEC §2, "Queue": what has room is within its quotas when it gets it."""
@@ -194,7 +221,8 @@ class Books:
             self.wrong.append(f"from {since} to {now} nothing ran, while {waiting} waited")
         self.jobs[job.uid] = job
         busy = any(job.has_room for job in self.jobs.values() if not job.state.is_final)
-        waits = any(_waits(job) and job.not_before <= now for job in self.jobs.values())
+        wall = self.world.clock.wall
+        waits = any(_waits(job) and job.not_before <= wall for job in self.jobs.values())
         free = not busy and not self.quotas and not self.drained
         self._idle_since = now if waits and free else None
 

@@ -84,7 +84,7 @@ class Judge:
             self.reference.learn(fact, now)
         self._drills(before, after, now)
         if after.attempt > self.reference.attempts:
-            self._begins(before, after)
+            self._begins(before, after, now)
         self._compare(after)
 
     def _facts(self, before: Job, event: Event, now: int) -> list[spec.Fact]:
@@ -156,8 +156,11 @@ class Judge:
             elif drill.kind is DrillKind.MAINTENANCE:
                 self._asked.add((drill.attempt, _member(drill.replica), drill.incarnation))
 
-    def _begins(self, before: Job, after: Job) -> None:
+    def _begins(self, before: Job, after: Job, now: int) -> None:
         said = self.reference
+        if now < said.not_before:
+            early = (said.not_before - now) / SECOND
+            self._differ(f"an attempt begins {early} s before the pause of its retry is over")
         if said.verdict is not None:
             self._differ(f"an attempt begins although the job is {said.verdict.state}")
         if said.attempts and not said.giving_up:

@@ -169,7 +169,7 @@ def _maintenance(dice: random.Random, nodes: tuple[Node, ...], span: int) -> lis
 def _quotas(dice: random.Random, span: int) -> list[Request]:
     found: list[Request] = []
     for _ in range(dice.choice((0, 0, 1, 3))):
-        metric = dice.choice(("n1_e2", "preemptible_n1_e2", GPU, "pd_ssd_gb"))
+        metric = dice.choice(("cpus_n1_e2", "preemptible_cpus_n1_e2", GPU, "pd_ssd_gb"))
         key = QuotaKey(dice.choice(PROJECTS), REGION, metric)
         at = CREATED + dice.randint(-MINUTE, span // 2)
         limit = dice.choice((0, 8, 16, 64, 400))

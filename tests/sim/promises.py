@@ -1,14 +1,21 @@
 """What must be true of a simulated service's store in the end: all that was promised on the way was kept."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from tests.sim import audit
 from tests.sim.clients import Accepted
 from tests.sim.invariants import Books
+from tests.sim.rows import REDUCER
+from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import JobUid
+from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
-from trainshed.store.port import Reader
+from trainshed.engines.sim.seats import Incarnation, Seat
+from trainshed.store.port import NOBODY, JobQuery, Reader
 
 _SIGHTINGS = (
     "replica_started",
@@ -18,32 +25,107 @@ _SIGHTINGS = (
     "drill_ordered",
 )
 """Entries that give the time at which something happened or was asked for, of which the controller may hear later."""
+_PAGE = 3
+_SOON = 90 * 10**9
+"""ns for a cancel to reach programs, and for those to end."""
 
 
 async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
     """The promises that were not kept, in words."""
     found: list[str] = []
-    for uid in sorted(accepted.submits):
+    lived: defaultdict[JobUid, list[tuple[Seat, Incarnation]]] = defaultdict(list)
+    for seat, one in books.world.lived:
+        lived[seat.job_uid].append((seat, one))
+    for uid in {*accepted.submits, *lived}:
         job, _ = await reader.job_by_uid(uid)
         story = await reader.timeline(uid)
         books.rules.update(e.details["rule"] for e in story if e.kind == "verdict")
-        found += _of_submit(job, story)
+        found += _of_submit(job, story, in_order=books.clock_is_true)
+        found += audit.unlike(uid, lived[uid], story)
+        if isinstance(job, Job):
+            found += _of_its_story(job, story)
+            gives = books.judges[uid].reference.rows.gives.get(REDUCER)
+            if gives is not None and has_reducers(job.spec) and books.clock_is_true:
+                found += audit.hurried(uid, lived[uid], gives.window)
+            found += _of_requests(job, accepted)
+    found += await _of_lists(reader, accepted)
     for uid, at in accepted.cancels.items():
         job, _ = await reader.job_by_uid(uid)
         if isinstance(job, Job):
             found += (f"{said}\n{books.judges[uid].told()}" for said in _of_cancel(job, at))
         else:
             found += await books.families.of_cancel(job, at)
+            found += _of_cancelled_trials(books, job, at)
     found += await books.families.broken()
     return found
 
 
-def _of_submit(job: Work, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
+def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
+    """What was asked of it while it was not over was taken in."""
+    labels = accepted.labels.get(job.uid, job.labels)
+    if job.labels != labels:
+        yield f"job {job.uid} was given the labels {labels} and has {job.labels}"
+    # One that is taken in together with a cancel may find the job over.
+    if len(job.drills) < accepted.drills[job.uid] and job.state is not JobState.CANCELLED:
+        yield f"of job {job.uid} {accepted.drills[job.uid]} drills were ordered: {job.drills}"
+
+
+def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
+    """The jobs of what was cancelled are cancelled with it, at once, or as soon as there is a service again."""
+    if not books.clock_is_true or work.state not in (JobState.CANCELLED, PipelineState.CANCELLED):
+        return
+    latest = max(at, books.blocked_until) + _SOON
+    for job in books.families.jobs.values():
+        is_its = job.parent is not None and job.parent.uid == work.uid
+        if (
+            is_its
+            and job.created < at
+            and job.ended > latest
+            and job.state is not JobState.CANCELLED
+        ):
+            yield f"{work.name} was cancelled at {at}, and its job {job.uid} is {job.state}"
+
+
+def _of_its_story(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
+    """What became of it is told, each thing once."""
+    told = Counter(entry.kind for entry in story)
+    wanted = {job.state.value.lower(): 1, "drill_ordered": len(job.drills)}
+    wanted["drill_fired"] = sum(bool(drill.fired) for drill in job.drills)
+    if job.outcome is not None and job.outcome.rule.startswith("cancelled_"):
+        wanted["cancel_requested"] = 1
+    for kind, count in wanted.items():
+        if told[kind] != count:
+            yield f"job {job.uid}: {kind} is told {told[kind]} times, and not {count}"
+
+
+async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
+    """Every job is in one page of its project's list, and in no other."""
+    jobs = [(await reader.job_by_uid(uid))[0] for uid in accepted.submits]
+    found: list[str] = []
+    for project in {job.name.project_id for job in jobs}:
+        after, seen = NOBODY, Counter[JobUid]()
+        while page := await reader.jobs(JobQuery(project, None, None, after=after, limit=_PAGE)):
+            seen.update(job.uid for job, _ in page)
+            after = page[-1][0].uid
+        own = [job for job in jobs if job.name.project_id == project]
+        found += [
+            f"job {job.uid} is listed {seen[job.uid]} times"
+            for job in own
+            if seen[job.uid] != 1 and not _is_child(job)
+        ]
+    return found
+
+
+def _is_child(work: Work) -> bool:
+    return not isinstance(work, Pipeline) and work.parent is not None
+
+
+def _of_submit(job: Work, story: tuple[TimelineEntry, ...], *, in_order: bool) -> Iterator[str]:
     """SPEC §2: every job ends, and its story is told in order."""
     if not job.state.is_final:
         yield f"job {job.uid} was accepted and is {job.state} in the end"
     times = [entry.at for entry in story if entry.kind not in _SIGHTINGS]
-    if times != sorted(times):
+    if in_order and times != sorted(times):
         kinds = [(entry.at, entry.kind) for entry in story]
         yield f"the timeline of job {job.uid} goes backwards: {kinds}"
 

@@ -124,6 +124,8 @@ class Reference:
     _primary_ended: int | None = None
     _cancel: int | None = None
     _given_up_at: int = 0
+    not_before: int = 0
+    """ns before which no other attempt may begin."""
 
     def begins(self) -> None:
         """Another attempt has room."""
@@ -171,6 +173,7 @@ class Reference:
             self.restarts[member, cause] += 1
             self._again(member)
         elif self._may_retry(cause, is_retry=not isinstance(fact, NoRoom) or fact.ran):
+            self.not_before = now + gives.pause(self.retries[cause])
             self.retries[cause] += 1
             self.memory = max(self.memory, min(self.memory * gives.growth, gives.cap))
             self.giving_up = True

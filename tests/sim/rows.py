@@ -30,7 +30,7 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Gives:
     """What a row gives, in this order: `restarts` of the replica (within the last `window` ns, if it has one), `retries`
-    of the job, the end. `growth`, `cap`: of the memory limits with each retry, in times what they were and what they were
+    of the job, the end. `pauses`: ns before the first, second, … retry, the last one repeats. `growth`, `cap`: of the memory limits with each retry, in times what they were and what they were
     first. `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
 
     code: int = USER_CODE
@@ -41,9 +41,16 @@ class Gives:
     cap: float = 1.0
     goes_on: bool = False
     text: str = ""
+    pauses: tuple[int, ...] = ()
+
+    def pause(self, before: int) -> int:
+        """ns before a retry that comes after so many others."""
+        return self.pauses[min(before, len(self.pauses) - 1)] if self.pauses else 0
 
 
 REDUCER = "reducer"
+SPACING = tuple(tenths * _SECOND // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
+"""ns from the start of a reducer to its first, second, … restart at least; the last one repeats."""
 _GIVES = {
     REDUCER: Gives(restarts=20, window=MINUTE, goes_on=True),
     "oom": Gives(),
@@ -51,8 +58,9 @@ _GIVES = {
     "lost": Gives(restarts=5, retries=3),
     "exit": Gives(),
     "package": Gives(),
-    "no room": Gives(NO_ROOM, retries=3),
-    "service": Gives(INTERNAL, retries=2),  # "3 attempts in all"
+    "no room": Gives(NO_ROOM, retries=3, pauses=(30 * _SECOND, 60 * _SECOND, 120 * _SECOND)),
+    # "3 attempts in all"
+    "service": Gives(INTERNAL, retries=2, pauses=(2 * _SECOND, 10 * _SECOND)),
     "preempted": Gives(NO_ROOM, retries=6),
 }
 """In the order of the text: first match wins."""
@@ -129,6 +137,8 @@ def _given(entry: Entry) -> dict[str, Any]:
     found = {fields[key]: value for key, value in entry.items() if key in fields}
     if "window" in entry:
         found["window"] = entry["window"] * _SECOND
+    if "back_off" in entry:
+        found["pauses"] = tuple(int(pause * _SECOND) for pause in entry["back_off"])
     if "action" in entry:
         found["goes_on"] = entry["action"] == "done"
     return found

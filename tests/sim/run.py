@@ -1,7 +1,8 @@
-"""Random worlds for as long as one likes: `python -m tests.sim.run --minutes 10 [--seed N] [--only N]`.
+"""Random worlds for as long as one likes: `python -m tests.sim.run --minutes 10 [--seed N] [--only N] [--worlds N]`.
 
 Prints what was lived through, and for the first world that broke a rule its seed and the shortest scenario found
-that still breaks it. `--only`: that one world, with all that can be said of it. Exit status 1: a rule was broken.
+that still breaks it. `--only`: that one world, with all that can be said of it. `--worlds`: so many at most. `--quick`: no
+shorter scenario is looked for, and fewer lives are compared. Exit status 1: a rule was broken.
 """
 
 import argparse
@@ -23,6 +24,8 @@ from trainshed.core.works import Work
 
 _LIVES = 200
 """Lives without a service that are compared after each world."""
+_FEW = 40
+"""If it is to be quick."""
 _CROWDED = 20
 """One world in so many is a crowded one, in which nobody may starve."""
 _LINES = 80
@@ -36,15 +39,17 @@ def main() -> int:
         return _show(_world(options.only))
     until = time.monotonic() + options.minutes * 60
     total, seed = Tally(), options.seed
-    while time.monotonic() < until:
+    while time.monotonic() < until and seed - options.seed != options.worlds:
         lived = _lived(_world(seed))
         if lived.wrong:
-            print(f"seed {seed}: {_first(lived)}\nlooking for a shorter story …", flush=True)
-            _show(_shortest(_world(seed), by=time.monotonic() + 120))
+            print(f"seed {seed}: {_first(lived)}", flush=True)
+            if not options.quick:
+                print("looking for a shorter story …", flush=True)
+                _show(_shortest(_world(seed), by=time.monotonic() + 120))
             print(f"seeds {options.seed} to {seed}: {total}")
             return 1
         total.add(lived.tally)
-        for life in range(seed * _LIVES, (seed + 1) * _LIVES):
+        for life in range(seed * _LIVES, seed * _LIVES + (_FEW if options.quick else _LIVES)):
             rules = house(life)
             judge = Life(life, house=rules).live()
             total.lives += 1
@@ -61,6 +66,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", type=int)
+    parser.add_argument("--worlds", type=int, default=-1)
+    parser.add_argument("--quick", action="store_true")
     return parser.parse_args()
 
 

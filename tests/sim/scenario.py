@@ -122,7 +122,8 @@ class Scenario:
     flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns until the next life begins.
     `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the bound of `crowds` holds in it. `points`: how
     many there are to try in each study, 0 = any number. `bar`: what trials are stopped early below. `no_models`: places at
-    which programs leave no model."""
+    which programs leave no model. `disk`: the store's real writer is used, and its disk takes so many ns at most; -1 = each
+    write is done at once. `wall_steps`: at these moments the wall clock is set to so many ns from the true time."""
 
     seed: int
     nodes: tuple[Node, ...]
@@ -140,6 +141,8 @@ class Scenario:
     points: int = 0
     bar: float = 0.0
     no_models: tuple[str, ...] = ()
+    disk: int = -1
+    wall_steps: tuple[tuple[int, int], ...] = ()
 
     def script(self, life: Life) -> Script:
         """What one incarnation does; the same whenever it is asked."""

@@ -126,7 +126,7 @@ def controller(
     doors: Doors,
     scenario: Scenario,
 ) -> Controller:
-    """A controller as `serve` would build it. `ledger`: the store's own, or one that watches it."""
+    """A controller as `serve` would build it. `ledger` and `engine`: the real ones, or such as watch them."""
     runtimes = SimRuntimes(scenario.seed)
     launching = Launching(stall_after=scenario.stall_after)
 

@@ -10,12 +10,15 @@ YEAR = 365.25 * 24 * 3600 * SECOND
 @dataclass(slots=True)
 class Tally:
     """`virtual_ns`: how long the worlds lasted. `starts`: programs. `steps`: of the machine, each compared with the
-    reference. `parents`: tuning jobs and pipelines, by their ends. `rules`: what the failure table decided, by row. `ends`: of jobs, by state."""
+    reference. `parents`: tuning jobs and pipelines, by their ends. `batches`: COMMITs of
+    the real writer, and `company`: how many of them were of several writes. `rules`: what the failure table decided, by row. `ends`: of jobs, by state."""
 
     worlds: int = 0
     virtual_ns: int = 0
     jobs: int = 0
     commits: int = 0
+    batches: int = 0
+    company: int = 0
     steps: int = 0
     lives: int = 0
     crashes: int = 0
@@ -31,6 +34,8 @@ class Tally:
         self.virtual_ns += other.virtual_ns
         self.jobs += other.jobs
         self.commits += other.commits
+        self.batches += other.batches
+        self.company += other.company
         self.steps += other.steps
         self.lives += other.lives
         self.crashes += other.crashes
@@ -47,6 +52,7 @@ class Tally:
                 f"{self.worlds} worlds, {self.virtual_ns / YEAR:.1f} years, {self.jobs} jobs, "
                 f"{self.starts} programs, {self.commits} commits, {self.crashes} crashes of the service, "
                 f"{self.steps} steps and {self.lives} lives compared with the reference",
+                f"{self.batches} commits by the real writer, {self.company} of them of several writes",
                 f"ends: {_most_common(self.ends)}",
                 f"tuning jobs and pipelines: {_most_common(self.parents)}",
                 f"rules: {_most_common(self.rules)}",

@@ -34,6 +34,7 @@ from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
 from trainshed.engines.sim.programs import Life, Reports, Script
 from trainshed.store.port import Commit
+from trainshed.store.sqlite.inline import InlineStore
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 
@@ -291,7 +292,7 @@ def test_an_algorithm_that_always_fails_is_replaced_by_chance() -> None:
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
 def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     """SPEC §2, "Cancel": CANCELLED, nothing of it lives, no trial begins; and the service dies at the commit that follows."""
-    world = lone(tuning(trials=4, parallel=2), character=Character(MINUTE, measures=2))
+    world = lone(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
     whole = lived(world)
     lasts = the_tuning_job(whole).ended - CREATED
     for part in range(12):
@@ -425,6 +426,7 @@ def test_a_trial_that_is_lost_is_noticed() -> None:
         def _before_commit(self, what: str) -> None:
             super()._before_commit(what)
             if what == "commit" and self.tally.commits > 6:
+                assert isinstance(self.store, InlineStore)
                 self.store.here(lambda c: c.execute("DELETE FROM trials WHERE number = 1"))
 
     assert any("trials [" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
@@ -458,6 +460,7 @@ def test_a_measurement_that_is_lost_is_noticed() -> None:
     class Forgetful(Universe):
         def _before_commit(self, what: str) -> None:
             super()._before_commit(what)
+            assert isinstance(self.store, InlineStore)
             self.store.here(lambda c: c.execute("DELETE FROM measurements"))
 
     assert any("measured" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)

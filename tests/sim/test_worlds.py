@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.house import House
 from tests.sim.making import plain
-from tests.sim.scenario import Character, OrderDrill, Scenario, Submit
+from tests.sim.scenario import Character, Mishap, OrderDrill, Scenario, Submit
 from tests.sim.universe import Universe
 from tests.sim.variety import scenario
 from tests.unit.jobs import CREATED, SECOND, job
@@ -157,6 +157,24 @@ def test_memory_that_grows_is_counted_before_it_is_given() -> None:
     ends = {uid: lived.books.jobs[uid] for uid in (hungry.uid, other.uid)}
     assert (ends[hungry.uid].attempt, ends[hungry.uid].memory_factor) == (2, 2.0)
     assert ends[hungry.uid].ended > ends[other.uid].ended
+
+
+def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service() -> None:
+    """DESIGN §3: nobody will ever report of them, so the service that comes has to look."""
+    one = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
+    world = Scenario(
+        3,
+        (Node("node-0", 16, 60 * 2**30),),
+        Policy(strict=True),
+        (Submit(CREATED, one),),
+        {one.uid: Character(60 * SECOND)},
+        mishaps=tuple(Mishap(CREATED, "refuse") for _ in range(3)),
+        downs=(SECOND,),
+    )
+    commits = Universe(world).run().tally.commits
+    for number in range(1, commits + 1):
+        lived = Universe(replace(world, crash_commits=((number, True),))).run()
+        assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
 
 
 def lone_job(number: int, machine: Machine) -> Job:

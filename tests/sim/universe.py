@@ -1,6 +1,7 @@
 """A scenario, lived through: services come and go over one store and one world, and everything is checked on the way."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -11,14 +12,17 @@ from unittest import mock
 
 from tests.sim import promises, service, virtual
 from tests.sim.clients import Clients
+from tests.sim.group_commit import Command, GroupCommits
 from tests.sim.invariants import Books, Taken
 from tests.sim.mishaps import Mishaps
 from tests.sim.parents import Buckets, CountingAdvisor, LearningAdvisor, doors, fresh_uids
 from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
 from tests.sim.tally import Tally
+from tests.sim.witness import Demands, WatchedEngine
 from tests.unit.jobs import CREATED
 from trainshed.controller import advancing
 from trainshed.controller.controller import Controller
+from trainshed.controller.parents import Doors
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -26,18 +30,21 @@ from trainshed.core.lifecycle.turn import FailurePolicy, Step
 from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.port import EngineEvent, EngineUnavailable, SlotExited
 from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.engine import SimEngine
 from trainshed.engines.sim.programs import Life, Script
 from trainshed.engines.sim.tidings import Tidings
 from trainshed.engines.sim.world import World
-from trainshed.store.port import Commit, Ledger, LiveJob
-from trainshed.store.sqlite.inline import open_inline
+from trainshed.store.port import Commit, Ledger, LiveJob, Store
+from trainshed.store.sqlite.connections import open_reader
+from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.sqlite.inline import InlineStore, open_inline
 
 _TIDY = 2 * HOUR
 """ns within which all slots are given back once every job is over."""
 _LATENCY = 0.004
+_AMBUSHES = 0.2
+"""How often the end of a program is met by a request."""
 
 
 class Crash(SystemExit):
@@ -62,27 +69,33 @@ class Universe:
             strict=scenario.policy.strict,
             seed=scenario.seed,
         )
-        self.store = open_inline(self._before_commit, self._after_commit)
+        self.store: Store = open_inline(self._before_commit, self._after_commit)
+        self._group: GroupCommits | None = None
+        if scenario.disk >= 0:
+            self._group = GroupCommits(
+                self.clock,
+                scenario.seed,
+                scenario.disk,
+                arrived=self._arrived,
+                committing=lambda whats: self._before_commit(", ".join(whats)),
+                committed=self._group_committed,
+            )
         self.books = Books(self.world, scenario.policy, scenario.house)
         self.books.families.store = self.store
         self.books.families.notebooks = self.world.notebooks
+        self.books.clock_is_true = not scenario.wall_steps
+        self._demands = Demands()
+        self._dice = random.Random(f"ambushes {scenario.seed}")
+        self._ambushes: set[asyncio.Task[None]] = set()
         self.tally = Tally(worlds=1)
         self.written: list[str] = []
         """What each commit was of, by the doors' methods."""
-        self._now: Callable[[], int] = lambda: self.clock.now
-        self._doors = doors(
-            self.store,
-            self._now,
-            advisor=self._advisor(),
-            metrics=self.world.notebooks,
-            buckets=Buckets(*scenario.no_models),
-            uids=fresh_uids(),
-        )
-        self._clients = Clients(
-            self.store, self.books, scenario.requests, self._now, self.books.blocks
-        )
+        self._learned, self._uids = self._advisor(), fresh_uids()
+        self._clients = Clients(self.books, scenario.requests)
         self._steps: defaultdict[JobUid, list[Taken]] = defaultdict(list)
         self._commit: Commit | None = None
+        self._under_way: dict[int, tuple[Commit | None, tuple[Work, ...]]] = {}
+        """By a command of the writer: what it stores, or makes."""
         self._finished: asyncio.Event | None = None
         self._left_over = False
 
@@ -97,6 +110,8 @@ class Universe:
         mishaps.plan(self.scenario.mishaps)
         for moment in self.scenario.crash_times:
             self.clock.at(moment, self._kill)
+        for moment, ahead_by in self.scenario.wall_steps:
+            self.clock.at(moment, lambda ahead_by=ahead_by: self._set_wall(ahead_by))
         self.clock.at(self._latest_end(), self._overdue)
         errors = _Errors(self.books.wrong, self._look_whether_finished)
         logger = logging.getLogger("trainshed")
@@ -109,6 +124,8 @@ class Universe:
             logger.removeHandler(errors)
             logger.propagate = propagate
             self.store.close()
+            if self._group is not None:
+                self._group.close()
         self._count()
         return self
 
@@ -122,7 +139,8 @@ class Universe:
                 longest += work.spec.max_trials * each
             elif isinstance(work, Job):
                 longest += work.spec.scheduling.timeout + DAY
-        return last + longest + 30 * DAY
+        set_back = sum(-ahead_by for _, ahead_by in self.scenario.wall_steps)
+        return last + longest + 30 * DAY + 10 * set_back
 
     def _count(self) -> None:
         self.tally.jobs = len(self.books.jobs)
@@ -131,6 +149,9 @@ class Universe:
         )
         self.tally.virtual_ns = self.clock.now - CREATED
         self.tally.starts = self.world.starts
+        if self._group is not None:
+            self.tally.batches = self._group.batches
+            self.tally.company = self._group.company
         self.tally.steps = self.books.steps
         self.tally.rules = self.books.rules
         self.tally.ends.update(job.state.value for job in self.books.jobs.values())
@@ -169,6 +190,10 @@ class Universe:
         """The world goes on without a service for a while. `least`: ns."""
         self.tally.crashes += 1
         self.world.tidings.detach()
+        if self._group is not None:
+            self._group.abandon()
+        self._under_way.clear()
+        self._ambushes.clear()
         self._finished = None
         self._steps.clear()
         down = max(least, self.scenario.downs[self.tally.crashes % len(self.scenario.downs)])
@@ -183,26 +208,70 @@ class Universe:
     async def _life(self) -> None:
         """One service, until everything is over."""
         self._finished = asyncio.Event()
+        if self._group is not None:
+            self.store.close()
+            self.store = self.books.families.store = self._group.open()
         made = service.controller(
             self.store,
             _Watched(self.store.ledger, self._now_committing),
-            SimEngine(self.world, _LATENCY),
+            WatchedEngine(
+                self.world,
+                _LATENCY,
+                self.books,
+                self._demands,
+                lambda event: self._told(made, event),
+            ),
             self.world.journals,
-            self._doors,
+            self._doors(),
             self.scenario,
         )
         await made.start()
         asking = asyncio.create_task(self._ask(made))
         self._look_whether_finished()
         await self._finished.wait()
-        await asking
+        await asyncio.gather(asking, *self._ambushes)
         await self._tidied()
         await made.close()
         accepted = self._clients.accepted
         self.books.wrong += await promises.broken(self.store.reader, self.books, accepted)
+        self.books.wrong += await self._left_intents()
+
+    def _doors(self) -> Doors:
+        return doors(
+            self.store,
+            lambda: self.clock.wall,
+            advisor=self._learned,
+            metrics=self.world.notebooks,
+            buckets=Buckets(*self.scenario.no_models),
+            uids=self._uids,
+        )
+
+    def _told(self, made: Controller, event: EngineEvent) -> None:
+        """Where the writer takes its time, somebody wants something of a job just as a program of it has ended: that is
+        stored after the service has looked at the job, and before it stores what it makes of the end."""
+        if self._group is None or not isinstance(event, SlotExited):
+            return
+        roll = self._dice.random()
+        if roll < _AMBUSHES and event.job_uid in self.books.jobs:
+            asking = self._clients.ambush(
+                made, self.store, event.job_uid, cancels=roll < _AMBUSHES / 5
+            )
+            self._ambushes.add(task := asyncio.create_task(asking))
+            task.add_done_callback(self._ambushes.discard)
+
+    async def _left_intents(self) -> list[str]:
+        """A request that was accepted was taken in, if its job was not over before."""
+        sql = "SELECT job_uid, kind FROM intents ORDER BY job_uid"
+        if isinstance(self.store, InlineStore):
+            left = self.store.here(lambda connection: connection.execute(sql).fetchall())
+        else:
+            assert self._group is not None
+            with contextlib.closing(open_reader(self._group.directory / DATABASE_FILE)) as reader:
+                left = reader.execute(sql).fetchall()
+        return [f"job {uid} is over, and its {kind} was never taken in" for uid, kind in left]
 
     async def _ask(self, made: Controller) -> None:
-        await self._clients.ask_all(made)
+        await self._clients.ask_all(made, self.store)
         self._look_whether_finished()
 
     async def _tidied(self) -> None:
@@ -220,6 +289,12 @@ class Universe:
 
     def _kill(self) -> None:
         raise Crash("at a moment")
+
+    def _set_wall(self, ahead_by: int) -> None:
+        self.tally.faults["clock set"] += 1
+        # What waits for a moment waits for longer.
+        self.books.blocks(abs(ahead_by - (self.clock.wall - self.clock.now)) + 2 * HOUR)
+        self.clock.set_wall(ahead_by)
 
     def _overdue(self) -> None:
         raise Overdue("not all jobs have ended")
@@ -260,9 +335,32 @@ class Universe:
             raise Crash(f"after {what}")
         self._look_whether_finished()
 
+    def _arrived(self, command: Command) -> None:
+        """The writer is given something to store."""
+        making = self._clients.creating if command.what == "create_jobs" else ()
+        self._under_way[id(command)] = (
+            self._commit if command.what == "commit" else None,
+            making,
+        )
+
+    def _group_committed(self, stored: list[Command]) -> None:
+        """The writer has made all of these durable, and told nobody yet."""
+        for command in stored:
+            commit, made = self._under_way.pop(id(command))
+            if commit is not None:
+                self._committed(commit)
+            self._created(*made)
+        if (self.tally.commits, True) in self.scenario.crash_commits:
+            raise Crash(f"after {', '.join(command.what for command in stored)}")
+        self._look_whether_finished()
+
     def _committed(self, commit: Commit) -> None:
         job = commit.job
         if isinstance(job, Job):
+            now = self.clock.now
+            for key in self._demands.late(job.uid, now, self.books.blocked_until):
+                self.books.wrong.append(f"job {job.uid}: {key} was to be started, and never was")
+            self._demands.stored(job, now)
             self.books.committed(job, self._chain(job))
         self._created(*(made.job for made in commit.made))
         self.books.families.committed(commit)

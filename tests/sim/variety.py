@@ -1,12 +1,14 @@
 """Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall over,
-drills that wait for a line, tuning jobs and pipelines."""
+drills that wait for a line, tuning jobs and pipelines, a slow disk, a clock that is set back."""
 
+import itertools
 import random
 from dataclasses import replace
 
 from tests.sim.house import house
-from tests.sim.making import plain
+from tests.sim.making import PROJECTS, REGION, plain
 from tests.sim.scenario import (
+    DAY,
     HOUR,
     MINUTE,
     SECOND,
@@ -14,9 +16,12 @@ from tests.sim.scenario import (
     OrderDrill,
     Request,
     Scenario,
+    SetQuota,
     Submit,
 )
 from tests.sim.tuning_making import joined
+from tests.unit.jobs import CREATED
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
@@ -26,7 +31,34 @@ from trainshed.core.specs.model import Scheduling
 
 def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
     """A world of `jobs` jobs (a random number if None) with a bit of everything in it."""
-    return joined(_livened(seed, jobs))
+    return _within_quotas(_on_a_bad_machine(joined(_livened(seed, jobs))))
+
+
+def _within_quotas(world: Scenario) -> Scenario:
+    """In every fourth world each project has few CPUs, so that its jobs wait for each other, until long after the last one
+    came."""
+    dice = random.Random(f"quotas {world.seed}")
+    if dice.random() > 0.25:
+        return world
+    last = max((request.at for request in world.requests), default=CREATED)
+    requests = list(world.requests)
+    for project, metric in itertools.product(PROJECTS, ("cpus_n1_e2", "ml_cpus")):
+        key = QuotaKey(project, REGION, metric)
+        requests += [SetQuota(CREATED, key, dice.choice((16, 40))), SetQuota(last + DAY, key, None)]
+    return replace(world, requests=tuple(sorted(requests, key=lambda request: request.at)))
+
+
+def _on_a_bad_machine(world: Scenario) -> Scenario:
+    """Two worlds in five store by way of the real writer; in a third the clock is set back at times."""
+    dice = random.Random(f"machine {world.seed}")
+    disk = dice.choice((-1, -1, -1, SECOND // 100, 2 * SECOND))
+    last = max((request.at for request in world.requests), default=CREATED)
+    steps = dice.choice((0, 0, 1, 4))
+    moments = sorted(dice.randint(CREATED, last + HOUR) for _ in range(steps))
+    backs = (0, SECOND // 2, 40 * SECOND, 10 * MINUTE, 2 * HOUR)
+    # No clock of a wall shows less than nothing.
+    wall = tuple((at, -min(dice.choice(backs), at - CREATED // 2)) for at in moments)
+    return replace(world, disk=disk, wall_steps=wall)
 
 
 def _livened(seed: int, jobs: int | None) -> Scenario:

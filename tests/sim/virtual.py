@@ -7,6 +7,7 @@ no service does. Nothing here waits: a year passes as fast as what happens in it
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 from trainshed.engines.sim.clock import Clock
@@ -59,7 +60,7 @@ class _Selector:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop on a `Clock`: no sockets, no threads, no signals. `to_thread` runs at once, in place."""
+    """An event loop on a `Clock`: no sockets, no signals, no threads beside it. `to_thread` runs at once, in place."""
 
     def __init__(self, clock: Clock, failures: list[BaseException]) -> None:
         super().__init__()
@@ -67,6 +68,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock = clock
         self._selector = _Selector(clock)
         self._clock_resolution = 1e-6
+        self.waits_for_thread = False
+        """A thread works in place of the loop, which stands still meanwhile (`group_commit`)."""
         self.set_exception_handler(self._failed)
 
     def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -89,8 +92,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             future.set_result(result)
         return future
 
-    def call_soon_threadsafe(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("a thread under virtual time: nobody could say when it is done")
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if not self.waits_for_thread:
+            raise RuntimeError("a thread under virtual time: nobody could say when it is done")
+        return self.call_soon(callback, *args, context=context)
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
         """A generator that is dropped with its loop is closed by nobody, as in a process that is killed."""

@@ -52,7 +52,7 @@ class Processes:
     def stop(self, seat: Seat, one: Incarnation, grace: int) -> None:
         """SIGTERM, and SIGKILL after `grace` ns; what has no process yet gets none; what is over is told again."""
         if one.fate is Fate.STARTING:
-            one.fate, one.cause = Fate.LOST, "never started"
+            one.fate, one.cause, one.over = Fate.LOST, "never started", self._clock.now
         if not one.lives:
             self._tell(seat, one)
             return
@@ -78,13 +78,13 @@ class Processes:
         stalled: bool = False,
     ) -> None:
         """It ends now, and its record is sealed."""
-        one.fate = Fate.EXITED
+        one.fate, one.over = Fate.EXITED, self._clock.now
         one.exit = ExitRecord(
             code,
             signal,
             oom,
             one.started,
-            self._clock.now,
+            self._clock.wall,
             stopped=one.stopped,
             stalled=stalled,
         )
@@ -100,7 +100,8 @@ class Processes:
         tell: bool = True,
     ) -> None:
         """It is gone, and nobody wrote down how."""
-        one.fate, one.cause, one.by_service = Fate.LOST, cause, by_service
+        one.fate, one.over = Fate.LOST, self._clock.now
+        one.cause, one.by_service = cause, by_service
         if tell:
             self._tell(seat, one, news=True)
 
@@ -111,7 +112,7 @@ class Processes:
         if script.start_fails:
             self.lose(seat, one, "its sandbox could not be made", by_service=True)
             return
-        one.fate, one.started = Fate.RUNNING, self._clock.now
+        one.fate, one.started = Fate.RUNNING, self._clock.wall
         self._tell(seat, one, news=True)
         self._print_later(seat, one)
         self._report_later(seat, one)

@@ -23,7 +23,8 @@ class Fate(enum.StrEnum):
 class Incarnation:
     """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can be reached.
     `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without progress after which
-    its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken down."""
+    its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken down. `begun`, `over`: when it was handed
+    over and when it ended, by the clock that is never set (ns); what it says itself goes by the one on the wall."""
 
     number: int
     script: Script
@@ -40,6 +41,8 @@ class Incarnation:
     accelerators: int = 0
     stall_after: int = 0
     watch_metrics: bool = False
+    begun: int = 0
+    over: int = 0
 
     @property
     def takes(self) -> tuple[float, int, int]:

@@ -69,6 +69,8 @@ class World:
         )
         self._gangs = Gangs()
         self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
+        self.lived: list[tuple[Seat, Incarnation]] = []
+        """Everything that was ever handed over, in that order, whatever became of its slot."""
 
     # --- what a service asks for ---
 
@@ -244,7 +246,10 @@ class World:
                     f"{_name(seat)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} lives"
                 )
         self.starts += 1
-        self._processes.start(seat, seat.begin(plan, script))
+        one = seat.begin(plan, script)
+        one.begun = self.clock.now
+        self.lived.append((seat, one))
+        self._processes.start(seat, one)
 
     def _stop(self, seat: Seat, one: Incarnation, grace: int) -> None:
         if one.lives and not self.places[one.node].reachable:
@@ -284,11 +289,11 @@ class World:
 
     def _printed(self, seat: Seat, one: Incarnation, text: str) -> None:
         which = (seat.job_uid, seat.attempt, seat.replica)
-        line = self.journals.write(*which, one.number, at=self.clock.now, text=text)
+        line = self.journals.write(*which, one.number, at=self.clock.wall, text=text)
         self.tidings.tell(LinesWritten(*which, line.n + 1))
 
     def _reported(self, seat: Seat, one: Incarnation, report: Reports) -> None:
-        self.notebooks.write(seat.job_uid, one.started, self.clock.now, report)
+        self.notebooks.write(seat.job_uid, one.started, self.clock.wall, report)
         self.tidings.tell(MetricsWritten(seat.job_uid, seat.attempt, seat.replica))
 
     def _violated(self, what: str) -> None:

@@ -1,0 +1,85 @@
+"""What a job's timeline tells, held against what its programs did: the simulated engine's own record of every process that
+was ever handed over. The controller is not asked: what it never handed on is missing here."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from tests.sim.rows import SPACING
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.names import JobUid
+from trainshed.engines.sim.seats import Fate, Incarnation, Seat
+
+Which = tuple[int, str, int]
+"""Attempt, replica, incarnation."""
+
+_LOST = ("replica_lost", "service_failed")
+
+
+def unlike(
+    uid: JobUid, lived: Sequence[tuple[Seat, Incarnation]], story: Sequence[TimelineEntry]
+) -> Iterator[str]:
+    """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all. `lived`: of this
+    job."""
+    told = {
+        kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
+    }
+    for kinds, entries in told.items():
+        for which, count in Counter(which for which, _ in entries).items():
+            if count > 1:
+                yield f"job {uid}: {kinds[0]} of {which} is told {count} times"
+    started, exited, lost = (dict(entries) for entries in told.values())
+    leaving = {which for which, _ in _told(story, ("replica_asked_to_leave",))}
+    known = {(s.attempt, str(s.replica), one.number): one for s, one in lived}
+    for which, entry in started.items():
+        if which not in known or known[which].started != entry.at:
+            yield f"job {uid}: {which} is said to have started at {entry.at}: {known.get(which)}"
+    for which, entry in exited.items():
+        if which not in known or not _is_exit(known[which], entry):
+            yield f"job {uid}: {which} is said to have ended so: {entry.details}; {known.get(which)}"
+    for which, one in known.items():
+        if one.lives:
+            yield f"job {uid}: all is over, and {which} lives"
+        # What was asked to leave before anybody heard of its start is told of as leaving, and then as over.
+        if one.started and which not in started and which not in leaving:
+            yield f"job {uid}: {which} started at {one.started}, and its timeline does not say so"
+        if one.fate is Fate.EXITED and which not in exited:
+            yield f"job {uid}: {which} ended, {one.exit}, and its timeline does not say so"
+        if one.fate is Fate.LOST and which not in lost:
+            yield f"job {uid}: {which} was lost, {one.cause}, and its timeline does not say so"
+
+
+def hurried(uid: JobUid, lived: Sequence[tuple[Seat, Incarnation]], window: int) -> Iterator[str]:
+    """Reducers that were started again sooner than SPEC §2.1 allows. `lived`: of this job, while the clock on the wall was
+    right; `window`: ns."""
+    before: dict[tuple[int, str], list[Incarnation]] = {}
+    for seat, one in lived:
+        earlier = before.setdefault((seat.attempt, str(seat.replica)), [])
+        if seat.replica.pool == 2 and earlier and earlier[-1].started:
+            # What was restarted within the window for sure, whenever each end was heard of.
+            recent = sum(other.over > one.begun - window for other in earlier[:-1])
+            due = earlier[-1].started + SPACING[min(recent, len(SPACING) - 1)]
+            if one.begun < due:
+                yield f"job {uid}: {seat.replica}.{one.number} begins {due - one.begun} ns too soon"
+        earlier.append(one)
+
+
+def _told(
+    story: Sequence[TimelineEntry], kinds: Sequence[str]
+) -> list[tuple[Which, TimelineEntry]]:
+    return [
+        (_which(entry), entry)
+        for entry in story
+        if entry.kind in kinds and "replica" in entry.details
+    ]
+
+
+def _which(entry: TimelineEntry) -> Which:
+    said = entry.details
+    return int(str(said["attempt"])), str(said["replica"]), int(str(said["incarnation"]))
+
+
+def _is_exit(one: Incarnation, entry: TimelineEntry) -> bool:
+    if one.exit is None or one.exit.ended != entry.at:
+        return False
+    said = tuple(entry.details[name] for name in ("exit_code", "signal", "oom", "stopped"))
+    return said == (one.exit.exit_code, one.exit.signal, one.exit.oom, one.exit.stopped)

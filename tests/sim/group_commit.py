@@ -1,0 +1,238 @@
+"""The store's real group-commit writer under virtual time: its thread, its queue, a database on the disk.
+
+The thread runs only while the loop waits for it, so that a world is the same each time it is lived: it takes what waits,
+and pauses before and after each COMMIT for as long as the simulated disk takes. A crash at such a point leaves the
+database as a killed process would: what was not committed is rolled back, what was not answered is never heard of.
+"""
+
+import asyncio
+import contextlib
+import queue
+import random
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+from unittest import mock
+
+from tests.sim.virtual import VirtualLoop
+from trainshed.engines.sim.clock import Clock
+from trainshed.store.port import Store
+from trainshed.store.sqlite import database, writer
+from trainshed.store.sqlite.connections import open_writer
+
+_SHARED_MEMORY = Path("/dev/shm")
+"""Where there is one, nothing has to wait for a disk that nobody will ever lose."""
+
+
+class Command(Protocol):
+    """What the writer is given (`store.sqlite.writer`)."""
+
+    what: str
+    outcome: tuple[Any, Exception | None]
+
+
+class _Killed(BaseException):
+    """The service of this thread was killed."""
+
+
+class _Thread(threading.Thread):
+    """One that may be killed."""
+
+    def run(self) -> None:
+        with contextlib.suppress(_Killed):
+            super().run()
+
+
+class _Baton:
+    """Who may run: the loop, or the writer's thread. `pause` is called by the thread, the others by the loop."""
+
+    def __init__(self) -> None:
+        self._mine, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
+        self._where = ""
+        self.is_dead = self.is_free = False
+
+    def begin(self) -> None:
+        """Wait until the thread, which has just been started, stands still."""
+        self._mine.acquire()
+
+    def resume(self) -> str:
+        """Let the thread run until it pauses; returns where it does."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.waits_for_thread = True
+        self._theirs.release()
+        self._mine.acquire()
+        loop.waits_for_thread = False
+        return self._where
+
+    def let_go(self, *, dead: bool) -> None:
+        """The thread runs to its end: by itself, or on the spot if `dead`."""
+        self.is_dead, self.is_free = self.is_dead or dead, True
+        self._theirs.release()
+
+    def pause(self, where: str) -> None:
+        if not self.is_free:
+            self._where = where
+            self._mine.release()
+            self._theirs.acquire()
+        if self.is_dead:
+            raise _Killed
+
+
+class _Queue:
+    """The writer's queue. `put` comes from the loop, `get` and `get_nowait` from the thread. `in_hand`: what it has taken
+    since it stood idle last."""
+
+    def __init__(self, baton: _Baton, arrived: Callable[[Command], None]) -> None:
+        self._baton = baton
+        self._arrived = arrived
+        self._waiting: deque[Command | None] = deque()
+        self.in_hand: list[Command] = []
+
+    def put(self, command: Command | None) -> None:
+        self._waiting.append(command)
+        if command is None:
+            self._baton.let_go(dead=False)
+        else:
+            self._arrived(command)
+
+    def get(self) -> Command | None:
+        self.in_hand = []
+        while True:
+            self._baton.pause("idle")
+            if self._waiting:
+                return self._take()
+
+    def get_nowait(self) -> Command | None:
+        if not self._waiting:
+            raise queue.Empty
+        return self._take()
+
+    def _take(self) -> Command | None:
+        command = self._waiting.popleft()
+        if command is not None:
+            self.in_hand.append(command)
+        return command
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+
+class _Connection:
+    """The writer's connection, which pauses around each COMMIT."""
+
+    def __init__(self, connection: sqlite3.Connection, baton: _Baton) -> None:
+        self._connection = connection
+        self._baton = baton
+        self.is_served = False
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql != "COMMIT" or not self.is_served:
+            return self._connection.execute(sql, *parameters)
+        self._baton.pause("committing")
+        done = self._connection.execute(sql)
+        self._baton.pause("committed")
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class GroupCommits:
+    """A store on the disk that outlives its services: `open` it for each, `abandon` it when that one is killed.
+
+    `latency`: ns that a write waits, and that its COMMIT takes, at most. `arrived`: called with each write as it is asked
+    for; `committing`: before a COMMIT, with what it is of; `committed`: after it, with each write that was stored. Either
+    may raise: the service is dead then.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        seed: int,
+        latency: int,
+        *,
+        arrived: Callable[[Command], None],
+        committing: Callable[[list[str]], None],
+        committed: Callable[[list[Command]], None],
+    ) -> None:
+        self._clock = clock
+        self._random = random.Random(f"writer {seed}")
+        self._latency = latency
+        self._arrived, self._committing, self._committed = arrived, committing, committed
+        parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        self.directory = Path(tempfile.mkdtemp(prefix="trainshed-sim-", dir=parent))
+        self._baton = _Baton()
+        self._queue = _Queue(self._baton, self._put)
+        self._is_due = False
+        self._store: Store | None = None
+        self.batches = self.company = 0
+        """COMMITs, and how many of them were of several writes."""
+
+    def open(self) -> Store:
+        baton = self._baton = _Baton()
+        self._queue = _Queue(baton, self._put)
+        self._is_due = False
+        connections: list[_Connection] = []
+
+        def opened(path: Path) -> _Connection:
+            connections.append(_Connection(open_writer(path), baton))
+            return connections[0]
+
+        names = SimpleNamespace(SimpleQueue=lambda: self._queue, Empty=queue.Empty)
+        with (
+            mock.patch.object(database, "open_writer", opened),
+            mock.patch.object(writer, "queue", names),
+            mock.patch.object(writer, "threading", SimpleNamespace(Thread=_Thread)),
+        ):
+            self._store = database.open_database(self.directory)
+        connections[0].is_served = True
+        baton.begin()
+        return self._store
+
+    def abandon(self) -> None:
+        """The service is dead, and its thread with it, wherever it stands."""
+        if self._store is not None:
+            self._baton.let_go(dead=True)
+            self._store.close()
+            self._store = None
+
+    def close(self) -> None:
+        """Nobody wants it any more."""
+        self.abandon()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- on the loop ---
+
+    def _put(self, command: Command) -> None:
+        self._arrived(command)
+        if not self._is_due and not self._queue.in_hand:
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        self._is_due = True
+        baton = self._baton
+        self._clock.after(self._random.randint(0, self._latency), lambda: self._go_on(baton))
+
+    def _go_on(self, baton: _Baton) -> None:
+        if baton is not self._baton or baton.is_free:
+            return  # of a service that is gone
+        self._is_due = False
+        match baton.resume():
+            case "committing":
+                self._committing([command.what for command in self._queue.in_hand])
+                self._go_on_later()
+            case "committed":
+                self.batches += 1
+                self.company += len(self._queue.in_hand) > 1
+                self._committed([one for one in self._queue.in_hand if one.outcome[1] is None])
+                self._go_on_later()
+            case _:
+                if self._queue:
+                    self._go_on_later()

@@ -1,0 +1,170 @@
+"""What a service was seen doing to its world, held against what it had stored by then (docs/architecture.md, "What never
+happens"): nothing is done that does not follow from a committed state, and a gang starts whole."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from tests.sim.invariants import Books
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import EngineEvent, Fault
+from trainshed.engines.sim.engine import SimEngine
+from trainshed.engines.sim.world import World
+
+Key = tuple[JobUid, int, ReplicaId, int]
+Gang = tuple[JobUid, int]
+
+SECOND = 10**9
+_SETTLES = 60 * SECOND
+"""ns after the start of a maintenance in which a start may be under way that was decided before."""
+_LATE = 15 * 60 * SECOND
+"""ns after which a start that is wanted has been forgotten, if nothing was in its way."""
+_UP = (AttemptState.STARTING, AttemptState.RUNNING)
+
+
+@dataclass(slots=True)
+class Demands:
+    """What stored states have ever asked for. `starts`, `stops`: incarnations, the former with the number of the commit that
+    did first; `ends`: attempts that were to be stopped; `past`: the last attempt of which nothing was wanted any more;
+    `faults`: of drills."""
+
+    starts: dict[Key, int] = field(default_factory=dict[Key, int])
+    stops: set[Key] = field(default_factory=set[Key])
+    ends: set[Gang] = field(default_factory=set[Gang])
+    past: dict[JobUid, int] = field(default_factory=dict[JobUid, int])
+    faults: set[Key] = field(default_factory=set[Key])
+    commits: int = 0
+    open: dict[Key, int] = field(default_factory=dict[Key, int])
+    """Starts that are wanted and have not been made, and since when (ns of true time)."""
+
+    def stored(self, job: Job, now: int) -> None:
+        """This is committed at `now`, ns of true time."""
+        uid, attempt = job.uid, job.attempt
+        self.commits += 1
+        over = job.phase in (AttemptState.WAITING, AttemptState.OVER)
+        self.past[uid] = max(self.past.get(uid, 0), attempt if over else attempt - 1)
+        if job.phase is AttemptState.STOPPING or job.state.is_final:
+            self.ends.add((uid, attempt))
+        before = {key: self.open.pop(key) for key in list(self.open) if key[0] == uid}
+        if job.phase not in _UP:
+            return
+        for replica in job.replicas:
+            key = (uid, attempt, replica.id, replica.incarnation)
+            if replica.state is ReplicaState.WAITING and replica.node and not replica.not_before:
+                if key not in self.starts:
+                    self.starts[key], before[key] = self.commits, now
+                if key in before:
+                    self.open[key] = before[key]
+            if replica.state is ReplicaState.STOPPING:
+                self.stops.add(key)
+        self.faults.update(
+            (uid, drill.attempt, drill.replica, drill.incarnation)
+            for drill in job.drills
+            if drill.fired and not drill.done
+        )
+
+    def late(self, uid: JobUid, now: int, blocked_until: int) -> list[Key]:
+        """What of this job should have been started long ago; told once."""
+        found = [
+            key
+            for key, since in self.open.items()
+            if key[0] == uid and now - max(since, blocked_until) > _LATE
+        ]
+        for key in found:
+            del self.open[key]
+        return found
+
+
+class WatchedEngine(SimEngine):
+    """The simulated engine, with somebody who watches what is asked of it."""
+
+    def __init__(
+        self,
+        world: World,
+        latency: float,
+        books: Books,
+        demands: Demands,
+        told_of: Callable[[EngineEvent], None],
+    ) -> None:
+        """`told_of`: called with each event just before the service gets it."""
+        super().__init__(world, latency)
+        self._told_of = told_of
+        self._books = books
+        self._demands = demands
+        self._begun = {(seat.job_uid, seat.attempt) for seat, _ in world.lived}
+
+    async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        for plan in plans:
+            key = (plan.job_uid, plan.attempt, plan.replica, plan.incarnation)
+            if key not in self._demands.starts:
+                self._wrong(plan.job_uid, f"{key} is started, and nothing stored demands it")
+            self._demands.open.pop(key, None)
+        for uid, attempt in {(plan.job_uid, plan.attempt) for plan in plans}:
+            self._look_at_gang(uid, attempt, [p.replica for p in plans if p.job_uid == uid])
+        await super().launch(plans)
+
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        wanted = (job_uid, attempt) in self._demands.ends
+        if not wanted and attempt > self._demands.past.get(job_uid, 0):
+            self._wrong(job_uid, f"attempt {attempt} is stopped, and nothing stored demands it")
+        await super().stop(job_uid, attempt, grace)
+
+    async def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        key = (job_uid, attempt, replica, incarnation)
+        if key not in self._demands.stops and (job_uid, attempt) not in self._demands.ends:
+            self._wrong(job_uid, f"{key} is stopped, and nothing stored demands it")
+        await super().stop_replica(job_uid, attempt, replica, incarnation, grace)
+
+    async def inject(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
+    ) -> None:
+        key = (job_uid, attempt, replica, incarnation)
+        if key not in self._demands.faults:
+            self._wrong(job_uid, f"{key} is drilled, and nothing stored demands it")
+        await super().inject(job_uid, attempt, replica, incarnation, fault)
+
+    async def release(self, job_uid: JobUid, attempt: int) -> None:
+        if attempt > self._demands.past.get(job_uid, 0):
+            self._wrong(job_uid, f"the slots of attempt {attempt} are released while it is wanted")
+        await super().release(job_uid, attempt)
+
+    async def watch(self) -> AsyncIterator[EngineEvent]:
+        async for event in super().watch():
+            self._told_of(event)
+            yield event
+
+    def _look_at_gang(self, uid: JobUid, attempt: int, asked: Collection[ReplicaId]) -> None:
+        """SPEC §2, "Parallel start": the first start of an attempt is that of all its replicas that have a place. And no
+        replica is started where maintenance goes on."""
+        job = self._books.jobs.get(uid)
+        if job is None or job.attempt != attempt:
+            return  # it has moved on since
+        if (uid, attempt) not in self._begun:
+            self._begun.add((uid, attempt))
+            due = {
+                replica.id: self._demands.starts.get(
+                    (uid, attempt, replica.id, replica.incarnation)
+                )
+                for replica in job.replicas
+                if replica.node and replica.state is ReplicaState.WAITING
+            }
+            # What got its place only later is started a little later, too.
+            first = min((at for replica in asked if (at := due.get(replica))), default=0)
+            missing = [one for one, at in due.items() if one not in asked and at and at <= first]
+            if missing:
+                self._wrong(
+                    uid, f"attempt {attempt} is started without {sorted(map(str, missing))}"
+                )
+        now = self._books.world.clock.now
+        for replica in job.replicas:
+            since = self._books.drained.get(replica.node, now)
+            if replica.id in asked and now - since > _SETTLES:
+                self._wrong(uid, f"{replica.id} is started on {replica.node}, which is drained")
+
+    def _wrong(self, uid: JobUid, what: str) -> None:
+        at = self._books.world.clock.now / SECOND
+        self._books.wrong.append(f"at {at:.3f} s, job {uid}: {what}")
