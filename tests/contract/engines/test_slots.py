@@ -13,6 +13,7 @@ from tests.contract.engines.conftest import PYTHON, House, Run
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
+from trainshed.engines.port import EngineUnavailable
 
 MEETS = """
 import socket, sys, threading
@@ -248,6 +249,19 @@ def test_released_slots_are_gone_and_logs_stay(house: Run) -> None:
         assert house.texts(uid) == ["x"]
         await house.restart()
         assert not house.events
+
+    house(test)
+
+
+def test_slots_of_a_program_that_lives_are_not_given_back(house: Run) -> None:
+    """Its directory and its address would be another's while it uses them."""
+
+    async def test(house: House) -> None:
+        uid = await house.run("sh", "-c", "echo up; exec sleep 60")
+        await house.line(uid, lambda text: text == "up")
+        with pytest.raises(EngineUnavailable, match="still run"):
+            await house.engine.release(uid, 1)
+        assert await house.engine.allocations() == ((uid, 1),)
 
     house(test)
 

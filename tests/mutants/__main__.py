@@ -1,0 +1,194 @@
+"""`python -m tests.mutants [NAME ...]`: plants one bug after the other in a copy of the tree and runs what has to notice it.
+
+Prints a table: mutant, caught by, seconds. Exit status 1: a bug went unnoticed, a patch does not apply, or a command fails
+on the tree as it is, so that it says nothing. The working tree is never touched.
+"""
+
+import argparse
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.mutant import Catcher, DoesNotApply, Mutant, mutated, text_of
+from tests.mutants.table import MUTANTS
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_NOT_COPIED: Final = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "shared", ".*_cache", "__pycache__", ".hypothesis"
+)
+_FAILED: Final = 1
+"""How Python, pytest and the simulation end when something was wrong."""
+_LINES: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How one command ended. `status` None: it was not over in time."""
+
+    status: int | None
+    seconds: float
+    output: str
+
+
+class Copies:
+    """Copies of the tree, one for each command that runs at a time; each is as it was when it comes back."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for number in range(count):
+            copy = directory / f"tree-{number}"
+            shutil.copytree(ROOT, copy, symlinks=True, ignore=_NOT_COPIED)
+            # Once: what runs later writes none, so that no bug is hidden by what was compiled without it.
+            compiling = ("-m", "compileall", "-q", "src", "tests")
+            subprocess.run((sys.executable, *compiling), cwd=copy, check=True)
+            self._free.put(copy)
+
+    @contextmanager
+    def one(self, mutant: Mutant | None) -> Generator[Path]:
+        """One with the bug in it. Raises DoesNotApply."""
+        copy = self._free.get()
+        try:
+            if mutant is None:
+                yield copy
+                return
+            file, before = copy / mutant.file, text_of(mutant, copy)
+            times = file.stat()
+            file.write_text(mutated(mutant, before), "utf-8")
+            try:
+                yield copy
+            finally:
+                file.write_text(before, "utf-8")
+                os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        finally:
+            self._free.put(copy)
+
+
+def run(catcher: Catcher, copy: Path) -> Run:
+    """The command in that copy, and nothing left of it afterwards."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(copy / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    began = time.monotonic()
+    process = subprocess.Popen(
+        (sys.executable, *catcher.arguments),
+        cwd=copy,
+        env=environ,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=catcher.limit)
+        status: int | None = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        status = None
+    return Run(status, time.monotonic() - began, output)
+
+
+class Judgement:
+    """What was found of each, told as it comes. `bad`: how many lines say that something is not as it must be."""
+
+    def __init__(self, copies: Copies) -> None:
+        self.bad = 0
+        self._copies = copies
+        self._telling = threading.Lock()
+
+    def sound(self, catcher: Catcher) -> bool:
+        """Whether it passes without any bug: it says nothing otherwise."""
+        with self._copies.one(None) as copy:
+            found = run(catcher, copy)
+        is_sound = found.status == 0
+        self._tell("(none)", catcher, found, "" if is_sound else "FAILS WITHOUT ANY BUG")
+        return is_sound
+
+    def judge(self, mutant: Mutant) -> None:
+        """Whether the bug is noticed."""
+        try:
+            with self._copies.one(mutant) as copy:
+                found = run(mutant.caught_by, copy)
+        except DoesNotApply as why:
+            with self._telling:
+                self.bad += 1
+                print(why, flush=True)
+            return
+        wrong = {_FAILED: "", 0: "SURVIVED", None: f"NOT NOTICED WITHIN {mutant.caught_by.limit} s"}
+        what = wrong.get(found.status, f"ENDED WITH STATUS {found.status}, SAYS NOTHING")
+        self._tell(mutant.name, mutant.caught_by, found, what)
+
+    def _tell(self, name: str, catcher: Catcher, found: Run, wrong: str) -> None:
+        with self._telling:
+            print(
+                f"{name:38}{catcher.name[:70]:72}{found.seconds:6.1f} s  {wrong}".rstrip(),
+                flush=True,
+            )
+            if wrong:
+                self.bad += 1
+                if found.status:
+                    print("\n".join(f"    {line}" for line in found.output.splitlines()[-_LINES:]))
+
+
+def main() -> int:
+    options = _options()
+    chosen = [one for one in MUTANTS if not options.names or one.name in options.names]
+    if unknown := set(options.names) - {one.name for one in chosen}:
+        print(
+            f"there is no mutant {', '.join(sorted(unknown))}; --list names them", file=sys.stderr
+        )
+        return 2
+    if options.list:
+        for one in chosen:
+            print(f"{one.name:38}{one.file}\n{'':38}{one.why}")
+        return 0
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="trainshed-mutants-") as directory:
+        Path(directory).chmod(0o755)  # Some tests run as another user.
+        judgement = Judgement(Copies(Path(directory), options.jobs))
+        print(f"{'mutant':38}{'caught by':72}{'took':>8}", flush=True)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            catchers = list(dict.fromkeys(one.caught_by for one in chosen))
+            sound = dict(zip(catchers, pool.map(judgement.sound, catchers), strict=True))
+            judged = [one for one in chosen if sound[one.caught_by]]
+            _all(pool.map(judgement.judge, judged))
+    took = time.monotonic() - began
+    print(
+        f"{len(judged)} of {len(chosen)} mutants judged, {judgement.bad} lines are bad; {took:.0f} s"
+    )
+    return 1 if judgement.bad else 0
+
+
+def _all(results: Iterable[None]) -> None:
+    """Wait for them, and hear of what failed."""
+    for _ in results:
+        pass
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these alone")
+    parser.add_argument("--jobs", type=int, default=2, help="so many at a time")
+    parser.add_argument("--list", action="store_true", help="say what they are, and run nothing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

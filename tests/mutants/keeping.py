@@ -1,0 +1,128 @@
+"""Bugs in what keeps: `store` and `buckets`."""
+
+from typing import Final
+
+from tests.mutants.mutant import SIMULATION, Mutant, tests
+
+_SQLITE, _LOGS = "src/trainshed/store/sqlite/", "src/trainshed/store/logs/"
+_BUCKETS = "src/trainshed/buckets/"
+_CONTRACT = tests("tests/contract/store/test_store_contract.py")
+_LOG_READER = tests("tests/unit/test_store_logs.py")
+_OBJECTS = tests("tests/unit/test_buckets_objects.py")
+
+KEEPING: Final = (
+    Mutant(
+        "state without its timeline",
+        _SQLITE + "ledger.py",
+        "            append_timeline(connection, job.uid, commit.timeline)\n",
+        "            if not commit.consumed_intents:\n"
+        "                append_timeline(connection, job.uid, commit.timeline)\n",
+        "A job has moved, and nothing says why.",
+        SIMULATION,
+    ),
+    Mutant(
+        "cancel lost at the end",
+        _SQLITE + "ledger.sql",
+        "  AND (:is_live = 1 OR NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND seq > :consumed))\n",
+        "",
+        "A cancel that was accepted while the job's last step was being stored is never taken in.",
+        SIMULATION,
+    ),
+    Mutant(
+        "intents consumed too far",
+        _SQLITE + "ledger.sql",
+        "DELETE FROM intents WHERE job_uid = :uid AND seq <= :consumed;",
+        "DELETE FROM intents WHERE job_uid = :uid;",
+        "A cancel that comes while a drill is being stored goes with it.",
+        SIMULATION,
+    ),
+    Mutant(
+        "lists skip a row",
+        _SQLITE + "reader.sql",
+        "WHERE works.project_id = :project_id AND works.parent_uid = 0 AND works.uid < :below\n",
+        "WHERE works.project_id = :project_id AND works.parent_uid = 0 AND works.uid < :below - 1\n",
+        "The first job of each page but the first is in no page.",
+        SIMULATION,
+    ),
+    Mutant(
+        "etag not checked",
+        _SQLITE + "intake.py",
+        '            if etag not in ("", current):\n',
+        '            if etag == "*":\n',
+        "Who changes labels undoes what another has changed meanwhile.",
+        SIMULATION,
+    ),
+    Mutant(
+        "answered before it is stored",
+        _SQLITE + "writer.py",
+        '        execute("COMMIT")\n',
+        '        _answer(batch)\n        execute("COMMIT")\n',
+        "What was acknowledged is gone after a crash.",
+        SIMULATION,
+    ),
+    Mutant(
+        "half a command is stored",
+        _SQLITE + "writer.py",
+        '                execute("ROLLBACK TO command")\n',
+        "",
+        "What a refused request had written until then stays, in company with others.",
+        _CONTRACT,
+    ),
+    Mutant(
+        "generation not guarded",
+        _SQLITE + "ledger.sql",
+        "  AND generation = :expected_generation\n",
+        "",
+        "A step is written over another one that it does not know.",
+        _CONTRACT,
+    ),
+    Mutant(
+        "fence of the leader ignored",
+        _SQLITE + "ledger.sql",
+        "  AND EXISTS (SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch)\n",
+        "",
+        "A service that was superseded goes on writing.",
+        _CONTRACT,
+    ),
+    Mutant(
+        "way out of a final state",
+        _SQLITE + "ledger.sql",
+        "  AND (is_live = 1 OR state = :state)\n",
+        "",
+        "A job that is over begins again.",
+        _CONTRACT,
+    ),
+    Mutant(
+        "line given twice to a follower",
+        _LOGS + "reader.py",
+        "lambda entry: entry.n <= seen",
+        "lambda entry: entry.n < seen",
+        "Who follows a log sees the last line of each page again.",
+        _LOG_READER,
+    ),
+    Mutant(
+        "last page not told",
+        _LOGS + "reader.py",
+        "found[:limit])\n    return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)",
+        "found[:limit])\n"
+        "    return LogPage(lines, lines[-1].cursor if len(found) > limit + 1 and lines else None)",
+        "The last line of a log is in no page when the others fill one.",
+        _LOG_READER,
+    ),
+    Mutant(
+        "object replaced all the same",
+        _BUCKETS + "conditions.py",
+        "        if self.generation_match is not None and generation != self.generation_match:\n",
+        "        if self.generation_match and generation != self.generation_match:\n",
+        "Of two who create an object only if it is not there, both do.",
+        _OBJECTS,
+    ),
+    Mutant(
+        "listing loses an object between pages",
+        _BUCKETS + "listing.py",
+        "            return Page(objects, prefixes, encode_token(entry.name.encode()))\n",
+        '            return Page(objects, prefixes, encode_token(entry.name.encode() + b"\\0"))\n',
+        "An object at the border of two pages is in neither.",
+        _OBJECTS,
+    ),
+)

@@ -1,0 +1,122 @@
+"""Bugs in what runs programs: `engines` and `replica`."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, tests
+
+_LOCAL, _REPLICA = "src/trainshed/engines/local/", "src/trainshed/replica/"
+_SEGMENTS = tests("tests/unit/test_replica_segments.py")
+_JOURNAL = tests("tests/unit/test_replica_journal.py")
+_LEASES = tests("tests/unit/test_engine_local_leases.py")
+_CONTRACT = "tests/contract/engines/"
+
+RUNNING: Final = (
+    Mutant(
+        "line doubled at a segment's turn",
+        _REPLICA + "segments.py",
+        "            self._file = self._open()\n            durable",
+        "            self._file = self._open()\n"
+        "            os.write(self._file, data[data.rfind(b'\\n', 0, -1) + 1 :])\n            durable",
+        "The last line of each segment is the first one of the next as well.",
+        _SEGMENTS,
+    ),
+    Mutant(
+        "line lost at a torn tail",
+        _REPLICA + "segments.py",
+        '        self._size = skipped + data.rfind(b"\\n") + 1\n',
+        '        self._size = skipped + data.rfind(b"\\n", 0, -1) + 1\n',
+        "A log that is continued loses its last whole line.",
+        _SEGMENTS,
+    ),
+    Mutant(
+        "torn tail kept",
+        _REPLICA + "segments.py",
+        "        os.ftruncate(handle, self._size)\n",
+        "",
+        "What a crash left unfinished becomes one line with what comes next.",
+        _SEGMENTS,
+    ),
+    Mutant(
+        "numbers begin anew",
+        _REPLICA + "segments.py",
+        '            self.lines = last["n"] + 1\n',
+        '            self.lines = last["n"]\n',
+        "Two lines of a replica have one number after a restart in place.",
+        _SEGMENTS,
+    ),
+    Mutant(
+        "fence of an incarnation ignored",
+        _REPLICA + "fence.py",
+        "        if entries.latest >= incarnation:\n            raise Refused(protocol.REFUSED_KNOWN)\n",
+        "",
+        "A request to start that is read late starts a replica a second time.",
+        _JOURNAL,
+    ),
+    Mutant(
+        "stop mark ignored",
+        _REPLICA + "fence.py",
+        "        if any(os.path.exists(mark) for mark in marks):\n",
+        "        if all(os.path.exists(mark) for mark in marks):\n",
+        "What was stopped before it began begins all the same.",
+        _JOURNAL,
+    ),
+    Mutant(
+        "expelled in word only",
+        _REPLICA + "fence.py",
+        "        if entries.latest < incarnation:\n            _write_start(lock, incarnation, 0)\n",
+        "",
+        "A replica that is called lost starts when its request is read at last.",
+        _JOURNAL,
+    ),
+    Mutant(
+        "garbled entry spoils the journal",
+        _REPLICA + "journal.py",
+        '    view = memoryview(b"\\n" + protocol.encode(entry))\n',
+        "    view = memoryview(protocol.encode(entry))\n",
+        "What a full disk left unfinished takes the next entry with it.",
+        _JOURNAL,
+    ),
+    Mutant(
+        "lease not renewed",
+        _LOCAL + "leases.py",
+        "        self.watch()\n        silence",
+        "        silence",
+        "Shims are asked once, and never again.",
+        _LEASES,
+    ),
+    Mutant(
+        "lease of the last incarnation",
+        _LOCAL + "seat.py",
+        "        self._heard_of = True  # It has all the time of a first lease.\n        self._silent = 0\n",
+        "",
+        "A replica that is started again is killed for the silence of the one before it.",
+        _LEASES,
+    ),
+    Mutant(
+        "notes lost with the service",
+        _LOCAL + "findings.py",
+        "        return Over(record, tuple(entries.notes(incarnation)))\n    lock = ",
+        "        return Over(record)\n    lock = ",
+        "What a program's last moments were like is not told by a service that comes later.",
+        tests(_CONTRACT + "test_notes.py"),
+    ),
+    Mutant(
+        "slots released while they live",
+        _LOCAL + "gangs.py",
+        "        if live := [str(replica) for replica, seat in gang.items() if seat.is_live]:\n"
+        "            raise EngineUnavailable(\n"
+        "                f\"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for their end\"\n"
+        "            )\n",
+        "",
+        "A program loses its directory under its feet, and its address goes to another.",
+        tests(_CONTRACT + "test_slots.py", _CONTRACT + "test_stop.py"),
+    ),
+    Mutant(
+        "stop not written down",
+        _LOCAL + "engine.py",
+        "        await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)\n",
+        "",
+        "A start that is under way outlives the stop of its attempt.",
+        tests(_CONTRACT + "test_stop.py"),
+    ),
+)
