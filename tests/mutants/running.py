@@ -14,9 +14,10 @@ RUNNING: Final = (
     Mutant(
         "line doubled at a segment's turn",
         _REPLICA + "segments.py",
-        "            self._file = self._open()\n            durable",
-        "            self._file = self._open()\n"
-        "            os.write(self._file, data[data.rfind(b'\\n', 0, -1) + 1 :])\n            durable",
+        "            self._file = fresh\n",
+        "            again = (self.lines - 1, self._last_time, quoted(self._tail[-1]))\n"
+        '            fresh.append((\'{"n":%d,"t":%d,"s":"o","m":%s}\\n\' % again).encode())\n'
+        "            self._file = fresh\n",
         "The last line of each segment is the first one of the next as well.",
         _SEGMENTS,
     ),
@@ -42,6 +43,15 @@ RUNNING: Final = (
         '            self.lines = last["n"] + 1\n',
         '            self.lines = last["n"]\n',
         "Two lines of a replica have one number after a restart in place.",
+        _SEGMENTS,
+    ),
+    Mutant(
+        "line doubled on a full disk",
+        _REPLICA + "appending.py",
+        "                self._waiting = self._waiting[os.write(self._handle, self._waiting) :]\n",
+        "                if os.write(self._handle, self._waiting) == len(self._waiting):\n"
+        '                    self._waiting = b""\n',
+        "What found room in part is written once more as a whole when there is room again.",
         _SEGMENTS,
     ),
     Mutant(
@@ -114,8 +124,8 @@ RUNNING: Final = (
     Mutant(
         "stop not written down",
         _LOCAL + "engine.py",
-        "        await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)\n",
-        "",
+        "            await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)\n",
+        "            await asyncio.sleep(0)\n",
         "A start that is under way outlives the stop of its attempt.",
         tests(_CONTRACT + "test_stop.py"),
     ),
