@@ -3,25 +3,25 @@
 A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can have port
 2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound, nor the
 service's ports, which are free while it is away. A connection to where Google's hosts are said to be goes to the
-replica's own endpoint instead. The kernel asks us (seccomp_unotify(2)); all other calls it makes itself.
-This is a convenience and no barrier: who bends its own arguments in between reaches what it could reach anyway.
-Runs on Python 3.6.
+replica's own endpoint instead. The kernel asks us (seccomp_unotify(2), `call_filter`).
+
+A bind of an internet address is always ours to make, with the bytes that were looked at: what the program changes meanwhile
+changes nothing. A connect is made by the kernel unless it is redirected, which is a convenience and no barrier. Runs on
+Python 3.6.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
-import platform
 import select
 import socket
 import struct
 
-from trainshed.replica import processes, system
+from trainshed.replica import call_filter, processes, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Container, Mapping
+    from typing import Container, Mapping
 
     Address = tuple[str, int]
 
@@ -30,41 +30,29 @@ GOOGLE = "127.63.0.1"
 _METADATA = "169.254.169.254"
 """Where a metadata server is on machines of Google's, for who asks for no name."""
 
+_MAPPED = b"\0" * 10 + b"\xff\xff"
+"""What an IPv4 address begins with among those of IPv6."""
 PORTS = 3
 """The cluster port and those of the endpoint behind it: each replica has them on its own address."""
 
-# machine: (the kernel's name of the architecture, then the numbers of bind, connect and seccomp)
-_NUMBERS = {
-    "x86_64": (0xC000003E, 49, 42, 317),
-    "aarch64": (0xC00000B7, 200, 203, 277),
-}
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
-_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _CONTINUE = 1
-_ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
-_LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
-_AT_NUMBER, _AT_ARCHITECTURE = 0, 4
 _REQUEST = struct.Struct("QIIiIQQQQQQQ")
 _ANSWER = struct.Struct("QqiI")
+
+
+_LONGEST_ADDRESS = 128
+"""Bytes of one, as the kernel takes them."""
+_CAN_BIND_SERVICE = 1 << 10
+"""The capability, as /proc tells them."""
+_FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
 def listen(*, connect: bool) -> int:
     """Have the kernel ask about this process's and all its descendants' calls of bind, and of `connect` if so. Returns the
     handle that it asks by; -1 on machines whose numbers are not known here. Raises OSError."""
-    if not system.LINUX or platform.machine() not in _NUMBERS:
-        return -1
-    architecture, bind_number, connect_number, seccomp = _NUMBERS[platform.machine()]
-    asked = [bind_number] + [connect_number] * connect
-    program = [(_LOAD, 0, 0, _AT_ARCHITECTURE), (_IF_EQUAL, 0, len(asked) + 1, architecture)]
-    program.append((_LOAD, 0, 0, _AT_NUMBER))
-    for place, number in enumerate(asked):
-        program.append((_IF_EQUAL, len(asked) - place, 0, number))
-    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)]
-    code = b"".join(struct.pack("HBBI", *step) for step in program)
-    held = ctypes.create_string_buffer(code, len(code))
-    described = struct.pack("HxxxxxxP", len(program), ctypes.addressof(held))
-    return system.syscall(seccomp, "seccomp", _SET_MODE_FILTER, _NEW_LISTENER, described)
+    return call_filter.install(connect=connect)
 
 
 def redirected(own: str, port: int) -> "dict[Address, Address]":
@@ -92,7 +80,8 @@ class Calls:
         self._redirected = redirected
         self._kept = kept
         self._buffer = bytearray(_REQUEST.size)
-        self._bind = _NUMBERS[platform.machine()][1]
+        self._bind = call_filter.number_of(call_filter.BIND) or 0
+        self._takes_part = call_filter.can_take_part()
 
     def fileno(self) -> int:
         return self._handle
@@ -116,7 +105,7 @@ class Calls:
         question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
             self._buffer
         )
-        made = self._make(number, process, handle, _read(process, pointer, length))
+        made = self._make(_Asked(self._handle, question, number, process, handle), pointer, length)
         answer = (question, 0, 0, _CONTINUE) if made is None else (question, 0, -made, 0)
         try:
             fcntl.ioctl(self._handle, _SEND, _ANSWER.pack(*answer))
@@ -124,46 +113,106 @@ class Calls:
             pass  # It is gone.
         return True
 
-    def _make(self, number: int, process: int, handle: int, given: bytes) -> "int | None":
+    def _make(self, asked: "_Asked", pointer: int, length: int) -> "int | None":
         """Make the call in its place; returns the error number, 0 = none. None: the kernel shall make it as it is."""
-        address = _parse(given)
-        if address is None:
+        # The kernel takes the length for a C integer.
+        length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+        if not 0 <= length <= _LONGEST_ADDRESS:
+            return errno.EINVAL
+        given = _read(asked.process, pointer, length)
+        if asked.number == self._bind:
+            return self._bind_for(asked, given, length)
+        there = self._redirected.get(_address(given)) if given is not None else None
+        if given is None or there is None:
             return None
-        family, host, port = address
-        if number == self._bind:
-            if _is_anothers(_v4(family, host), self._own):
-                return errno.EADDRNOTAVAIL
-            if port in self._kept and _v4(family, host) != self._own:
-                return errno.EADDRINUSE
-            if not 0 <= port - self._port < PORTS or not _is_wildcard(family, host):
-                return None
-            wanted = _as(family, (self._own, port))
-            return _do(process, handle, family, lambda theirs: theirs.bind(wanted))
-        there = self._redirected.get((_v4(family, host), port))
-        if there is None:
+        return asked.do(call_filter.CONNECT, _as_given(given, there))
+
+    def _bind_for(self, asked: "_Asked", given: "bytes | None", length: int) -> "int | None":
+        # One who hides what he binds is none who may bind, where we could look at others.
+        hidden = errno.EACCES if self._takes_part else None
+        if given is None:
+            return hidden
+        if len(given) < length:
+            return errno.EFAULT
+        if _is_other(given):
             return None
-        wanted = _as(family, there)
-        return _do(process, handle, family, lambda theirs: theirs.connect(wanted))
+        host, port = _address(given)
+        if _is_anothers(host, self._own):
+            return errno.EADDRNOTAVAIL
+        if port in self._kept and host != self._own:
+            return errno.EADDRINUSE
+        if 0 <= port - self._port < PORTS and _is_wildcard(given):
+            given = _as_given(given, (self._own, port))
+        if 0 < port < _first_free_port() and not _may_have_any_port(asked.process):
+            return errno.EACCES
+        made = asked.do(call_filter.BIND, given)
+        return hidden if made is None else made
 
 
-def _do(
-    process: int, handle: int, family: int, call: "Callable[[socket.socket], None]"
-) -> "int | None":
-    """Make a call on a socket of another process's. `process`: the number of whichever of its threads asked."""
-    try:
-        lent = system.syscall(_PIDFD_OPEN, "pidfd_open", _leader(process), 0)
+class _Asked:
+    """A question of the kernel's: `process`, or a thread of it, calls `number` on its `handle`."""
+
+    __slots__ = ("_listener", "_question", "handle", "number", "process")
+
+    def __init__(
+        self, listener: int, question: int, number: int, process: int, handle: int
+    ) -> None:
+        self._listener = listener
+        self._question = question
+        self.number = number
+        self.process = process
+        self.handle = handle
+
+    def do(self, call: str, address: bytes) -> "int | None":
+        """Make the call with these bytes on the process's socket; returns the error number, 0 = none. None: we may not take
+        part, by a policy."""
+        number = call_filter.number_of(call)
+        assert number is not None
         try:
-            copy = system.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, handle, 0)
-        finally:
-            os.close(lent)
-    except OSError:
-        return None  # A policy forbids to take part: then everything is as without us.
-    with socket.socket(family, socket.SOCK_STREAM, 0, copy) as theirs:
+            lent = _pidfd(self.process)
+            try:
+                # It may have died, and its number be another's by now, whose address and socket these are not.
+                fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", self._question))
+                copy = system.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
+            finally:
+                os.close(lent)
+        except OSError as error:
+            return errno.EBADF if error.errno == errno.EBADF else None
         try:
-            call(theirs)
+            system.syscall(number, call, copy, address, len(address))
         except OSError as error:
             return error.errno
-    return 0
+        finally:
+            os.close(copy)
+        return 0
+
+
+def _pidfd(process: int) -> int:
+    try:
+        return system.syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
+    except OSError:
+        # Only of processes, and this may be one of its threads.
+        return system.syscall(_PIDFD_OPEN, "pidfd_open", _leader(process), 0)
+
+
+def _first_free_port() -> int:
+    text = processes.read(_FIRST_FREE_PORT).strip()
+    return int(text) if text.isdigit() else 1024
+
+
+def _may_have_any_port(process: int) -> bool:
+    """Whether it could bind a port that is kept for root, as we may be able to: it has the right to, in our namespace."""
+    if os.geteuid():
+        return True  # The kernel judges by us, who have no such right.
+    for line in processes.read("/proc/%d/status" % process).splitlines():
+        if line.startswith(b"CapEff:") and int(line.split()[1], 16) & _CAN_BIND_SERVICE:
+            try:
+                return os.readlink("/proc/%d/ns/user" % process) == os.readlink(
+                    "/proc/self/ns/user"
+                )
+            except OSError:
+                return False
+    return False
 
 
 def _leader(thread: int) -> int:
@@ -174,31 +223,46 @@ def _leader(thread: int) -> int:
     return thread
 
 
-def _read(process: int, pointer: int, length: int) -> bytes:
+def _read(process: int, pointer: int, length: int) -> "bytes | None":
+    """Fewer bytes where its memory ends; None: we may not read it."""
     try:
-        with open("/proc/%d/mem" % process, "rb", 0) as memory:
-            memory.seek(pointer)
-            return memory.read(min(length, 128))
-    except (OSError, OverflowError, ValueError):
-        return b""
-
-
-def _parse(given: bytes) -> "tuple[int, bytes, int] | None":
-    """(family, host, port) of an internet address, also of one that says no family; None if it is of another kind."""
-    if len(given) < 8:
+        memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
+    except OSError:
         return None
-    family = struct.unpack_from("=H", given)[0]
-    port = struct.unpack_from(">H", given, 2)[0]
-    if family in (socket.AF_INET, socket.AF_UNSPEC):
-        # The kernel takes the wildcard address without a family as well.
-        return socket.AF_INET, given[4:8], port
-    if family == socket.AF_INET6 and len(given) >= 24:
-        return family, given[8:24], port
-    return None
+    try:
+        return os.pread(memory, length, pointer)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(memory)
 
 
-def _is_wildcard(family: int, host: bytes) -> bool:
-    return not any(host) or _v4(family, host) == "0.0.0.0"
+def _family(given: bytes) -> int:
+    """-1: it has none."""
+    return struct.unpack_from("=H", given)[0] if len(given) >= 2 else -1
+
+
+def _is_other(given: bytes) -> bool:
+    """Whether no socket of the internet takes it; the wildcard address may have no family."""
+    return _family(given) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
+
+
+def _address(given: bytes) -> "Address":
+    """As an IPv4 address, "" if it is none, and its port; ("", 0) of what is none of the internet."""
+    host = b""
+    if len(given) >= 8 and _family(given) in (socket.AF_UNSPEC, socket.AF_INET):
+        host = given[4:8]
+    elif len(given) >= 24 and _family(given) == socket.AF_INET6:
+        host = given[20:24] if given[8:20] == _MAPPED else b""
+    else:
+        return "", 0
+    return socket.inet_ntoa(host) if host else "", struct.unpack_from(">H", given, 2)[0]
+
+
+def _is_wildcard(given: bytes) -> bool:
+    if _family(given) == socket.AF_INET6:
+        return not any(given[8:24]) or _address(given)[0] == "0.0.0.0"
+    return not any(given[4:8])
 
 
 def _is_anothers(host: str, own: str) -> bool:
@@ -207,16 +271,9 @@ def _is_anothers(host: str, own: str) -> bool:
     return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 
 
-def _v4(family: int, host: bytes) -> str:
-    """As an IPv4 address; "" if it is none."""
-    if family == socket.AF_INET6:
-        if host[:12] != b"\0" * 10 + b"\xff\xff":
-            return ""
-        host = host[12:]
-    return socket.inet_ntoa(host)
-
-
-def _as(family: int, address: "Address") -> "tuple[str, int]":
-    """An IPv4 address as sockets of that family take it."""
-    host, port = address
-    return ("::ffff:" + host if family == socket.AF_INET6 else host), port
+def _as_given(given: bytes, address: "Address") -> bytes:
+    """An IPv4 address as sockets take it that were `given` one."""
+    host, port = socket.inet_aton(address[0]), struct.pack(">H", address[1])
+    if _family(given) == socket.AF_INET6:
+        return given[:2] + port + given[4:8] + _MAPPED + host + bytes(4)
+    return struct.pack("=H", socket.AF_INET) + port + host + bytes(8)

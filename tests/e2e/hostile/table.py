@@ -147,8 +147,8 @@ ROWS = (
     Row(
         "addresses",
         "to listen on another replica's address, at a port that is free",
-        # Refused by the shim (tests/contract/engines/test_isolation.py), which a race can get past.
-        (VARIES, VARIES, VARIES, VARIES, VARIES),
+        # More ways in tests/contract/replica/test_socket_calls.py. Where others' processes can be used they bind for it.
+        (HELD, HELD, VARIES, HELD, VARIES),
     ),
     Row("abstract sockets", "Unix sockets with names in no directory", _NOWHERE),
 )

@@ -1,0 +1,293 @@
+"""Ways round the question that a shim is asked about each bind (`replica.socket_calls`), tried by real programs."""
+
+import errno
+import json
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.replica.conftest import Place
+from trainshed.replica import call_filter, protocol, system
+
+OWN, ANOTHERS = "127.77.3.1", "127.77.3.2"
+KEPT = 23480
+FIELDS = {"address": OWN, "cluster_port": 23470, "kept_ports": (KEPT,)}
+
+pytestmark = pytest.mark.skipif(
+    not call_filter.is_known(), reason="no filter on this machine: it is NOT tested"
+)
+
+ASKS = """
+import ctypes, errno, json, os, socket, struct, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    passed = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return 0 if libc.syscall(*passed) >= 0 else ctypes.get_errno()
+def bind(address, family=socket.AF_INET, kind=socket.SOCK_STREAM):
+    with socket.socket(family, kind) as one:
+        try:
+            one.bind(address)
+        except OSError as error:
+            return error.errno
+        return one.getsockname()[0] if family != socket.AF_UNIX else one.getsockname()
+def tell(**found):
+    print(json.dumps(found))
+"""
+
+
+def told(place: Place, program: str, *arguments: str, **fields: object) -> dict[str, object]:
+    """What a program tells in its last line."""
+    argv = [sys.executable, "-u", "-c", ASKS + program, *arguments]
+    record = place.run(*argv, **(FIELDS | fields)).record()
+    assert record["exit_code"] == 0, record["tail"]
+    return json.loads(place.texts()[-1])
+
+
+def compiled(directory: Path, source: str) -> Path:
+    """Where programs may run it."""
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("there is no C compiler: this attack is NOT tested")
+    directory.chmod(0o755)
+    code, program = directory / "attack.c", directory / "attack"
+    code.write_text(source)
+    subprocess.run([compiler, "-O1", "-pthread", "-o", str(program), str(code)], check=True)
+    return program
+
+
+def run(place: Place, program: Path, *arguments: str) -> list[str]:
+    shown = [sys.prefix, sys.base_prefix, str(program.parent)]
+    record = place.run(str(program), *arguments, **FIELDS, read_only=shown).record()
+    assert record["exit_code"] == 0, record["tail"]
+    return place.texts()
+
+
+RACE = r"""
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+/* One thread binds what another one changes: the address, and with "unix" also what kind of socket it is. */
+static volatile union { struct sockaddr_in in; struct sockaddr_un un; } given;
+static struct sockaddr_in mine, theirs;
+static volatile int by_unix, own, wanted;
+static void *change(void *nothing) {
+    struct sockaddr_un local = {.sun_family = AF_UNIX};
+    for (;;) {
+        if (by_unix) memcpy((void *)&given, &local, sizeof mine); else memcpy((void *)&given, &mine, sizeof mine);
+        if (by_unix) dup2(own, 100);
+        for (volatile int pause = 0; pause < 3000; pause++);
+        memcpy((void *)&given, &theirs, sizeof theirs);
+        if (by_unix) dup2(wanted, 100);
+        for (volatile int pause = 0; pause < 3000; pause++);
+    }
+    return nothing;
+}
+static int is_theirs(int handle) {
+    struct sockaddr_in bound; socklen_t size = sizeof bound;
+    getsockname(handle, (struct sockaddr *)&bound, &size);
+    return bound.sin_family == AF_INET && bound.sin_addr.s_addr == theirs.sin_addr.s_addr;
+}
+int main(int count, char **words) {
+    by_unix = count > 2;
+    mine.sin_family = theirs.sin_family = AF_INET;
+    inet_aton("127.0.0.1", &mine.sin_addr);
+    inet_aton(words[1], &theirs.sin_addr);
+    own = socket(AF_UNIX, SOCK_STREAM, 0); wanted = socket(AF_INET, SOCK_STREAM, 0);
+    dup2(own, 100);
+    pthread_t thread; pthread_create(&thread, 0, change, 0);
+    int won = 0;
+    for (int turn = 0; turn < 20000 && !won; turn++) {
+        int handle = by_unix ? 100 : socket(AF_INET, SOCK_STREAM, 0);
+        bind(handle, (struct sockaddr *)&given, sizeof mine);
+        won = is_theirs(by_unix ? wanted : handle);
+        if (!by_unix) close(handle);
+    }
+    puts(won ? "had it" : "never");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("way", [(), ("unix",)], ids=["address", "socket"])
+def test_what_changes_while_it_is_looked_at_changes_nothing(
+    place: Place, tmp_path_factory: pytest.TempPathFactory, way: tuple[str, ...]
+) -> None:
+    if way and not has_landlock():
+        pytest.skip("this kernel's Landlock knows no network: that race is open, and NOT tested")
+    program = compiled(tmp_path_factory.mktemp("attack"), RACE)
+    assert run(place, program, ANOTHERS, *way) == ["never"]
+
+
+def has_landlock() -> bool:
+    try:
+        return system.syscall(444, "landlock", 0, 0, 1) >= 4
+    except OSError:
+        return False
+
+
+SHORT = r"""
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/mman.h>
+/* The calls of 32-bit programs, from a program of 64 bits. */
+static long call(long number, long first, long second, long third) {
+    long result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(first), "c"(second), "d"(third) : "memory", "r8", "r9", "r10", "r11");
+    return (int)result;
+}
+int main(int count, char **words) {
+    struct sockaddr_in *given = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    unsigned *arguments = (unsigned *)(given + 1);
+    given->sin_family = AF_INET;
+    inet_aton(words[1], &given->sin_addr);
+    long handle = call(359, AF_INET, SOCK_STREAM, 0);
+    arguments[0] = handle; arguments[1] = (unsigned)(long)given; arguments[2] = sizeof *given;
+    printf("%d ", call(20, 0, 0, 0) > 0);
+    printf("%d ", handle >= 0);
+    printf("%ld ", call(361, handle, (long)given, sizeof *given));
+    printf("%ld ", call(102, 2, (long)arguments, 0));
+    printf("%ld ", call(359, AF_INET, SOCK_STREAM, 262));
+    printf("%ld\n", call(425, 8, (long)given, 0));
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit calls of x86 only")
+def test_32_bit_calls_bind_nothing_and_do_all_else(
+    place: Place, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = compiled(tmp_path_factory.mktemp("attack"), SHORT)
+    missing = -errno.ENOSYS
+    (line,) = run(place, program, ANOTHERS)
+    if line.startswith("0"):
+        pytest.skip("this kernel runs no 32-bit calls")
+    assert line == f"1 1 {missing} {missing} {-errno.EPROTONOSUPPORT} {missing}"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 is of x86")
+def test_x32_numbers_are_none(place: Place) -> None:
+    asks = "tell(bind=call(0x40000000 + 49, 0, 0, 0), getpid=call(0x40000000 + 39))"
+    assert told(place, asks) == {"bind": errno.ENOSYS, "getpid": errno.ENOSYS}
+
+
+def test_there_is_no_io_uring(place: Place) -> None:
+    """Its requests are no calls that anybody could be asked about. Libraries take this for a kernel without it."""
+    asks = "tell(**{str(n): call(n, 8, bytes(120), 0, 0, 0) for n in (425, 426, 427)})"
+    assert set(told(place, asks).values()) == {errno.ENOSYS}
+
+
+def test_sockets_that_landlock_does_not_look_at_are_not_made(place: Place) -> None:
+    asks = """
+def made(family, protocol):
+    try:
+        socket.socket(family, socket.SOCK_STREAM, protocol).close()
+    except OSError as error:
+        return error.errno
+tell(mptcp=made(socket.AF_INET, 262), six=made(socket.AF_INET6, 262), smc=made(43, 0), tcp=made(socket.AF_INET, 6))
+"""
+    refused = errno.EPROTONOSUPPORT
+    found = told(place, asks)
+    assert found == {"mptcp": refused, "six": refused, "smc": errno.EAFNOSUPPORT, "tcp": None}
+
+
+def test_what_is_bound_in_its_place_is_bound_as_it_was_asked(place: Place) -> None:
+    asks = f"""
+def twice():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        try:
+            one.bind(("127.0.0.1", 0))
+        except OSError as error:
+            return error.errno
+def in_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(bind(("127.0.0.1", 0))))
+    thread.start()
+    thread.join()
+    return found[0]
+def owner():
+    bind("local", socket.AF_UNIX)
+    return os.stat("local").st_uid == os.geteuid()
+tcp = socket.socket()
+tell(
+    own=bind(("{OWN}", 0)), loopback=bind(("127.0.0.1", 0)), anywhere=bind(("0.0.0.0", 0)),
+    another=bind(("{ANOTHERS}", 0)), mapped=bind(("::ffff:{ANOTHERS}", 0), socket.AF_INET6),
+    kept=bind(("0.0.0.0", {KEPT})), kept_here=bind(("127.0.0.1", {KEPT})), kept_own=bind(("{OWN}", {KEPT})),
+    cluster=bind(("0.0.0.0", 23470)), cluster_six=bind(("::", 23470), socket.AF_INET6),
+    datagrams=bind(("127.0.0.1", 0), socket.AF_INET, socket.SOCK_DGRAM),
+    unknown=bind(("192.0.2.1", 0)), twice=twice(), thread=in_thread(), owner=owner(),
+    nothing=call({call_filter.number_of("bind")}, tcp.fileno(), 8, 16), closed=call({call_filter.number_of("bind")}, 999, struct.pack("=HHIQ", 2, 0, 0, 0), 16),
+    long=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(200), 200), short=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(4), 4),
+    unspecified=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(16), 16),
+)
+"""
+    found = told(place, asks)
+    assert found == {
+        "own": OWN,
+        "loopback": "127.0.0.1",
+        "anywhere": "0.0.0.0",
+        "another": errno.EADDRNOTAVAIL,
+        "mapped": errno.EADDRNOTAVAIL,
+        "kept": errno.EADDRINUSE,
+        "kept_here": errno.EADDRINUSE,
+        "kept_own": OWN,
+        "cluster": OWN,
+        "cluster_six": f"::ffff:{OWN}",
+        "datagrams": "127.0.0.1",
+        "unknown": errno.EADDRNOTAVAIL,
+        "twice": errno.EINVAL,
+        "thread": "127.0.0.1",
+        "owner": True,
+        "nothing": errno.EFAULT,
+        "closed": errno.EBADF,
+        "long": errno.EINVAL,
+        "short": errno.EINVAL,
+        "unspecified": 0,
+    }
+
+
+def test_nobody_gets_a_port_by_the_shims_rights(place: Place) -> None:
+    """One of those that are kept for root."""
+    with socket.socket() as tried:
+        try:
+            tried.bind((OWN, 83))
+        except OSError:
+            pytest.skip("this user may not bind such a port: nothing could be got by him")
+    allowed = place.level == protocol.LEVEL_ROOT
+    allowed |= place.level == protocol.LEVEL_SESSION
+    found = told(place, f"tell(port=bind(('{OWN}', 83)))")
+    assert found == {"port": OWN if allowed else errno.EACCES}
+
+
+def test_signals_disturb_no_bind(place: Place) -> None:
+    """A bind that was made already must not be made again."""
+    asks = """
+import signal
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.siginterrupt(signal.SIGALRM, False)
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+found = [bind(("127.0.0.1", 0)) for _ in range(1500)]
+signal.setitimer(signal.ITIMER_REAL, 0)
+tell(found=sorted({str(one) for one in found}))
+"""
+    assert told(place, asks) == {"found": ["127.0.0.1"]}
+
+
+def test_one_who_cannot_be_looked_at_binds_what_is_his_or_nothing(place: Place) -> None:
+    asks = f"""
+call({157 if platform.machine() == "x86_64" else 167}, 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+tell(another=bind(("{ANOTHERS}", 0)), kept=bind(("0.0.0.0", {KEPT})))
+"""
+    found = told(place, asks)
+    assert isinstance(found["another"], int)
+    assert isinstance(found["kept"], int)
