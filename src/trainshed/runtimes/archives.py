@@ -197,16 +197,16 @@ def _bounded() -> Generator[None]:
 
     def late(number: int, frame: object) -> None:
         raise Refused(
-            f"The packages are not opened: looking at them takes more than {MOST_SECONDS} seconds (the limit of time)."
+            f"The packages are not opened: looking at them takes more than {MOST_SECONDS:g} seconds (the limit of time)."
         )
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
     restore = _limit_memory()
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         restore()
 

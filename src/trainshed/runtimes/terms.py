@@ -8,7 +8,7 @@ MOST_UNPACKED = 8 << 30
 """Bytes of one archive's content, and of the archive itself."""
 MOST_METADATA = 4 << 20
 """Bytes of one of the files that say what a package is: pyproject.toml, PKG-INFO, METADATA, setup.py, setup.cfg."""
-MOST_SECONDS = 60
+MOST_SECONDS = 60.0
 """For looking at one archive."""
 MOST_MEMORY = 512 << 20
 """Bytes, for the same."""

@@ -1,13 +1,19 @@
 """What a confined installation may see, change and take, at every level that this machine and user have (SPEC §3)."""
 
+import bz2
+import gzip
+import io
 import json
+import lzma
 import os
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import uuid
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +122,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+_PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
 @dataclass(frozen=True)
 class Done:
     """`said`: output and errors in one. `verdict`: of its keeper."""
@@ -211,6 +220,42 @@ def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
     finally:
         os.umask(before)
     assert (done.code, done.said) == (0, "ran\n"), done
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zip"])
+def test_an_archive_is_looked_at_where_there_is_no_interpreter_to_be_seen(
+    place: Path, level: str, kind: str
+) -> None:
+    """Whatever looking needs was loaded before. The installer is told what came of it."""
+    source = place / "shown" / (f"p.tar.{kind}" if kind != "zip" else "p.zip")
+    if kind == "zip":
+        with zipfile.ZipFile(source, "w") as archive:
+            archive.writestr("p-1/\xfcber.py", "")
+    else:
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w") as packed:
+            packed.add(place / "shown" / "file", "p-1/\xfcber.py")
+        source.write_bytes(_PACKED[kind](made.getvalue()))
+    confinement = _confinement(place, level)
+    confinement = replace(
+        confinement,
+        shown=(str(place / "shown"),),
+        terms=replace(confinement.terms, hidden=_interpreters()),
+        archives=(str(source),),
+        when_plain=("plain",),
+    )
+    done = _run(confinement, "/bin/echo", "ran")
+    assert done.said == "ran --offline plain\n", done
+
+
+def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -> None:
+    source = place / "shown" / "p.zip"
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("p-1/PKG-INFO", bytes(8 << 20))
+    done = _run(replace(_confinement(place, level), archives=(str(source),)), "/bin/echo", "ran")
+    assert (done.code, done.said) == (1, "")
+    assert done.verdict.kind == "archive"
+    assert "(the limit of metadata files)" in done.verdict.text
 
 
 def test_its_exit_status_is_the_commands(place: Path, level: str) -> None:

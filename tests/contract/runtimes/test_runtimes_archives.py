@@ -1,0 +1,197 @@
+"""Archives that mean harm, through the whole installation: nothing of them comes to lie outside (SPEC §3)."""
+
+import base64
+import contextlib
+import hashlib
+import io
+import stat
+import tarfile
+import uuid
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.conftest import Workshop
+from trainshed.runtimes.port import BuildFailed, PackageFailed
+
+_SETUP = "from setuptools import setup; setup(name={name!r}, version='1', py_modules=['trap'])"
+_UP = "../" * 24
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Where nothing may come to lie. `word`: in the name of everything that should not be there."""
+
+    word: str
+    place: Path
+    secret: Path
+
+    @property
+    def targets(self) -> list[str]:
+        """Names that lead there, absolute and by as many steps up as there are."""
+        absolute = [str(self.place / self.word), f"/tmp/{self.word}", f"/etc/{self.word}"]
+        return absolute + [_UP + path[1:] for path in absolute]
+
+    def found(self, cache: Path) -> list[str]:
+        """What is there nevertheless, also in the cache beside the layer of the package. What uv unpacks for itself has a
+        directory of its own there, and stays in that."""
+        places = [self.place, Path("/tmp"), Path("/etc"), cache, *cache.glob("*")]
+        there = [str(path) for place in places for path in place.glob(f"{self.word}*")]
+        shared = (cache / "uv").rglob(f"{self.word}*")
+        return there + [str(path) for path in shared if "archive-v0" not in path.parts]
+
+
+@pytest.fixture
+def outside(workshop: Workshop, tmp_path: Path) -> Iterator[Outside]:
+    word = f"planted{uuid.uuid4().hex}"
+    yield Outside(word, workshop.data, workshop.data / "secret")
+    for path in (Path("/tmp") / word, Path("/etc") / word, workshop.data / word):
+        path.unlink(missing_ok=True)
+
+
+def _prepare(workshop: Workshop, name: str, content: bytes) -> Path | None:
+    """The layer, if there is one: nothing says that such a package has to be installed, or not."""
+    uri = f"gs://b/{uuid.uuid4().hex}/{name}"
+    workshop.objects.content[uri] = content
+    with contextlib.suppress(PackageFailed, BuildFailed):
+        return Path(workshop.prepare(uri).template).parent
+    return None
+
+
+def _check(layer: Path | None, outside: Outside, cache: Path) -> None:
+    assert not outside.found(cache)
+    secret = outside.secret.read_text()
+    assert secret == "a secret of the service"
+    for path in layer.rglob("*") if layer else ():
+        mode = path.lstat().st_mode
+        assert not mode & (stat.S_ISUID | stat.S_ISGID), path
+        assert stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode), path
+        if stat.S_ISREG(mode) and path.stat().st_size < 4096:
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.mode = kind, link, 0o4777
+    member.devmajor, member.devminor = 1, 3
+    return member
+
+
+_KINDS = {
+    "names": [],
+    "symlinks": [tarfile.SYMTYPE],
+    "hardlinks": [tarfile.LNKTYPE],
+    "devices": [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE],
+}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_tar_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: str) -> None:
+    name = f"trap{uuid.uuid4().hex}"
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+
+        def add(member: tarfile.TarInfo, text: str = "") -> None:
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+        add(_member(f"{name}-1/trap.py"), "x = 1\n")
+        for number, target in enumerate(outside.targets):
+            if kind == "names":
+                add(_member(target), "planted")
+                add(_member(f"{name}-1/{target}"), "planted")
+            for one in _KINDS[kind]:
+                add(_member(f"{name}-1/l{number}{one.decode()}", one, target))
+                add(_member(f"{name}-1/s{number}{one.decode()}", one, str(outside.secret)))
+        if kind == "symlinks":
+            # What lies behind a link to a directory.
+            add(_member(f"{name}-1/way", tarfile.SYMTYPE, str(outside.place)))
+            add(_member(f"{name}-1/way/{outside.word}"), "planted")
+            add(_member(f"{name}-1/trap2.py", tarfile.SYMTYPE, str(outside.secret)))
+        setup = _SETUP.format(name=name)
+        if kind == "symlinks":
+            setup = setup.replace("['trap']", "['trap', 'trap2']")
+        add(_member(f"{name}-1/setup.py"), setup)
+    layer = _prepare(workshop, f"{name}-1.tar.gz", made.getvalue())
+    _check(layer, outside, workshop.cache)
+
+
+@pytest.mark.parametrize("links", [False, True], ids=["names", "symlinks"])
+def test_a_zip_puts_nothing_outside(workshop: Workshop, outside: Outside, links: bool) -> None:
+    name = f"trap{uuid.uuid4().hex}"
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for target in outside.targets:
+            archive.writestr(f"{name}-1/{target}", "planted")
+            archive.writestr(target, "planted")
+        if links:
+            _add_links(archive, f"{name}-1", outside)
+        archive.writestr(f"{name}-1/trap.py", "x = 1\n")
+        archive.writestr(f"{name}-1/setup.py", _SETUP.format(name=name))
+    layer = _prepare(workshop, f"{name}-1.zip", made.getvalue())
+    _check(layer, outside, workshop.cache)
+
+
+def _add_links(archive: zipfile.ZipFile, top: str, outside: Outside) -> None:
+    for place, target in (("way", str(outside.place)), ("secret.py", str(outside.secret))):
+        link = zipfile.ZipInfo(f"{top}/{place}")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, target)
+    archive.writestr(f"{top}/way/{outside.word}", "planted")
+
+
+@pytest.mark.parametrize("kind", ["names", "links", "scripts", "data", "record", "bits"])
+def test_a_wheel_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: str) -> None:
+    """Wheels run no script of their maker when they are installed: their names are all that they have."""
+    name = f"trap{uuid.uuid4().hex}"
+    info = f"{name}-1.dist-info"
+    files = {
+        "trap.py": "x = 1\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if kind == "names":
+        files |= dict.fromkeys(outside.targets, "planted")
+    elif kind == "scripts":
+        lines = [f"{target} = trap:x" for target in outside.targets]
+        files[f"{info}/entry_points.txt"] = "[console_scripts]\n" + "\n".join(lines)
+    elif kind == "data":
+        for scheme in ("scripts", "data", "headers", "purelib"):
+            files |= {f"{name}-1.data/{scheme}/{each}": "planted" for each in outside.targets}
+            files[f"{name}-1.data/{scheme}{_UP}tmp/{outside.word}"] = "planted"
+    record = [
+        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip('=')},{len(text.encode())}"
+        for path, text in files.items()
+    ]
+    if kind == "record":
+        record += [f"{_UP}{str(outside.secret)[1:]},,", f"{outside.secret},,"]
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in files.items():
+            member = zipfile.ZipInfo(path)
+            member.external_attr = (stat.S_IFREG | (0o6777 if kind == "bits" else 0o644)) << 16
+            archive.writestr(member, text)
+        if kind == "links":
+            _add_links(archive, name, outside)
+        archive.writestr(f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,"]))
+    layer = _prepare(workshop, f"{name}-1-py3-none-any.whl", made.getvalue())
+    _check(layer, outside, workshop.cache)
+
+
+def test_an_archive_beyond_a_limit_fails_the_job_at_once(workshop: Workshop) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("p-1/pyproject.toml", bytes(16 << 20))
+    uri = f"gs://b/{uuid.uuid4().hex}/p-1.zip"
+    workshop.objects.content[uri] = made.getvalue()
+    workshop.said.clear()
+    with pytest.raises(PackageFailed) as refused:
+        workshop.prepare(uri)
+    message = str(refused.value)
+    assert f"The archive {uri} is not opened" in message
+    assert "p-1/pyproject.toml has more than 4 MiB (the limit of metadata files)" in message
+    # No second way is tried, which would come to the same.
+    assert not any("package index" in line for line in workshop.said)

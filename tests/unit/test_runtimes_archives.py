@@ -1,0 +1,179 @@
+"""What strangers packed is looked at within limits, each of which the refusal names (SPEC §3)."""
+
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainshed.runtimes import archives
+from trainshed.runtimes.archives import Refused, look_at
+from trainshed.runtimes.terms import MOST_MEMBERS, MOST_METADATA
+
+
+def _header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def _zip(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def _tar(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+_NESTED = b"a = " + b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("p.zip", _zip), ("p.tar.gz", _tar)], ids=["zip", "tar"]
+)
+@pytest.mark.parametrize("metadata", ["pyproject.toml", "PKG-INFO", "setup.py"])
+def test_a_metadata_file_that_never_ends_is_refused(
+    tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path], metadata: str
+) -> None:
+    path = pack(tmp_path / name, {f"p-1/{metadata}": bytes(MOST_METADATA + 1)})
+    with pytest.raises(
+        Refused, match=r"p-1/.* has more than 4 MiB \(the limit of metadata files\)"
+    ):
+        look_at(path)
+
+
+def test_a_zip_that_lies_about_the_size_of_its_metadata_is_read_no_further(tmp_path: Path) -> None:
+    content = _zip(tmp_path / "p.zip", {"p-1/pyproject.toml": bytes(1 << 24)}).read_bytes()
+    # The sizes of the content, in both places where they stand.
+    (tmp_path / "p.zip").write_bytes(
+        content.replace(struct.pack("<I", 1 << 24), bytes([1, 0, 0, 0]))
+    )
+    assert not look_at(tmp_path / "p.zip")
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("p.zip", _zip), ("p.tar.gz", _tar)], ids=["zip", "tar"]
+)
+def test_toml_within_toml_without_end_is_refused(
+    tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path]
+) -> None:
+    path = pack(tmp_path / name, {"p-1/pyproject.toml": _NESTED})
+    with pytest.raises(Refused, match=r"nested too deep .*the depth of TOML"):
+        look_at(path)
+
+
+def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.tar.gz"
+    # All that it says; nobody has to read what would follow.
+    path.write_bytes(gzip.compress(_header("p-1/a", 3 << 30) + bytes(1 << 20)))
+    with pytest.raises(
+        Refused, match=r"unpacks to more than 2 GiB \(the limit of unpacked bytes\)"
+    ):
+        look_at(path, 2 << 30)
+    found = _zip(tmp_path / "p.whl", {"a": bytes(3 << 20), "b": bytes(3 << 20)})
+    with pytest.raises(Refused, match="unpacks to more than 4 MiB"):
+        look_at(found, 4 << 20)
+    assert look_at(found)
+
+
+def test_an_archive_that_is_too_large_itself_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.tar"
+    with path.open("wb") as file:
+        file.truncate(2 << 20)
+    with pytest.raises(Refused, match="has more than 1 MiB"):
+        look_at(path, 1 << 20)
+
+
+def test_more_members_than_the_limit_are_refused(tmp_path: Path) -> None:
+    tar = tmp_path / "p.tar.gz"
+    tar.write_bytes(gzip.compress(_header("p-1/a") * _MANY, 1))
+    with pytest.raises(
+        Refused, match=rf"has more than {MOST_MEMBERS} members \(the limit of members"
+    ):
+        look_at(tar)
+    zipped = tmp_path / "p.zip"
+    zipped.write_bytes(_zip_of_many())
+    with pytest.raises(Refused, match=f"has more than {MOST_MEMBERS} members"):
+        look_at(zipped)
+
+
+_MANY = 200_000
+
+
+def _zip_of_many(told: int = _MANY) -> bytes:
+    """A zip whose directory names one empty file so often. `told`: what its end says."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("a", b"")
+    content = made.getvalue()
+    begin, end = content.index(b"PK\1\2"), content.index(b"PK\5\6")
+    entries = content[begin:end] * _MANY
+    record = struct.pack(
+        "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, told, told, len(entries), begin
+    )
+    locator = struct.pack("<4sIQI", b"PK\6\7", 0, begin + len(entries), 1)
+    last = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
+    return content[:begin] + entries + record + locator + last
+
+
+def test_members_that_are_not_told_are_refused_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MOST_MEMORY", 32 << 20)
+    (tmp_path / "p.zip").write_bytes(_zip_of_many(told=1))
+    with pytest.raises(Refused, match="memory for opening it"):
+        archives.look_at_all([str(tmp_path / "p.zip")])
+
+
+def test_headers_without_end_are_refused_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Extended headers are read whole by whoever reads tar."""
+    monkeypatch.setattr(archives, "MOST_MEMORY", 64 << 20)
+    size = 256 << 20
+    with lzma.open(tmp_path / "p.tar.xz", "wb", preset=0) as packed:
+        packed.write(_header("p-1/x", size, tarfile.XHDTYPE))
+        for _ in range(size >> 24):
+            packed.write(bytes(1 << 24))
+    with pytest.raises(Refused, match="memory for opening it"):
+        archives.look_at_all([str(tmp_path / "p.tar.xz")])
+
+
+def test_looking_takes_no_longer_than_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MOST_SECONDS", 0.2)
+    with gzip.open(tmp_path / "p.tar.gz", "wb", compresslevel=1) as packed:
+        packed.write(_header("p-1/a", 1 << 26) + bytes(1 << 26))
+    with pytest.raises(Refused, match=r"more than 0.2 seconds \(the limit of time\)"):
+        archives.look_at_all([str(tmp_path / "p.tar.gz")] * 200)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not an archive",
+        b"PK\5\6" + bytes(18),
+        gzip.compress(b"not a tar"),
+        gzip.compress(bytes(2048))[:20],
+    ],
+)
+def test_what_is_no_archive_is_for_the_installer_to_tell(tmp_path: Path, content: bytes) -> None:
+    for name in ("p.tar.gz", "p.zip", "p.whl"):
+        path = tmp_path / name
+        path.write_bytes(content)
+        look_at(path)
