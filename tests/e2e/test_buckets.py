@@ -1,9 +1,12 @@
 """Whose buckets a job's program reaches, by every way there is from inside (SPEC §3, "no access to other projects' buckets")."""
 
 import json
+import urllib.error
+import urllib.parse
+import urllib.request
 from typing import Any
 
-from tests.e2e.running import PROJECT, Service, container_job, submit
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, submit
 
 _PROGRAM = """
 import json, os, urllib.error, urllib.parse, urllib.request
@@ -52,3 +55,50 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
     assert seen["port"] == [401, 401, 401]
     # Where nothing can be mounted there is no such directory at all.
     assert seen["mounted"] in (None, [True, False, True])
+
+
+_LENT = """
+import os, sys, time, urllib.request
+address = os.environ["GCE_METADATA_HOST"]
+url = "http://" + address + "/computeMetadata/v1/instance/service-accounts/default/token"
+request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+print("TOKEN " + urllib.request.urlopen(request, timeout=20).read().decode(), flush=True)
+while True:
+    time.sleep(0.2)
+"""
+
+
+def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service) -> None:
+    """Given away, it works while the job runs, and is refused after that, in exchange too."""
+    service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "buckets-lent"})
+    service.put("buckets-lent", "x", b"content")
+    job = submit(service, container_job(_LENT))
+    said = next(line for line in service.follow(job) if line.startswith("TOKEN "))
+    token = json.loads(said.removeprefix("TOKEN "))["access_token"]
+
+    def read() -> tuple[int, str]:
+        url = service.extra["storage"] + "/storage/v1/b/buckets-lent/o/x?alt=media"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+        return answered(request)
+
+    def exchange() -> int:
+        form = urllib.parse.urlencode({"grant_type": "refresh_token", "refresh_token": token})
+        url = service.extra["storage"] + "/oauth2/token"
+        return answered(urllib.request.Request(url, form.encode()))[0]
+
+    assert read() == (200, "content")
+    assert exchange() == 200
+    service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
+    service.finish(job)
+    status, text = read()
+    assert status == 401
+    assert "which is over" in text
+    assert exchange() == 400
+
+
+def answered(request: urllib.request.Request) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.jobs import job
 from trainshed.api.paging import (
     SCAN_LIMIT,
+    decode_number,
     decode_token,
     encode_token,
     list_jobs,
@@ -34,6 +35,18 @@ def test_what_is_no_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         decode_token(token, *QUESTION)
     assert refused.value.violations[0].field == "page_token"
+
+
+@pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 20, "9" * 5000, "٣"])
+def test_a_token_that_somebody_wrote_himself_is_refused_where_it_holds_no_number(
+    position: str,
+) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_number(encode_token(position, *QUESTION), *QUESTION)
+
+
+def test_a_position_is_never_more_than_the_store_can_compare_with() -> None:
+    assert decode_number(encode_token("9" * 19, *QUESTION), *QUESTION) == 2**63 - 1
 
 
 def test_page_sizes() -> None:

@@ -381,3 +381,38 @@ def test_the_access_log_rotates(tmp_path: Path) -> None:
     kept = (tmp_path / "rotating.log.1").read_text() + (tmp_path / "rotating.log").read_text()
     assert json.loads(kept.splitlines()[-1])["time"] == 4
     assert (tmp_path / "rotating.log").stat().st_size <= 300
+
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers"),
+    [
+        ("GET", ITEM + "x?alt=media", {"range": f"bytes={DIGITS}-"}),
+        ("GET", ITEM + "x?alt=media", {"range": f"bytes=0-{DIGITS}"}),
+        ("GET", ITEM + "x?alt=media", {"range": f"bytes=-{DIGITS}"}),
+        ("GET", f"{ITEM}x?generation={DIGITS}", {}),
+        ("GET", f"{ITEM}x?ifGenerationMatch=-{DIGITS}", {}),
+        ("GET", f"/storage/v1/b/bucket/o?maxResults={DIGITS}", {}),
+        ("POST", UPLOAD + "?uploadType=resumable&name=y", {"x_upload_content_length": DIGITS}),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_a_400(
+    ask: Ask, method: str, target: str, headers: dict[str, str]
+) -> None:
+    """Python reads at most 4,300 digits."""
+    put(ask, "x", b"hello")
+    answer = ask(method, target, **headers)
+    assert answer.status == 400, answer.body
+    assert b"5000 digits" in answer.body
+
+
+@pytest.mark.parametrize(
+    "said", [f"bytes 0-{DIGITS}/{DIGITS}", f"bytes {DIGITS}-*/5", f"bytes */{DIGITS}"]
+)
+def test_a_chunk_of_thousands_of_digits_is_a_400(ask: Ask, said: str) -> None:
+    started = ask("POST", UPLOAD + "?uploadType=resumable&name=y")
+    place = started.headers["location"].removeprefix("http://h:1")
+    assert ask("PUT", place, b"hello", content_range=said).status == 400
+    assert ask("PUT", place, b"hello", content_range="bytes 0-4/5").status == 200

@@ -22,6 +22,7 @@ from trainshed.buckets.digests import Checksums
 from trainshed.buckets.errors import (
     BucketsError,
     Conflict,
+    Forbidden,
     InvalidRequest,
     NotFound,
     NotModified,
@@ -565,3 +566,35 @@ def test_what_a_dead_process_left_is_cleaned(store: ObjectStore) -> None:
     make()
     store.clean()
     assert temporaries(store) == []
+
+
+ordinary = pytest.mark.skipif(
+    os.geteuid() == 0,
+    reason="nothing is closed to root; test_buckets_closed.py runs it as another user",
+)
+
+
+@ordinary
+def test_a_closed_file_leaves_the_bucket_listable_and_says_why_it_cannot_be_read(
+    store: ObjectStore,
+) -> None:
+    """A program took the permission away (`chmod 000`), of a file and of a directory."""
+    for name in ("a", "b", "c/d", "e"):
+        put(store, name, b"content")
+    directory = store.catalog.directory(BUCKET)
+    (directory / "b").chmod(0)
+    (directory / "c").chmod(0)
+    try:
+        page = store.list(BUCKET, Query())
+        assert [(name, record.size) for name, record in page.objects] == [
+            ("a", 7),
+            ("b", 7),
+            ("e", 7),
+        ]
+        assert store.list(BUCKET, Query(delimiter="/")).prefixes == []
+        assert store.last_written(BUCKET, "") > 0
+        with pytest.raises(Forbidden, match="took the permission away"):
+            store.open(BUCKET, "b")
+        assert get(store, "e") == b"content"
+    finally:
+        (directory / "c").chmod(0o700)

@@ -1,5 +1,6 @@
 """What a shell outside of jobs gets for gsutil: a configuration file, and a token for the one in it."""
 
+import asyncio
 import configparser
 
 from trainshed.buckets.token_exchange import exchanged
@@ -19,14 +20,20 @@ def test_the_configuration_names_the_service_the_token_and_whom_to_trust() -> No
     assert found["GSUtil"]["default_project_id"] == "p"
 
 
+async def is_good(token: str) -> bool:
+    return token == "good"
+
+
 def test_a_token_is_exchanged_for_itself() -> None:
     form = b"grant_type=refresh_token&refresh_token=good&client_id=trainshed&client_secret=unused"
-    status, answer = exchanged(form, lambda token: token == "good")
+    status, answer = asyncio.run(exchanged(form, is_good))
     assert (status, answer["access_token"], answer["token_type"]) == (200, "good", "Bearer")
 
 
 def test_what_nobody_knows_is_exchanged_for_nothing() -> None:
-    assert exchanged(b"grant_type=refresh_token&refresh_token=bad", lambda _: False)[0] == 400
-    assert exchanged(b"grant_type=refresh_token", lambda _: True)[0] == 400
-    status, answer = exchanged(b"grant_type=authorization_code&code=x", lambda _: True)
+    bad = b"grant_type=refresh_token&refresh_token=bad"
+    assert asyncio.run(exchanged(bad, is_good))[0] == 400
+    assert asyncio.run(exchanged(b"grant_type=refresh_token", is_good))[0] == 400
+    other = b"grant_type=authorization_code&code=x"
+    status, answer = asyncio.run(exchanged(other, is_good))
     assert (status, answer["error"]) == (400, "unsupported_grant_type")

@@ -19,6 +19,9 @@ SCAN_LIMIT: Final = 2_000
 """Jobs that one request looks at before it answers a short page with a token to go on."""
 _CHUNK: Final = 250
 _DIGEST_SIZE: Final = 8
+_MOST_DIGITS: Final = 19
+_LARGEST: Final = 2**63 - 1
+"""What the store can compare with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,22 @@ def decode_token(token: str, *question: str, field: str = "page_token") -> str:
     except (binascii.Error, ValueError):
         packed, position = b"", ""
     if not position or packed[:_DIGEST_SIZE] != _digest(question):
-        raise InvalidRequest(
-            (
-                Violation(
-                    field,
-                    "The page token was not given for this request; repeat parent, filter and order "
-                    "of the request that gave it, or start again without a token.",
-                ),
-            )
-        )
+        raise _refused(field)
     return position
+
+
+def decode_number(token: str, *question: str, field: str = "page_token") -> int:
+    """The position of a token that is a number; 0 for no token. Raises InvalidRequest."""
+    if not token:
+        return 0
+    return position_number(decode_token(token, *question, field=field), field)
+
+
+def position_number(position: str, field: str = "page_token") -> int:
+    """A number in a position: whoever knows how, can write a token of his own. Raises InvalidRequest."""
+    if not (position.isascii() and position.isdecimal()) or len(position) > _MOST_DIGITS:
+        raise _refused(field)
+    return min(int(position), _LARGEST)
 
 
 async def list_jobs(
@@ -77,7 +86,7 @@ async def list_jobs(
     A page can be short, or empty, and still carry a token: the jobs further back were not looked at
     yet, and the request costs the same however long the history is (DESIGN §3.6).
     """
-    after = int(decode_token(token, *question)) if token else 0
+    after = decode_number(token, *question)
     found: list[tuple[Work, str]] = []
     scanned = 0
     scan = Scan(passes)
@@ -98,6 +107,14 @@ async def list_jobs(
         if len(rows) < chunk:
             return Page(tuple(found), "")
     return Page(tuple(found), encode_token(str(after), *question))
+
+
+def _refused(field: str) -> InvalidRequest:
+    text = (
+        "The page token was not given for this request; repeat parent, filter and order "
+        "of the request that gave it, or start again without a token."
+    )
+    return InvalidRequest((Violation(field, text),))
 
 
 def _digest(question: tuple[str, ...]) -> bytes:

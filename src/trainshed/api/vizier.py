@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from trainshed.api.paging import decode_token, encode_token
+from trainshed.api.paging import decode_number, encode_token
 from trainshed.api.parents import LocationName
 from trainshed.api.services import Services
 from trainshed.core.errors import (
@@ -81,7 +81,7 @@ async def list_studies(
 ) -> tuple[tuple[Study, ...], str]:
     """One page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number, so a page can
     be short and still have a next one."""
-    after = StudyUid(int(decode_token(token, str(parent), "studies"))) if token else StudyUid(0)
+    after = StudyUid(decode_number(token, str(parent), "studies"))
     found: list[Study] = []
     for _ in range(_SCAN // _CHUNK):
         rows = await services.studies.studies(parent.project_id, parent.location, after, _CHUNK)

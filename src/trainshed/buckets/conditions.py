@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from trainshed.buckets.errors import InvalidRequest, NotModified, condition_failed
 
+_MOST_DIGITS = 19
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -51,9 +53,19 @@ def parse_number(query: Mapping[str, str], key: str) -> int | None:
     if text is None or text == "":
         return None
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
+    if not (digits.isascii() and digits.isdigit()):
         raise InvalidRequest(f"Invalid value '{text}' for '{key}': give a decimal number.")
-    return int(text)
+    return -read_digits(digits, key) if digits != text else read_digits(digits, key)
+
+
+def read_digits(digits: str, where: str) -> int:
+    """A number of decimal digits; raises ``InvalidRequest``, naming ``where``, for more than 64 bits can have. Python itself
+    refuses to read more than 4,300."""
+    if len(digits) > _MOST_DIGITS:
+        raise InvalidRequest(
+            f"Invalid number in '{where}': it has {len(digits)} digits, at most {_MOST_DIGITS} are read."
+        )
+    return int(digits)
 
 
 def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:

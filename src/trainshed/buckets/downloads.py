@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trainshed.buckets.calls import Call, header_text
+from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.digests import BLOCK
 from trainshed.buckets.errors import NotModified, RangeNotSatisfiable
 from trainshed.buckets.port import Opened
@@ -141,12 +142,12 @@ def _range(header: str, size: int) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(header.strip())
     if match is None or match.group(0) == "bytes=-":
         return None
-    first, last = match.groups()
-    if first == "":
-        start, end = max(0, size - int(last)), size
+    first, last = (read_digits(digits, "Range") if digits else None for digits in match.groups())
+    if first is None:
+        start, end = max(0, size - (last or 0)), size
     else:
-        start, end = int(first), min(size, int(last) + 1) if last else size
-        if last and int(last) < start:
+        start, end = first, size if last is None else min(size, last + 1)
+        if last is not None and last < start:
             return None
     if start >= size:
         raise RangeNotSatisfiable(

@@ -29,6 +29,7 @@ from trainshed.buckets.tree import (
     Found,
     find,
     is_absent,
+    look,
     make_directories,
     make_directory,
     open_directory,
@@ -68,6 +69,13 @@ class ObjectFiles:
                 f"The file of {bucket}/{name} cannot be read by the service: the program that "
                 "wrote it took the permission away. Restore it through /gcs."
             ) from error
+
+    def closed(self, base: int, bucket: str, name: str) -> ObjectRecord:
+        """What is known of an object whose file the service may not open; raises ``NotFound``."""
+        try:
+            return self.records.of_closed(look(base, place_of(name)))
+        except OSError as error:
+            raise no_such_object(bucket, name) from error
 
     def check(self, base: int, bucket: str, name: str, conditions: Conditions) -> None:
         """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from urllib.parse import unquote
 
@@ -35,6 +35,7 @@ from trainshed.buckets.errors import (
     Unavailable,
 )
 from trainshed.buckets.keys import split_key
+from trainshed.buckets.liveness import Liveness
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.routes import Door, parse_target
@@ -61,14 +62,17 @@ class BucketsApp:
         pool: Executor | None = None,
         *,
         metadata: Metadata | None = None,
+        liveness: Liveness | None = None,
     ) -> None:
         """`doorkeeper`: asked about who comes by the TCP port; without one everybody may come. `metadata`: what programs
-        are told of themselves."""
+        are told of themselves. `liveness`: asked about programs that come by the port; without it a token counts until it
+        expires."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
         self._doorkeeper = doorkeeper
         self._metadata = metadata
+        self._liveness = liveness
         self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,8 +118,8 @@ class BucketsApp:
         )
         return call, key
 
-    def _caller(self, call: Call, key: str) -> Caller:
-        """Who calls, as far as the way in is believed. Raises Unauthenticated."""
+    async def _caller(self, call: Call, key: str) -> Caller:
+        """Who calls, as far as the way in is believed. Raises Unauthenticated, Unavailable."""
         headers = call.request.headers
         match call.entrance:
             case Entrance.REPLICA:
@@ -124,9 +128,16 @@ class BucketsApp:
                 said = headers.get(IDENTITY_HEADER)
                 return decode_caller(said.encode("latin-1")) if said else NOBODY
             case Entrance.PORT:
-                if self._doorkeeper is None:
-                    return ANYBODY
-                return self._doorkeeper.caller(headers.get("authorization"), key)
+                return await self._at_port(headers.get("authorization"), key)
+
+    async def _at_port(self, authorization: str | None, key: str) -> Caller:
+        """Raises Unauthenticated, Unavailable."""
+        if self._doorkeeper is None:
+            return ANYBODY
+        caller = self._doorkeeper.caller(authorization, key)
+        if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
+            await self._liveness.require(authorization, caller.project)
+        return caller
 
     def _told(self, call: Call) -> Response | None:
         """The answer to a program that asks for metadata; None: it asks for something else."""
@@ -142,22 +153,22 @@ class BucketsApp:
         """The answer to a client that wants a token for the one that it has."""
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
 
-        def is_known(token: str) -> bool:
-            if self._doorkeeper is None:
-                return True
+        async def is_known(token: str) -> bool:
             try:
-                return self._doorkeeper.caller(f"Bearer {token}", "") != NOBODY
+                return await self._at_port(f"Bearer {token}", "") != NOBODY
+            except Unavailable:
+                raise
             except BucketsError:
                 return False
 
-        status, answer = exchanged(body, is_known)
+        status, answer = await exchanged(body, is_known)
         return JSONResponse(answer, status)
 
-    async def _answer(self, call: Call, who: Callable[[], Caller]) -> Response:
+    async def _answer(self, call: Call, who: Callable[[], Awaitable[Caller]]) -> Response:
         try:
             if call.path == token_exchange.PATH and call.request.method == "POST":
                 return await self._exchanged(call)
-            call.caller = who()
+            call.caller = await who()
             if (told := self._told(call)) is not None:
                 return told
             self._admit(call)
@@ -217,15 +228,17 @@ class BucketsApp:
             # Before it is read. Each part would be refused.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
+        async def same() -> Caller:
+            return call.caller
+
         async def answer(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)
-            caller = call.caller
             started = self._store.now()
             allowed = inner_call.target.door is Door.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
                 response = error_answer(InvalidRequest("Content does not go through a batch."))
             else:
-                response = await self._answer(inner_call, lambda: caller)
+                response = await self._answer(inner_call, same)
             self._note(inner_call, started, response.status_code)
             return response
 

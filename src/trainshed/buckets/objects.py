@@ -24,6 +24,7 @@ from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.digests import BLOCK, Checksums, verify
 from trainshed.buckets.errors import (
     BucketsError,
+    Forbidden,
     NotFound,
     Unavailable,
     no_such_bucket,
@@ -272,10 +273,16 @@ class ObjectStore:
     def list(self, bucket: str, query: Query) -> Page:
         """One page of a bucket's objects; raises ``NotFound``, ``InvalidRequest`` (token, glob)."""
         base = self.catalog.open(bucket)
+
+        def read(name: str, limit: int) -> ObjectRecord:
+            try:
+                return self.read_record(bucket, name, hash_limit=limit)
+            except Forbidden:
+                # One file that a program closed must not close the bucket to everybody.
+                return self._files.closed(base, bucket, name)
+
         try:
-            return list_objects(
-                base, query, lambda name, limit: self.read_record(bucket, name, hash_limit=limit)
-            )
+            return list_objects(base, query, read)
         finally:
             os.close(base)
 
@@ -286,7 +293,7 @@ class ObjectStore:
         latest = 0
         try:
             for entry in Walk(base, prefix, b""):
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, PermissionError):
                     path = directory.joinpath(*entry.dirs, entry.leaf)
                     latest = max(latest, path.stat().st_mtime_ns)
         finally:

@@ -26,6 +26,7 @@ from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.doorkeeper import Doorkeeper, TokenFile
 from trainshed.buckets.entrances import Entrance, protocol
 from trainshed.buckets.http import BucketsApp
+from trainshed.buckets.liveness import Liveness
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.secure import SecureServer
 from trainshed.buckets.setup import BucketSetup
@@ -63,7 +64,9 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
     doorkeeper = Doorkeeper(TokenFile(tokens, jobs, time.time_ns).read, anonymous=setup.anonymous)
     access_log = AccessLog(state_directory(root) / ACCESS_LOG)
-    app = BucketsApp(store, access_log, doorkeeper, metadata=Metadata.of(jobs))
+    app = BucketsApp(
+        store, access_log, doorkeeper, metadata=Metadata.of(jobs), liveness=_liveness(setup)
+    )
     entrances: dict[object, Entrance] = {}
     config = uvicorn.Config(
         Checked(app, setup.hosts),
@@ -109,6 +112,11 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         if path:
             Path(path).unlink(missing_ok=True)
     os.close(lock)
+
+
+def _liveness(setup: BucketSetup) -> Liveness | None:
+    """None where everybody is let in: a program that is over would come as nobody in particular."""
+    return Liveness(Path(setup.service)) if setup.service and not setup.anonymous else None
 
 
 def _secure_listener(setup: BucketSetup) -> socket.socket | None:

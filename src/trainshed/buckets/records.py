@@ -121,6 +121,14 @@ class RecordStore:
             return self._of_now(fd, beside, key)
         return self._from_copy(fd, identity, key, attached) or direct_record(identity)
 
+    def of_closed(self, stat: os.stat_result) -> ObjectRecord:
+        """The record of a file that cannot be opened, as far as it is known beside it: size and times always are."""
+        identity = FileIdentity.of(stat)
+        beside = self._from_sidecar(identity)
+        if beside is not None and beside.file == identity:
+            return beside
+        return direct_record(identity)
+
     def attach(self, fd: int, record: ObjectRecord) -> None:
         """Attach a record to an open file; the caller syncs the file, we sync a sidecar."""
         encoded = self._encode(record)

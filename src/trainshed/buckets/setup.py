@@ -18,8 +18,9 @@ class BucketSetup:
     """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's gateway and
     for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 = any free one.
     `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there is none.
-    `tokens`: the service's token file. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names
-    it may be called there."""
+    `tokens`: the service's token file. `service`: the Unix socket at which the API process hears programs, "" = nobody says
+    whether a program is over. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names it may
+    be called there."""
 
     root: str
     gateway: str = ""
@@ -30,6 +31,7 @@ class BucketSetup:
     certificate: str = ""
     key: str = ""
     tokens: str = ""
+    service: str = ""
     anonymous: bool = False
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)

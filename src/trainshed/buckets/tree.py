@@ -19,6 +19,7 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe that a program left in the tree must not hang us.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_CLOSED = {errno.EACCES, errno.EPERM}
 _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 
 FILE_MODE = 0o666
@@ -30,6 +31,11 @@ bucket by a bind mount runs as whatever user its sandbox gives it."""
 def is_absent(error: OSError) -> bool:
     """Whether an error says that there is no such thing at the place."""
     return error.errno in _ABSENT
+
+
+def is_closed(error: OSError) -> bool:
+    """Whether an error says that a program took away the permission to look there."""
+    return error.errno in _CLOSED
 
 
 def open_directory(base: int, components: tuple[str, ...]) -> int:
@@ -129,6 +135,26 @@ class Found:
     stat: os.stat_result
     dirs: tuple[str, ...]
     leaf: str
+
+
+def look(base: int, place: Place) -> os.stat_result:
+    """What a directory says of the object at a place, or at its shadow place, without opening it. Raises OSError."""
+    for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
+        try:
+            parent = open_directory(base, dirs)
+        except OSError as error:
+            if not is_absent(error):
+                raise
+            continue
+        try:
+            status = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        finally:
+            os.close(parent)
+        if stat_module.S_ISREG(status.st_mode):
+            return status
+    raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
 
 
 def find(base: int, place: Place) -> Found:

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from trainshed.buckets.calls import Call, json_answer, parse_json, with_header
+from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.digests import Checksums, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
 from trainshed.buckets.multipart import MultipartReader
@@ -121,7 +122,7 @@ async def _start(call: Call) -> Response:
         custom_metadata(resource),
         _expected(call, resource),
         call.conditions(),
-        int(total) if total.isdecimal() else None,
+        read_digits(total, "X-Upload-Content-Length") if total.isdecimal() else None,
     )
     upload_id = await call.run(call.sessions.start, spec)
     path = call.request.scope["raw_path"].decode("latin-1")
@@ -199,8 +200,11 @@ def _content_range(call: Call) -> tuple[int | None, int | None]:
             f"Failed to parse Content-Range header '{header}'. "
             "Send 'bytes FIRST-LAST/TOTAL', with '*' for what is not known."
         )
-    first, _, total = match.groups()
-    return int(first) if first is not None else None, int(total) if total != "*" else None
+    first, _, total = (
+        None if digits in (None, "*") else read_digits(digits, "Content-Range")
+        for digits in match.groups()
+    )
+    return first, total
 
 
 def _finished(call: Call, spec: UploadSpec, record: ObjectRecord) -> Response:

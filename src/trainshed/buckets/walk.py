@@ -1,7 +1,8 @@
 """Walking a bucket's directory tree in the order of its objects' names.
 
 The order is that of the full names' UTF-8 bytes, which is not the order of a plain directory walk:
-``a-b`` comes before ``a/b``. Follows no symbolic link, skips what is no object, blocks.
+``a-b`` comes before ``a/b``. Follows no symbolic link, skips what is no object and directories that were closed to
+the service, blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from trainshed.buckets.layout import SHADOW_DIR, decode_component, encode_segment
 from trainshed.buckets.paths import MAX_OBJECT_DEPTH
-from trainshed.buckets.tree import DIRECTORY_FLAGS, is_absent, open_directory
+from trainshed.buckets.tree import DIRECTORY_FLAGS, is_absent, is_closed, open_directory
 
 _MAX_CHUNKS = 8  # more than a name of 1,024 bytes can fill
 
@@ -79,7 +80,7 @@ class Walk:
         try:
             fd = open_directory(self._base, dirs)
         except OSError as error:
-            if is_absent(error):
+            if is_absent(error) or is_closed(error):
                 return []
             raise
         found: dict[bytes, _Member] = {}
@@ -122,7 +123,7 @@ def _collect_below(
     try:
         inner = os.open(component, DIRECTORY_FLAGS, dir_fd=fd)
     except OSError as error:
-        if is_absent(error):
+        if is_absent(error) or is_closed(error):
             return
         raise
     try:
@@ -137,7 +138,7 @@ def _collect_shadows(
     try:
         inner = os.open(SHADOW_DIR, DIRECTORY_FLAGS, dir_fd=fd)
     except OSError as error:
-        if is_absent(error):
+        if is_absent(error) or is_closed(error):
             return
         raise
     try:

@@ -84,7 +84,7 @@ def _open_in_order(
     grpc_doors = _grpc_doors(settings, cleanup, threads)
     intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
     threads.shutdown(wait=False)
-    wanted = _bucket_setup(settings)
+    wanted = _bucket_setup(settings, programs.rest_path)
     try:
         setup = buckets.serve(wanted)
     except OSError as failure:
@@ -113,7 +113,7 @@ def _open_in_order(
     )
 
 
-def _bucket_setup(settings: Settings) -> BucketSetup:
+def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
     """Raises StartFailed for buckets that cannot be served."""
     root = settings.data / "buckets"
     local = [path.name for path in root.iterdir()] if root.is_dir() else []
@@ -134,6 +134,7 @@ def _bucket_setup(settings: Settings) -> BucketSetup:
         certificate=str(secure[0]) if settings.grpc else "",
         key=str(secure[1]) if settings.grpc else "",
         tokens=str(settings.data / "tokens.json"),
+        service=str(service),
         anonymous=settings.anonymous_storage,
         hosts=own_hosts(settings),
         rules=bucket_rules(

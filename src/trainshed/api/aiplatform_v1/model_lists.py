@@ -15,7 +15,7 @@ from trainshed.api.call import Call
 from trainshed.api.filters.matching import compile_tree, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.masks import Mask
-from trainshed.api.paging import SCAN_LIMIT, decode_token, encode_token, page_size
+from trainshed.api.paging import SCAN_LIMIT, decode_number, encode_token, page_size
 from trainshed.api.scanning import Scan
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.pipelines.records import ModelVersion
@@ -74,7 +74,7 @@ async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Pa
     passes, ordered = _compile(request.filter), _ordered(found, request.order_by)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     question = (what, request.filter, request.order_by)
-    start = int(decode_token(request.page_token, *question)) if request.page_token else 0
+    start = decode_number(request.page_token, *question)
     # Without a limit of time, since a token counts what passes; names are short, and a filter's tests are counted.
     verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
     passing = list(itertools.compress(ordered, verdicts))

@@ -9,7 +9,7 @@ from trainshed.api import vizier
 from trainshed.api.aiplatform_v1 import operation_views, study_views, trial_views
 from trainshed.api.call import Call, Handlers
 from trainshed.api.errors import NotServed
-from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.api.paging import decode_number, encode_token, page_size
 from trainshed.api.study_operations import check_stopping, suggest
 from trainshed.api.vizier import read_study_name, read_trial_name
 from trainshed.core.errors import InvalidRequest, Violation
@@ -43,7 +43,7 @@ async def list_(call: Call, request: Any) -> Message:
     study = await _study(call, request.parent)
     size = page_size(request.page_size, default=_LARGEST_PAGE, maximum=_LARGEST_PAGE)
     question = (str(study.name), "trials")
-    after = int(decode_token(request.page_token, *question)) if request.page_token else 0
+    after = decode_number(request.page_token, *question)
     rows = await call.services.studies.trials(study.uid, after, size + 1)
     page = rows[:size]
     more = len(rows) > size

@@ -15,7 +15,7 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
-from trainshed.api.paging import decode_token, encode_token, page_size
+from trainshed.api.paging import decode_token, encode_token, page_size, position_number
 from trainshed.api.scanning import Scan
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api, JobName, JobUid, project_number
@@ -206,4 +206,4 @@ def _position(token: str, question: tuple[str, ...]) -> Position | None:
     if not token:
         return None
     at, _, insert_id = decode_token(token, *question).partition(":")
-    return int(at), insert_id
+    return position_number(at), insert_id

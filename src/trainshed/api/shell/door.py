@@ -174,7 +174,7 @@ class ShellDoor:
                 term=str(order.get("term") or "xterm-256color"),
                 command=str(order.get("command") or ""),
             )
-        except (ValueError, TypeError) as wrong:
+        except (ValueError, TypeError, OverflowError) as wrong:
             raise FailedPrecondition(f"There is no such terminal: {wrong}.") from None
         return ticket, wish
 

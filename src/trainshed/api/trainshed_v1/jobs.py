@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trainshed.api.jobs import cancel_for_user, read_job_name
-from trainshed.api.paging import decode_token, encode_token, list_jobs, page_size
+from trainshed.api.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.parents import ProjectName
 from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1 import views
@@ -84,7 +84,7 @@ async def list_(call: JsonCall) -> dict[str, Any]:
 async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> dict[str, Any]:
     parent, token = call.parameter("parent"), call.parameter("pageToken")
     question = (parent, call.parameter("state"))
-    after = int(decode_token(token, *question)) if token else 0
+    after = decode_number(token, *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))
     children = [
