@@ -19,7 +19,12 @@ from trainshed.controller.inboxes import Inbox, Inboxes
 from trainshed.controller.parents import Doors, Parents, parent_of
 from trainshed.controller.pipelines import PipelineReconciler
 from trainshed.controller.room import Room
-from trainshed.controller.sightings import event_of, settle_leftovers, settle_unknown
+from trainshed.controller.sightings import (
+    event_of,
+    lost_without_slots,
+    settle_leftovers,
+    settle_unknown,
+)
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.lifecycle.events import CheckpointDue, Event, ReplicaStarted
@@ -122,6 +127,10 @@ class Controller:
             "clearing up after jobs of earlier services",
         )
         self._watching = keep(self._watch, "hearing the engine")
+        allocated = await self._hands.engine.allocations()
+        for uid, tracked in self._tracked.items():
+            for lost in lost_without_slots(tracked.live.job, allocated):
+                self.report(uid, lost)
         for uid in (*self._tracked, *parents):
             self.wake(uid)
 

@@ -3,7 +3,7 @@ that are over."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
 from trainshed.core.lifecycle.events import (
@@ -18,6 +18,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaStarted,
 )
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import (
     Engine,
@@ -29,6 +30,7 @@ from trainshed.engines.port import (
 )
 from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
 
+_NO_SLOT = "nothing is left of it here: the data directory was restored, or its slots were lost"
 _PAUSE = 1.0
 """Seconds before an engine that could not answer is asked again."""
 
@@ -73,6 +75,17 @@ def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
             return CapacityRefused(reason)
         case _:
             assert_never(decision)
+
+
+def lost_without_slots(
+    job: Job, allocated: Collection[tuple[JobUid, int]]
+) -> Iterator[ReplicaLost]:
+    """The loss of what ran, by the record, of a job whose attempt has no slots: the data directory was restored from a
+    backup, or lost its slots. Nobody else would ever tell of it."""
+    if (job.uid, job.attempt) not in allocated:
+        for replica in job.replicas:
+            if replica.state in {ReplicaState.RUNNING, ReplicaState.STOPPING}:
+                yield ReplicaLost(job.attempt, replica.id, replica.incarnation, _NO_SLOT)
 
 
 async def settle_leftovers(engine: Engine, is_live: Callable[[JobUid], bool]) -> None:
