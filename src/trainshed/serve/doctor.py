@@ -60,6 +60,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Every finding, the most important first. Blocks for seconds: each thing is tried."""
     yield from _disks(settings)
+    yield from _database(settings)
     yield from asyncio.run(_engine(settings))
     yield _images(settings)
     yield _interpreters(settings)
@@ -88,6 +89,33 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             yield Finding(about, "less", told, _IN_TMP)
         else:
             yield Finding(about, "good", told, advice)
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    """All of it is looked through, some seconds for each GB; nothing if there is none yet."""
+    from trainshed.store.port import StoreTooNew, StoreUnreadable
+    from trainshed.store.set_aside import ADVICE
+    from trainshed.store.sqlite.copying import check_database, set_aside_in
+    from trainshed.store.sqlite.database import DATABASE_FILE
+
+    database = settings.data / DATABASE_FILE
+    if not os.access(database, os.R_OK | os.W_OK):
+        return
+    try:
+        check_database(database)
+        bad = set_aside_in(database)
+    except StoreTooNew as failure:
+        yield Finding("database", "bad", f"{failure}.", "Run that version.")
+        return
+    except StoreUnreadable as failure:
+        yield Finding("database", "bad", f"{failure}.")
+        return
+    if not bad:
+        yield Finding("database", "good", "every page of it is sound, no record is set aside.")
+        return
+    records = "record" if len(bad) == 1 else "records"
+    told = f"{len(bad)} {records} set aside: {'; '.join(map(str, bad))}."
+    yield Finding("database", "less", told, ADVICE)
 
 
 def _taken(cache: Path, free: str) -> tuple[str, str]:

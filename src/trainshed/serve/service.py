@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,11 +40,14 @@ from trainshed.serve.announcing import (
 )
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.wiring import Parts, wire
+from trainshed.store.set_aside import ADVICE, RecordSetAside
 
 log = logging.getLogger(__name__)
 
 DRAIN = 2
 """Seconds that open requests get when the service stops."""
+_SHOWN = 10
+"""Records set aside that are named."""
 STOP_JOBS = 60
 """Seconds that jobs get to end, beyond their grace, when they are to be stopped with the service."""
 
@@ -78,6 +81,8 @@ class Service:
     async def _serve(self) -> None:
         self._works.lag.start()
         await self._works.controller.start()
+        if bad := await self._parts.store.reader.set_aside():
+            say(told_set_aside(bad))
         await self._works.suggesting.start()
         self._works.runtimes.search()
         data, authenticate = self._parts.settings.data, self._parts.tokens.authenticate
@@ -210,6 +215,15 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def told_set_aside(bad: Sequence[RecordSetAside]) -> str:
+    """What the person at the terminal is told of records that could not be read."""
+    records = "record" if len(bad) == 1 else "records"
+    shown = [f"  {record}" for record in bad[:_SHOWN]]
+    if len(bad) > _SHOWN:
+        shown.append(f"  and {len(bad) - _SHOWN} more; `trainshed doctor --format json` names all")
+    return "\n".join([f"{len(bad)} {records} set aside:", *shown, ADVICE])
 
 
 def say(text: str) -> None:

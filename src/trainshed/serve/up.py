@@ -101,6 +101,7 @@ def command(
     buckets = ForkedBuckets()
 
     from trainshed.cli.spelling import data_option, typed
+    from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve import full_disk
     from trainshed.serve.announcing import is_loopback, write_line, write_private
@@ -137,7 +138,7 @@ def command(
     except Exception as failure:
         if full_disk.is_behind(failure):
             raise click.ClickException(full_disk.advice(settings.data)) from None
-        if isinstance(failure, StartFailed | LevelUnavailable):
+        if isinstance(failure, StartFailed | LevelUnavailable | Unavailable):
             raise click.ClickException(str(failure)) from None
         raise
 

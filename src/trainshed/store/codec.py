@@ -1,12 +1,14 @@
-"""The stored form of a record: JSON of the domain's own dataclasses, the same in every dialect.
+"""The stored form of a record: JSON of the domain's own dataclasses, the same in every dialect. What reads one raises
+UnreadableRecord for bytes that are none.
 
 Fields that a later version adds need a default; fields that it drops are skipped when an older record is
 read. Whoever renames or retypes a field writes a migration. Floats in a record are finite.
 """
 
 import enum
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
@@ -22,6 +24,25 @@ from trainshed.store.models import PersistentResource
 from trainshed.store.operations import Operation
 
 Labels = tuple[tuple[str, str], ...]
+T = TypeVar("T")
+
+
+class UnreadableRecord(Exception):
+    """A stored record is not what its table holds. `raw`: what `column` of `table` has; `cause`: why it cannot be read."""
+
+    def __init__(self, table: str, column: str, raw: bytes, cause: str) -> None:
+        super().__init__(f"a record of {table} cannot be read: {cause}")
+        self.table = table
+        self.column = column
+        self.raw = raw
+        self.cause = cause
+
+
+def _decoded(table: str, column: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
+    try:
+        return decode(raw)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as failure:
+        raise UnreadableRecord(table, column, raw, str(failure)) from failure
 
 
 class WorkKind(enum.StrEnum):
@@ -69,17 +90,18 @@ def encode_job(job: Work) -> bytes:
     return _encoder.encode(job)
 
 
-def decode_job(
-    record: bytes, labels: bytes, labels_updated: int, kind: WorkKind = WorkKind.JOB
-) -> Work:
+def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = WorkKind.JOB) -> Work:
     """A work from its record, which is one of `kind`, and its label columns.
 
     Labels are changed by requests while the controller holds an older copy of the record, so they are kept
     beside it and win over what the record says. `labels_updated`: nanoseconds, 0 if never changed.
-    Raises msgspec.DecodeError for a record that is not one.
     """
-    job: Work = _works[kind].decode(record)
-    current = _labels.decode(labels)
+
+    def decode(raw: bytes) -> Work:
+        return _works[WorkKind(kind)].decode(raw)
+
+    job = _decoded("jobs", "record", record, decode)
+    current = _decoded("jobs", "labels", labels, _labels.decode)
     if job.labels == current and job.updated >= labels_updated:
         return job
     return replace(job, labels=current, updated=max(job.updated, labels_updated))
@@ -94,7 +116,7 @@ def encode_cancel(cancel: CancelRequested) -> bytes:
 
 
 def decode_cancel(intent: bytes) -> CancelRequested:
-    return _cancels.decode(intent)
+    return _decoded("intents", "intent", intent, _cancels.decode)
 
 
 def encode_drill(order: DrillOrdered) -> bytes:
@@ -102,7 +124,7 @@ def encode_drill(order: DrillOrdered) -> bytes:
 
 
 def decode_drill(intent: bytes) -> DrillOrdered:
-    return _drills.decode(intent)
+    return _decoded("intents", "intent", intent, _drills.decode)
 
 
 def encode_drills(drills: tuple[Drill, ...]) -> bytes:
@@ -111,7 +133,7 @@ def encode_drills(drills: tuple[Drill, ...]) -> bytes:
 
 
 def decode_drills(drills: bytes) -> tuple[Drill, ...]:
-    return _plans.decode(drills)
+    return _decoded("drill_plans", "drills", drills, _plans.decode)
 
 
 def encode_details(details: dict[str, Any]) -> bytes:
@@ -119,7 +141,7 @@ def encode_details(details: dict[str, Any]) -> bytes:
 
 
 def decode_details(details: bytes) -> dict[str, Any]:
-    return _details.decode(details)
+    return _decoded("timeline", "details", details, _details.decode)
 
 
 def encode_study(study: Study) -> bytes:
@@ -127,7 +149,7 @@ def encode_study(study: Study) -> bytes:
 
 
 def decode_study(record: bytes) -> Study:
-    return _studies.decode(record)
+    return _decoded("studies", "record", record, _studies.decode)
 
 
 def encode_trial(trial: Trial) -> bytes:
@@ -136,7 +158,7 @@ def encode_trial(trial: Trial) -> bytes:
 
 def decode_trial(record: bytes) -> Trial:
     """Takes microseconds: a study's whole history is read for each suggestion."""
-    return _trials.decode(record)
+    return _decoded("trials", "record", record, _trials.decode)
 
 
 def encode_measurement(measurement: Measurement) -> bytes:
@@ -144,7 +166,7 @@ def encode_measurement(measurement: Measurement) -> bytes:
 
 
 def decode_measurement(record: bytes) -> Measurement:
-    return _measurements.decode(record)
+    return _decoded("measurements", "record", record, _measurements.decode)
 
 
 def encode_operation(operation: Operation) -> bytes:
@@ -152,7 +174,7 @@ def encode_operation(operation: Operation) -> bytes:
 
 
 def decode_operation(record: bytes) -> Operation:
-    return _operations.decode(record)
+    return _decoded("operations", "record", record, _operations.decode)
 
 
 def encode_version(version: ModelVersion) -> bytes:
@@ -163,7 +185,7 @@ def encode_version(version: ModelVersion) -> bytes:
 def decode_version(record: bytes, aliases: bytes) -> ModelVersion:
     """A model's version, with those of its aliases that are among `aliases` (a JSON array): another version may
     have taken one since the record was written."""
-    version = _versions.decode(record)
+    version = _decoded("model_versions", "record", record, _versions.decode)
     current: list[str] = msgspec.json.decode(aliases, type=list[str])
     kept = tuple(alias for alias in version.aliases if alias in current)
     return version if kept == version.aliases else replace(version, aliases=kept)
@@ -174,4 +196,4 @@ def encode_persistent_resource(resource: PersistentResource) -> bytes:
 
 
 def decode_persistent_resource(record: bytes) -> PersistentResource:
-    return _resources.decode(record)
+    return _decoded("persistent_resources", "record", record, _resources.decode)

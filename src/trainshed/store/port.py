@@ -18,6 +18,7 @@ from trainshed.core.works import Work
 from trainshed.store.models import Models
 from trainshed.store.operations import Operation
 from trainshed.store.secrets import Secrets
+from trainshed.store.set_aside import RecordSetAside
 from trainshed.store.studies import Studies
 
 NOBODY: Final = JobUid(0)
@@ -225,6 +226,10 @@ class Reader(Protocol):
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
         """The job's story in the order in which it was written; empty if there is no such job."""
+        ...
+
+    async def set_aside(self) -> tuple[RecordSetAside, ...]:
+        """Every record that could not be read: no other call gives it, and `job` and its like raise FailedPrecondition."""
         ...
 
     async def operation(self, name: str) -> Operation:

@@ -25,6 +25,7 @@ from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.reader import SqliteReader, list_statement
 from trainshed.store.sqlite.schema import migrate, scripts
+from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.trials import add_trial
 from trainshed.store.sqlite.writer import Writer
@@ -56,7 +57,7 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
     # Those that read everything of something small: live jobs and running operations by
     # their own indexes, intents that wait, settings.
     allowed = {
-        "deleting.hidden_studies": ["SCAN trial_numbers"],
+        "deleting.hidden_studies": ["SCAN trial_numbers", "SCAN set_aside"],
         "ledger.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "ledger.load_all_intents": ["SCAN intents"],
         "intake.append_cancel": ["SCAN CONSTANT ROW"],
@@ -127,7 +128,8 @@ def test_an_unknown_dialect_is_named(tmp_path: Path) -> None:
 async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / DATABASE_FILE)
     migrate(connection)
-    writer, snapshots = Writer(connection), Snapshots(tmp_path / DATABASE_FILE)
+    aside = FileSettingAside(tmp_path / DATABASE_FILE)
+    writer, snapshots = Writer(connection, aside), Snapshots(tmp_path / DATABASE_FILE, aside)
     intake, reader = SqliteIntake(writer), SqliteReader(snapshots)
     await intake.create_job(make_job(1), [])
     (pages,) = connection.execute("PRAGMA page_count").fetchone()

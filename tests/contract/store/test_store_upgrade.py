@@ -80,6 +80,12 @@ def upgraded_from_3(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
+def upgraded_from_4(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 4 left behind."""
+    yield from opened(tmp_path, 4)
+
+
+@pytest.fixture
 def upgraded_from_2(tmp_path: Path) -> Iterator[Store]:
     """The store that the last release with schema 2 left behind."""
     yield from opened(tmp_path, 2)
@@ -269,3 +275,12 @@ async def test_a_secret_can_be_stored_after_the_upgrade_from_3(upgraded_from_3: 
     assert not await upgraded_from_3.secrets.has_any()
     stored = await upgraded_from_3.secrets.add("p", "db", T0, lambda version: b"sealed")
     assert await upgraded_from_3.secrets.versions("p") == (stored,)
+
+
+async def test_secrets_of_schema_4_are_there_and_nothing_is_set_aside(
+    upgraded_from_4: Store,
+) -> None:
+    versions = await upgraded_from_4.secrets.versions("p")
+    assert sorted(each.version for each in versions) == [1, 2]
+    assert await upgraded_from_4.reader.set_aside() == ()
+    assert len(await upgraded_from_4.ledger.load_live()) == 7

@@ -40,6 +40,12 @@ def open_memory() -> sqlite3.Connection:
 def _open(database: Path) -> sqlite3.Connection:
     # Each connection is used by one thread at a time, which need not be the one that opened it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+    # What is no text shall not keep the rest of its row from being read, and told.
+    connection.text_factory = _text
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     return connection
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")

@@ -15,12 +15,17 @@ from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.secrets import SqliteSecrets
+from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
+from trainshed.store.sqlite.soundness import damaged, require_not_emptied, require_sound
 from trainshed.store.sqlite.studies import SqliteStudies
 from trainshed.store.sqlite.writer import Writer
 
 DATABASE_FILE = "trainshed.db"
 LOCK_FILE = "trainshed.lock"
+_OPEN = b"open\n"
+_CLOSED = b"closed\n"
+"""The end of the lock file: whether the service that has, or had, the database open closed it."""
 
 _OLDEST_SQLITE = (3, 38, 0)
 """STRICT tables, and JSON functions in every build."""
@@ -47,6 +52,8 @@ class SqliteStore:
         self._open = False
         self._snapshots.close()
         self._writer.close()
+        with contextlib.suppress(OSError):  # A full disk: the next start looks it through.
+            _say(self._lock, _CLOSED)
         os.close(self._lock)
 
 
@@ -66,32 +73,42 @@ def open_database(directory: Path) -> SqliteStore:
         directory.mkdir(mode=0o700, parents=True)
         _sync_directory(directory.parent)
     with contextlib.ExitStack() as undo:
-        lock = _lock(directory)
+        lock, before = _lock(directory)
         undo.callback(os.close, lock)
         database = directory / DATABASE_FILE
         try:
+            if before:
+                require_not_emptied(database)
             connection = open_writer(database)
             undo.callback(connection.close)
+            if before == _OPEN:
+                require_sound(connection, database)
             migrate(connection)
             finish_deleting(connection)
-        except sqlite3.DatabaseError as failure:
+        except sqlite3.OperationalError as failure:
             raise StoreUnreadable(
-                f"the job database {database} cannot be opened: {failure}. Restore it from a backup, or move "
-                "it away to begin with an empty one"
+                f"the job database {database} cannot be opened: {failure}. Check the permissions and the free space of its "
+                "directory"
             ) from failure
+        except sqlite3.DatabaseError as failure:
+            raise damaged(database, str(failure)) from failure
         _sync_directory(directory)
-        snapshots = Snapshots(database)
+        _say(lock, b"%d\n%s" % (os.getpid(), _OPEN))
+        aside = FileSettingAside(database)
+        snapshots = Snapshots(database, aside)
         undo.pop_all()
-    return SqliteStore(lock, Writer(connection), snapshots)
+    return SqliteStore(lock, Writer(connection, aside), snapshots)
 
 
-def _lock(directory: Path) -> int:
-    """An exclusive lock that ends with the process, however it ends; the file says whose it is."""
+def _lock(directory: Path) -> tuple[int, bytes]:
+    """An exclusive lock that ends with the process, however it ends; the file says whose it is. Also how the last one left
+    the database: `_OPEN` (it did not close it), `_CLOSED`, or b"" where there was none."""
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+        said = os.read(descriptor, 32).decode("ascii", "replace")
+        owner = said.partition("\n")[0].strip() or "unknown"
         os.close(descriptor)
         raise StoreInUse(
             f"the data directory {directory} is in use by the service with process id {owner}; stop that "
@@ -100,9 +117,16 @@ def _lock(directory: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, b"%d\n" % os.getpid())
-    return descriptor
+    said = os.pread(descriptor, 64, 0)
+    before = next((mark for mark in (_OPEN, _CLOSED) if said.endswith(mark)), b"")
+    # A crash before the database is there must leave no word of one.
+    _say(descriptor, b"%d\n%s" % (os.getpid(), before))
+    return descriptor, before
+
+
+def _say(lock: int, text: bytes) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, text, 0)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
+from trainshed.store.codec import UnreadableRecord
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
@@ -19,6 +20,7 @@ from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.secrets import SqliteSecrets
+from trainshed.store.sqlite.setting_aside import past_bad_records, set_aside
 from trainshed.store.sqlite.snapshots import unreadable
 from trainshed.store.sqlite.studies import SqliteStudies
 from trainshed.store.sqlite.writer import public
@@ -52,6 +54,9 @@ class InlineStore:
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """`sqlite.execution.Writing`."""
+        return past_bad_records(lambda: self._run(what, work), self._set_aside)
+
+    def _run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()
         execute = self._connection.execute
         execute("BEGIN")
@@ -74,7 +79,7 @@ class InlineStore:
         """`sqlite.execution.Reading`. There is one connection and nobody else: a read sees one state."""
         self._check_open()
         try:
-            return read(self._connection)
+            return past_bad_records(lambda: read(self._connection), self._set_aside)
         except sqlite3.OperationalError as error:
             raise unreadable(error) from error
 
@@ -86,6 +91,9 @@ class InlineStore:
         if self._open:
             self._open = False
             self._connection.close()
+
+    def _set_aside(self, bad: UnreadableRecord) -> None:
+        set_aside(self._connection, bad, 0)
 
     def _check_open(self) -> None:
         if not self._open:

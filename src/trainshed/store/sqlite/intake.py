@@ -14,7 +14,6 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.codec import (
-    WorkKind,
     decode_job,
     encode_cancel,
     encode_drill,
@@ -23,9 +22,11 @@ from trainshed.store.codec import (
 )
 from trainshed.store.operations import Operation
 from trainshed.store.port import NewWork, NodeDrain
+from trainshed.store.set_aside import ADVICE
 from trainshed.store.sqlite.execution import Writing
 from trainshed.store.sqlite.operations import insert_operation
 from trainshed.store.sqlite.rows import Parameters, etag, name_parameters, quota_parameters
+from trainshed.store.sqlite.setting_aside import job_set_aside
 from trainshed.store.sqlite.works import append_timeline, storing
 from trainshed.store.statements import load_statements
 
@@ -96,7 +97,7 @@ class SqliteIntake:
                 _SQL["replace_labels"], {"uid": uid, "labels": encoded, "now": now}
             ).fetchall()
             record, current, updated, kind = row
-            return decode_job(record, current, updated, WorkKind(kind))
+            return decode_job(record, current, updated, kind)
 
         return await self._writer.run("replace_labels", work)
 
@@ -165,7 +166,7 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
     if row is None:
         return None
     record, labels, updated, kind = row
-    parent = decode_job(record, labels, updated, WorkKind(kind))
+    parent = decode_job(record, labels, updated, kind)
     match parent:
         case TuningJob():
             return parent if any(each.job == uid for each in parent.running) else None
@@ -181,6 +182,9 @@ def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, st
     """(uid, state, whether it is not over, etag). Raises NotFound."""
     row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
     if row is None:
+        label = f"{name.project_id}/{name.job_id}"
+        if bad := job_set_aside(connection, lambda bad: bad.label == label):
+            raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
         raise NotFound(f"{name} does not exist; check the project, the location and the id")
     uid, state, is_live, generation, labels_version = row
     return JobUid(uid), state, bool(is_live), etag(generation, labels_version)

@@ -8,7 +8,7 @@ from trainshed.core.errors import RequestError
 from trainshed.core.names import JobUid
 from trainshed.core.study.trials import StudyUid
 from trainshed.core.works import Work
-from trainshed.store.codec import WorkKind, decode_job, encode_job
+from trainshed.store.codec import decode_job, encode_job
 from trainshed.store.port import Commit, Intent, LiveJob, StaleCommit
 from trainshed.store.sqlite.execution import Reading, Writing
 from trainshed.store.sqlite.models import registering
@@ -104,7 +104,7 @@ class SqliteLedger:
 def _live_job(row: Sequence[Any], intents: tuple[Intent, ...]) -> LiveJob[Work]:
     """From (record, labels, labels_updated, kind, generation)."""
     record, labels, labels_updated, kind, generation = row
-    job = decode_job(record, labels, labels_updated, WorkKind(kind))
+    job = decode_job(record, labels, labels_updated, kind)
     return LiveJob(job, generation, intents)
 
 

@@ -120,14 +120,13 @@ class SqliteModels:
         await self._write("create_persistent_resource", work, operation)
 
     async def persistent_resource(self, name: str) -> PersistentResource:
-        row = self._snapshots.here(
-            lambda connection: connection.execute(
-                _SQL["persistent_resource"], {"name": name}
-            ).fetchone()
-        )
-        if row is None:
-            raise _missing(name)
-        return decode_persistent_resource(row[0])
+        def read(connection: sqlite3.Connection) -> PersistentResource:
+            row = connection.execute(_SQL["persistent_resource"], {"name": name}).fetchone()
+            if row is None:
+                raise _missing(name)
+            return decode_persistent_resource(row[0])
+
+        return self._snapshots.here(read)
 
     async def persistent_resources(
         self, parent: str, after: str, limit: int

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.works import Work
 from trainshed.store.operations import Operation
 from trainshed.store.port import NOBODY, JobQuery, NodeDrain
+from trainshed.store.set_aside import ADVICE, RecordSetAside
 from trainshed.store.sqlite.execution import Reading
 from trainshed.store.sqlite.rows import (
     ABOVE_ALL_UIDS,
@@ -25,6 +26,7 @@ from trainshed.store.sqlite.rows import (
     timeline_entry,
     viewed_job,
 )
+from trainshed.store.sqlite.setting_aside import all_set_aside, job_set_aside
 from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "reader.sql")
@@ -37,13 +39,20 @@ class SqliteReader:
         self._snapshots = snapshots
 
     async def job(self, name: JobName) -> tuple[Work, str]:
-        return self._one_job("job", name_parameters(name), str(name))
+        label = f"{name.project_id}/{name.job_id}"
+        return self._one_job(
+            "job", name_parameters(name), str(name), lambda bad: bad.label == label
+        )
 
     async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
-        return self._one_job("job_by_uid", {"uid": uid}, f"the job with number {uid}")
+        what = f"the job with number {uid}"
+        return self._one_job("job_by_uid", {"uid": uid}, what, lambda bad: bad.key == str(uid))
 
     async def find(self, job_id: str) -> tuple[Work, str]:
-        return self._one_job("find", {"job_id": job_id}, f"a job with the id {job_id!r}")
+        what = f"a job with the id {job_id!r}"
+        return self._one_job(
+            "find", {"job_id": job_id}, what, lambda bad: bad.label.partition("/")[2] == job_id
+        )
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         statement, parameters = list_statement(query)
@@ -64,12 +73,13 @@ class SqliteReader:
         return self._all("timeline", {"uid": uid}, timeline_entry)
 
     async def operation(self, name: str) -> Operation:
-        row = self._snapshots.here(
-            lambda connection: connection.execute(_SQL["operation"], {"name": name}).fetchone()
-        )
-        if row is None:
+        found = self._all("operation", {"name": name}, operation)
+        if not found:
             raise NotFound(f"{name} does not exist; check the name of the operation")
-        return operation(row)
+        return found[0]
+
+    async def set_aside(self) -> tuple[RecordSetAside, ...]:
+        return self._snapshots.here(all_set_aside)
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
         # "0" is the character after "/": the range holds exactly the names that begin with the prefix.
@@ -112,13 +122,21 @@ class SqliteReader:
 
         return self._snapshots.here(read)
 
-    def _one_job(self, statement: str, parameters: Parameters, what: str) -> tuple[Work, str]:
-        row = self._snapshots.here(
-            lambda connection: connection.execute(_SQL[statement], parameters).fetchone()
-        )
-        if row is None:
-            raise NotFound(f"{what} does not exist; check the project, the location and the id")
-        return viewed_job(row)
+    def _one_job(
+        self,
+        statement: str,
+        parameters: Parameters,
+        what: str,
+        is_it: Callable[[RecordSetAside], bool],
+    ) -> tuple[Work, str]:
+        """`is_it`: whether it is a job that was set aside."""
+        found = self._all(statement, parameters, viewed_job)
+        if found:
+            return found[0]
+        bad = self._snapshots.here(lambda connection: job_set_aside(connection, is_it))
+        if bad is not None:
+            raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
+        raise NotFound(f"{what} does not exist; check the project, the location and the id")
 
 
 def list_statement(query: JobQuery) -> tuple[str, Parameters]:

@@ -13,6 +13,7 @@ from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
 from trainshed.store.codec import (
+    UnreadableRecord,
     WorkKind,
     decode_cancel,
     decode_details,
@@ -85,7 +86,7 @@ def etag(generation: int, labels_version: int) -> str:
 def viewed_job(row: tuple[Any, ...]) -> tuple[Work, str]:
     """(job, etag) from (record, labels, labels_updated, kind, generation, labels_version)."""
     record, labels, labels_updated, kind, generation, labels_version = row
-    job = decode_job(record, labels, labels_updated, WorkKind(kind))
+    job = decode_job(record, labels, labels_updated, kind)
     return job, etag(generation, labels_version)
 
 
@@ -96,11 +97,11 @@ def timeline_entry(row: tuple[Any, ...]) -> TimelineEntry:
 
 def intent(row: Sequence[Any]) -> Intent:
     seq, kind, encoded = row
-    match IntentKind(kind):
-        case IntentKind.CANCEL:
-            return Intent(seq, decode_cancel(encoded))
-        case IntentKind.DRILL:
-            return Intent(seq, decode_drill(encoded))
+    if kind == IntentKind.CANCEL:
+        return Intent(seq, decode_cancel(encoded))
+    if kind == IntentKind.DRILL:
+        return Intent(seq, decode_drill(encoded))
+    raise UnreadableRecord("intents", "intent", encoded, f"{kind!r} is no kind of intent")
 
 
 def node_drain(row: tuple[Any, ...]) -> NodeDrain:

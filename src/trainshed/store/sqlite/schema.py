@@ -27,6 +27,11 @@ def scripts() -> tuple[tuple[int, str], ...]:
     return tuple(found)
 
 
+def newest() -> int:
+    """The schema's version that this service writes."""
+    return scripts()[-1][0]
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Apply what is missing, each script in a transaction of its own. Raises StoreTooNew."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()

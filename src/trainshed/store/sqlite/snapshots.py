@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.sqlite.connections import open_reader
+from trainshed.store.sqlite.setting_aside import SettingAside, past_bad_records
+from trainshed.store.sqlite.soundness import DAMAGED
 
 T = TypeVar("T")
 
@@ -20,7 +22,8 @@ T = TypeVar("T")
 class Snapshots:
     """Two read-only connections to `database`. `here` is for one thread, the event loop's."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, set_aside: SettingAside) -> None:
+        self._set_aside = set_aside
         self._near = open_reader(database)
         self._far = open_reader(database)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
@@ -29,13 +32,13 @@ class Snapshots:
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` at once, blocking; it sees one state of the database, all acknowledged writes in it."""
         self._check_open()
-        return _on_snapshot(self._near, read)
+        return self._on_snapshot(self._near, read)
 
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` in the reader thread; otherwise as `here`."""
         self._check_open()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, _on_snapshot, self._far, read)
+        return await loop.run_in_executor(self._thread, self._on_snapshot, self._far, read)
 
     def close(self) -> None:
         if self._closed:
@@ -51,20 +54,26 @@ class Snapshots:
                 "the job store is closed because the service is stopping; try again later"
             )
 
+    def _on_snapshot(
+        self, connection: sqlite3.Connection, read: Callable[[sqlite3.Connection], T]
+    ) -> T:
+        def once() -> T:
+            connection.execute("BEGIN")
+            try:
+                return read(connection)
+            finally:
+                connection.execute("COMMIT")
 
-def _on_snapshot(connection: sqlite3.Connection, read: Callable[[sqlite3.Connection], T]) -> T:
-    try:
-        connection.execute("BEGIN")
         try:
-            return read(connection)
-        finally:
-            connection.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        raise unreadable(error) from error
+            return past_bad_records(once, self._set_aside)
+        except sqlite3.DatabaseError as error:
+            raise unreadable(error) from error
 
 
-def unreadable(error: sqlite3.OperationalError) -> Unavailable:
+def unreadable(error: sqlite3.DatabaseError) -> Unavailable:
     """What a caller is told of a read that the database did not take part in."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return Unavailable(f"the job database is damaged: {error}. {DAMAGED}")
     return Unavailable(
         f"the job store could not read: {error}. Check the disk that holds the data directory, then "
         "send the request again"

@@ -126,13 +126,15 @@ class SqliteStudies:
 
     async def trial(self, study: StudyUid, number: int) -> StoredTrial:
         parameters = {"study_uid": study, "number": number}
-        row = self._snapshots.here(
-            lambda connection: connection.execute(_TRIALS["trial"], parameters).fetchone()
-        )
-        if row is None:
-            raise _no_trial(study, number)
-        record, generation = row
-        return StoredTrial(decode_trial(record), generation)
+
+        def read(connection: sqlite3.Connection) -> StoredTrial:
+            row = connection.execute(_TRIALS["trial"], parameters).fetchone()
+            if row is None:
+                raise _no_trial(study, number)
+            record, generation = row
+            return StoredTrial(decode_trial(record), generation)
+
+        return self._snapshots.here(read)
 
     async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
         parameters = {"study_uid": study, "after": after, "limit": limit}

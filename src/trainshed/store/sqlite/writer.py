@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trainshed.core.errors import Unavailable
+from trainshed.store.codec import UnreadableRecord
+from trainshed.store.sqlite.setting_aside import SettingAside
+from trainshed.store.sqlite.snapshots import unreadable
 
 T = TypeVar("T")
 
@@ -35,8 +38,9 @@ class _Command:
 class Writer:
     """Owns `connection` (opened with `isolation_level=None`) until `close`."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, set_aside: SettingAside) -> None:
         self._connection = connection
+        self._set_aside = set_aside
         self._queue: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
@@ -47,6 +51,17 @@ class Writer:
 
         A caller that is cancelled meanwhile may or may not find its write done.
         """
+        last: bytes | None = None
+        while True:
+            try:
+                return await self._run(what, work)
+            except UnreadableRecord as bad:
+                if bad.raw == last:
+                    raise Unavailable(f"{bad}, and it cannot be set aside") from bad
+                await asyncio.to_thread(self._set_aside, bad)
+                last = bad.raw
+
+    async def _run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
             raise Unavailable(
                 "the job store is closed because the service is stopping; try again later"
@@ -116,8 +131,10 @@ class Writer:
 
 def public(what: str, error: Exception) -> Exception:
     """What the caller of the door's method `what` is told."""
-    if not isinstance(error, sqlite3.OperationalError):
+    if isinstance(error, sqlite3.IntegrityError) or not isinstance(error, sqlite3.DatabaseError):
         return error
+    if not isinstance(error, sqlite3.OperationalError):
+        return unreadable(error)
     if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
         unavailable = Unavailable(
             f"the disk that holds the data directory is full, so nothing was stored ({what}); make room on it, then "

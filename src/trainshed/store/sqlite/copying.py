@@ -1,0 +1,82 @@
+"""A copy of a database as of one moment, while a service writes to it, and what is in one. Needs no open store."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from trainshed.core.names import JobUid
+from trainshed.store.port import StoreTooNew
+from trainshed.store.set_aside import RecordSetAside
+from trainshed.store.sqlite.connections import open_reader
+from trainshed.store.sqlite.schema import newest
+from trainshed.store.sqlite.setting_aside import all_set_aside
+from trainshed.store.sqlite.soundness import damaged, require_sound
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWork:
+    """A work as far as its columns tell. `attempt`: its latest, None if the record does not tell."""
+
+    uid: JobUid
+    name: str
+    state: str
+    is_live: bool
+    attempt: int | None
+
+
+class _Attempted(msgspec.Struct):
+    attempt: int = 0
+
+
+def copy_database(database: Path, target: Path) -> None:
+    """Copy it in one read transaction: writers go on, and nothing of theirs is half in it. Blocks.
+
+    Raises StoreUnreadable (it is damaged), OSError.
+    """
+    try:
+        with closing(open_reader(database)) as source, closing(sqlite3.connect(target)) as copy:
+            # In one go: in steps it would begin anew after each commit of a service that is busy.
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.OperationalError as failure:
+        raise OSError(f"{database} cannot be copied: {failure}") from failure
+    except sqlite3.DatabaseError as failure:
+        raise damaged(database, str(failure)) from failure
+
+
+def check_database(database: Path) -> int:
+    """Look all of it through; returns its schema's version. Raises StoreUnreadable, StoreTooNew."""
+    try:
+        with closing(open_reader(database)) as connection:
+            require_sound(connection, database)
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.DatabaseError as failure:
+        raise damaged(database, str(failure)) from failure
+    if version > newest():
+        raise StoreTooNew(f"{database} was written by a newer version of the service")
+    return version
+
+
+def set_aside_in(database: Path) -> tuple[RecordSetAside, ...]:
+    """Every record that was set aside; none in a database of an older version."""
+    with closing(open_reader(database)) as connection:
+        known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'set_aside'")
+        return all_set_aside(connection) if known.fetchone() else ()
+
+
+def works_in(database: Path) -> Iterator[StoredWork]:
+    """Every work, by its number."""
+    with closing(open_reader(database)) as connection:
+        rows = connection.execute(
+            "SELECT uid, project_id, job_id, state, is_live, record FROM jobs ORDER BY uid"
+        )
+        for uid, project_id, job_id, state, is_live, record in rows:
+            try:
+                attempt = msgspec.json.decode(record, type=_Attempted).attempt
+            except msgspec.MsgspecError:
+                attempt = None
+            yield StoredWork(JobUid(uid), f"{project_id}/{job_id}", state, bool(is_live), attempt)

@@ -1,0 +1,134 @@
+"""Takes records that cannot be read out of their tables, into one of their own (ADR 44).
+
+A record is known by its bytes: rows that hold the same bytes are all as unreadable, and no statement need name a key for it.
+"""
+
+import base64
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from trainshed.core.errors import Unavailable
+from trainshed.store.codec import UnreadableRecord
+from trainshed.store.set_aside import RecordSetAside
+from trainshed.store.sqlite.connections import open_writer
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_KEYS = {
+    "jobs": ("uid",),
+    "timeline": ("job_uid", "seq"),
+    "intents": ("job_uid", "seq"),
+    "operations": ("name",),
+    "drill_plans": ("project_id", "name"),
+    "studies": ("uid",),
+    "trials": ("study_uid", "number"),
+    "measurements": ("study_uid", "number", "step", "elapsed"),
+    "model_versions": ("project_id", "location", "model_id", "version"),
+    "persistent_resources": ("name",),
+}
+_LABELS = {"jobs": ("project_id", "job_id"), "studies": ("project_id", "display_name")}
+
+
+class SettingAside(Protocol):
+    """What the doors have done with a record that they cannot read."""
+
+    def __call__(self, bad: UnreadableRecord) -> None:
+        """Set it aside, durably. Blocks. Raises Unavailable."""
+        ...
+
+
+class FileSettingAside:
+    """By a connection of its own to the database's file; from any thread."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+
+    def __call__(self, bad: UnreadableRecord) -> None:
+        try:
+            with closing(open_writer(self._database)) as connection:
+                set_aside(connection, bad, time.time_ns())
+        except sqlite3.Error as failure:
+            raise Unavailable(f"{bad}, and could not be set aside: {failure}") from failure
+
+
+def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
+    """Do `work` again without each record that it cannot read. Raises Unavailable (one cannot be set aside)."""
+    last: bytes | None = None
+    while True:
+        try:
+            return work()
+        except UnreadableRecord as bad:
+            if bad.raw == last:
+                raise Unavailable(f"{bad}, and it cannot be set aside") from bad
+            set_aside(bad)
+            last = bad.raw
+
+
+def set_aside(connection: sqlite3.Connection, bad: UnreadableRecord, now: int) -> None:
+    """Move every row with these bytes, in one transaction. One that was changed or removed since it was read stays."""
+    table, column = bad.table, bad.column
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Names of our own, never a client's.
+        cursor = connection.execute(f"SELECT * FROM {table} WHERE {column} = ?", (bad.raw,))
+        names = [name for name, *_ in cursor.description]
+        for values in cursor.fetchall():
+            row = dict(zip(names, values, strict=True))
+            record = RecordSetAside(
+                table,
+                _joined(row, _KEYS[table]),
+                _joined(row, _LABELS.get(table, ())),
+                bad.cause,
+                now,
+            )
+            connection.execute(
+                "INSERT INTO set_aside (source, key, label, cause, at, row) VALUES (?, ?, ?, ?, ?, ?)",
+                (table, record.key, record.label, record.cause, now, _encoded(row)),
+            )
+            log.error("one record was set aside: %s", record)
+        connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (bad.raw,))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def all_set_aside(connection: sqlite3.Connection) -> tuple[RecordSetAside, ...]:
+    """Every record that was set aside, in the order in which that was done."""
+    rows = connection.execute("SELECT source, key, label, cause, at FROM set_aside ORDER BY id")
+    return tuple([RecordSetAside(*row) for row in rows])
+
+
+def job_set_aside(
+    connection: sqlite3.Connection, is_it: Callable[[RecordSetAside], bool]
+) -> RecordSetAside | None:
+    """The newest job that was set aside and is the one that is looked for."""
+    rows = connection.execute(
+        "SELECT source, key, label, cause, at FROM set_aside WHERE source = 'jobs' ORDER BY id DESC"
+    )
+    return next((record for row in rows if is_it(record := RecordSetAside(*row))), None)
+
+
+def _joined(row: dict[str, Any], columns: tuple[str, ...]) -> str:
+    return "/".join(str(row[column]) for column in columns)
+
+
+def _encoded(row: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(
+        {
+            name: {"base64": base64.b64encode(value).decode()}
+            if isinstance(value, bytes)
+            else value
+            for name, value in row.items()
+        }
+    )

@@ -1,0 +1,223 @@
+"""One record that cannot be read: it is set aside with its cause, and all others go on."""
+
+import base64
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.store.store_samples import (
+    T0,
+    cancel,
+    drill_plan,
+    entry,
+    make_job,
+    operation,
+)
+from tests.contract.store.study_samples import (
+    make_resource,
+    make_study,
+    make_trial,
+    make_version,
+    measured,
+)
+from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.names import JobUid
+from trainshed.core.study.trials import StudyUid
+from trainshed.store.port import JobQuery, Store
+from trainshed.store.registry import open_store
+from trainshed.store.sqlite.database import DATABASE_FILE
+
+pytestmark = pytest.mark.anyio
+
+STUDY = StudyUid(30)
+Read = Callable[[Store], Awaitable[Any]]
+
+READS: dict[tuple[str, str], tuple[Read, ...]] = {
+    ("jobs", "record"): (
+        lambda store: store.ledger.load_live(),
+        lambda store: store.reader.jobs(JobQuery("p", None, None)),
+    ),
+    ("jobs", "labels"): (lambda store: store.ledger.load_live(),),
+    ("timeline", "details"): (lambda store: store.reader.timeline(JobUid(1)),),
+    ("intents", "intent"): (lambda store: store.ledger.load_live(),),
+    ("operations", "record"): (
+        lambda store: store.reader.operations("projects/p/locations/l", "", 9),
+    ),
+    ("drill_plans", "drills"): (lambda store: store.reader.drill_plans("p"),),
+    ("studies", "record"): (
+        lambda store: store.studies.studies("p", "us-central1", StudyUid(0), 9),
+    ),
+    ("trials", "record"): (
+        lambda store: store.studies.trials(STUDY, 0, 9),
+        lambda store: store.studies.history([STUDY]),
+    ),
+    ("measurements", "record"): (lambda store: store.studies.measurements(STUDY),),
+    ("model_versions", "record"): (
+        lambda store: store.models.models("p", "us-central1", "", 9),
+        lambda store: store.models.versions(make_version("m", 2).name),
+    ),
+    ("persistent_resources", "record"): (
+        lambda store: store.models.persistent_resources("projects/p/locations/us-central1", "", 9),
+    ),
+}
+"""(table, column) of everything that is decoded, and the calls that give several of its records."""
+BAD: dict[str, Callable[[bytes], bytes]] = {
+    "no JSON": lambda raw: b"\xff\x00 nonsense " + raw,
+    "cut": lambda raw: raw[: len(raw) // 2],
+    "empty": lambda raw: b"",
+    "another type": lambda raw: b"17",
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def fill(store: Store) -> None:
+    """Two of everything."""
+    for number in (1, 2):
+        await store.intake.create_job(make_job(number), [entry("created"), entry("queued")])
+        await store.intake.request_cancel(make_job(number).name, cancel())
+        await store.models.create_persistent_resource(
+            make_resource(f"r{number}"), operation(number)
+        )
+        await store.models.register(
+            make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
+        )
+        await store.intake.put_drill_plan(drill_plan("p", f"plan{number}"))
+    await store.models.register(make_version("n", 1, "default"), operation(20))
+    for number in (30, 31):
+        await store.studies.create_study(make_study(number))
+    for number in (1, 2):
+        await store.studies.create_trial(make_trial(30, number), [measured(number, 0.5)])
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> AsyncIterator[Path]:
+    store = open_store("sqlite", tmp_path)
+    await fill(store)
+    store.close()
+    yield tmp_path
+
+
+def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes]) -> bytes:
+    """Damage one row's column; returns what it holds then."""
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
+        order = {"studies": "uid DESC"}.get(table, "1")
+        key, raw = connection.execute(
+            f"SELECT {'rowid' if table in ROWIDS else KEYS[table]}, {column} FROM {table} ORDER BY {order} LIMIT 1"
+        ).fetchone()
+        spoilt = change(raw)
+        where = "rowid" if table in ROWIDS else KEYS[table]
+        assert (
+            connection.execute(
+                f"UPDATE {table} SET {column} = ? WHERE {where} = ? AND {column} = ?",
+                (spoilt, key, raw),
+            ).rowcount
+            >= 1
+        )
+        return spoilt
+
+
+ROWIDS = {"jobs", "intents", "studies", "model_versions"}
+KEYS = {
+    "timeline": "seq",
+    "operations": "name",
+    "drill_plans": "name",
+    "trials": "number",
+    "measurements": "number",
+    "persistent_resources": "name",
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+@pytest.mark.parametrize(("table", "column"), READS)
+async def test_a_bad_record_is_set_aside_and_others_are_read(
+    data: Path, table: str, column: str, how: str
+) -> None:
+    store = open_store("sqlite", data)
+    whole = [len(await read(store)) for read in READS[table, column]]
+    store.close()
+    spoilt = spoil(data, table, column, BAD[how])
+    store = open_store("sqlite", data)
+    for read, before in zip(READS[table, column], whole, strict=True):
+        assert len(await read(store)) >= before - 1
+        assert await read(store)
+    (bad, *more) = await store.reader.set_aside()
+    assert not more or table == "timeline"
+    assert bad.source == table
+    assert bad.cause and bad.key and bad.at
+    store.close()
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection:
+        (row,) = connection.execute("SELECT row FROM set_aside LIMIT 1").fetchone()
+    assert base64.b64decode(json.loads(row)[column]["base64"]) == spoilt
+    # The next start is one like any other.
+    store = open_store("sqlite", data)
+    assert await READS[table, column][0](store)
+    assert len(await store.reader.set_aside()) == 1 + len(more)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE works SET kind = 'banana' WHERE uid = 1", "banana"),
+        ("UPDATE works SET kind = CAST(x'ff' AS TEXT) WHERE uid = 1", "is not a valid WorkKind"),
+        (
+            "UPDATE jobs SET record = CAST(replace(CAST(record AS TEXT), '\"QUEUED\"', '\"DREAMING\"') AS BLOB) WHERE uid = 1",
+            "DREAMING",
+        ),
+    ],
+)
+async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, said: str) -> None:
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
+        assert connection.execute(statement).rowcount == 1
+    store = open_store("sqlite", data)
+    assert [live.job.uid for live in await store.ledger.load_live()] == [2]
+    assert said in (await store.reader.set_aside())[0].cause
+    for found in (
+        store.reader.job_by_uid(JobUid(1)),
+        store.reader.job(make_job(1).name),
+        store.reader.find(make_job(1).name.job_id),
+        store.intake.request_cancel(make_job(1).name, cancel()),
+    ):
+        with pytest.raises(FailedPrecondition, match=r"job 1 .*set aside"):
+            await found
+    with pytest.raises(NotFound):
+        await store.reader.job_by_uid(JobUid(3))
+    store.close()
+
+
+async def test_an_intent_of_an_unknown_kind_is_set_aside_alone(data: Path) -> None:
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
+        connection.execute("UPDATE intents SET kind = 'banana', intent = x'7b7d' WHERE job_uid = 1")
+    store = open_store("sqlite", data)
+    live = await store.ledger.load_live()
+    assert [len(each.intents) for each in live] == [0, 1]
+    assert "'banana' is no kind of intent" in (await store.reader.set_aside())[0].cause
+    store.close()
+
+
+async def test_a_bad_record_that_a_write_meets_is_set_aside(data: Path) -> None:
+    spoil(data, "jobs", "record", BAD["cut"])
+    store = open_store("sqlite", data)
+    with pytest.raises(FailedPrecondition, match="set aside"):
+        await store.intake.replace_labels(make_job(1).name, (("a", "b"),), "", T0)
+    assert len(await store.reader.set_aside()) == 1
+    store.close()
+
+
+async def test_a_study_that_was_set_aside_keeps_its_trials(data: Path) -> None:
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
+        connection.execute("UPDATE studies SET record = x'00' WHERE uid = 30")
+    for _ in range(2):
+        store = open_store("sqlite", data)
+        assert len(await store.studies.studies("p", "us-central1", StudyUid(0), 9)) == 1
+        assert len(await store.studies.history([STUDY])) == 2
+        store.close()
