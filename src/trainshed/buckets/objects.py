@@ -36,11 +36,12 @@ from trainshed.buckets.layout import SHADOW_DIR, place_of
 from trainshed.buckets.listing import list_objects
 from trainshed.buckets.paths import validate_object_name
 from trainshed.buckets.port import Draft, Page, Query
+from trainshed.buckets.record_table import RecordTable
 from trainshed.buckets.records import FileIdentity, ObjectRecord, RecordStore
 from trainshed.buckets.rules import PLAIN, BucketRules
 from trainshed.buckets.staging import Staged
 from trainshed.buckets.tree import prune
-from trainshed.buckets.walk import Walk
+from trainshed.buckets.walk import Entry, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,18 @@ class ObjectStore:
         """Let go of what is open."""
         self._files.records.close()
 
+    def walk(self, bucket: str) -> Iterator[Entry]:
+        """All objects of a bucket, in the order of their names' UTF-8 bytes; raises ``NotFound``."""
+        base = self.catalog.open(bucket)
+        try:
+            yield from Walk(base, "", b"")
+        finally:
+            os.close(base)
+
+    def note_into(self, table: RecordTable, bucket: str, name: str, record: ObjectRecord) -> None:
+        """Put an object's record into the table of a copy of the buckets."""
+        self._files.records.note_into(table, key_of(bucket, name), record)
+
     def complete_records(self) -> None:
         """After a copy of the directory, and once in one of an older version, bind every object's record to its file.
         Others may use the store meanwhile; who needs a record before has it bound then."""
@@ -112,14 +125,10 @@ class ObjectStore:
     def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:
         for bucket in self.catalog.names():
             with suppress(NotFound):  # It is another store's, or was removed meanwhile.
-                base = self.catalog.open(bucket)
-                try:
-                    for entry in Walk(base, "", b""):
-                        with suppress(BucketsError):
-                            record = self.read_record(bucket, entry.name, hash_limit=0)
-                            noted(key_of(bucket, entry.name), record)
-                finally:
-                    os.close(base)
+                for entry in self.walk(bucket):
+                    with suppress(BucketsError):
+                        record = self.read_record(bucket, entry.name, hash_limit=0)
+                        noted(key_of(bucket, entry.name), record)
 
     def stage(self) -> Staged:
         """A temporary file for new content; ``commit`` or ``discard`` it."""

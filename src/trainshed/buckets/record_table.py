@@ -62,6 +62,11 @@ class RecordTable:
         """Every object has been looked at."""
         self._do("INSERT OR IGNORE INTO complete VALUES (?)", (epoch,))
 
+    def count(self) -> int:
+        """How many records there are; 0 if that cannot be told."""
+        row = self._first("SELECT count(*) FROM records", ())
+        return row[0] if row else 0
+
     def close(self) -> None:
         """Let go of the file."""
         if self._connection is not None:

@@ -144,6 +144,10 @@ class RecordStore:
         """Put the record of an object into the table. The writers of one object do so one after the other."""
         self._table.put(key, self._epoch.id, self._encode(record))
 
+    def note_into(self, table: RecordTable, key: str, record: ObjectRecord) -> None:
+        """Put a record into the table of a copy, as one of this epoch."""
+        table.put(key, self._epoch.id, self._encode(record))
+
     def forget(self, identity: FileIdentity) -> None:
         """Drop the sidecar, if any, of a file that is gone."""
         self._sidecar(identity).unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.serve import certificates, clock, interception
 from trainshed.serve.announcing import is_loopback, own_hosts
+from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
@@ -56,6 +57,11 @@ def _open_in_order(
     cleanup: contextlib.ExitStack,
 ) -> Parts:
     """The store first: its lock says whether the data directory is ours."""
+    if (settings.data / UNFINISHED).exists():
+        raise StartFailed(
+            f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or empty the directory and "
+            "restore the backup again."
+        )
     try:
         store = open_store(settings.database, settings.data)
         cleanup.callback(store.close)

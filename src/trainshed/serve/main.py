@@ -13,6 +13,12 @@ _COMMANDS = (
         "trainshed.serve.doctor",
         "What this machine lets a service do, and why not more.",
     ),
+    ("backup", "trainshed.serve.backup.command", "Copy what a service must not lose."),
+    (
+        "restore",
+        "trainshed.serve.backup.restore_command",
+        "Put a backup into an empty data directory.",
+    ),
     (
         "local-run",
         "trainshed.serve.local_run.command",

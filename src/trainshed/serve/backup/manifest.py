@@ -1,0 +1,109 @@
+"""The list at the end of a backup: what it is of, and every file with its size and checksum. Pure.
+
+A backup without one is not whole. The lines are JSON: what it is of, an entry for each file and directory, and last the
+checksum of all lines before.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+FILE = "MANIFEST"
+UNFINISHED = ".restoring"
+"""In a data directory while a restore into it is under way: no service starts there."""
+FORMAT = 1
+"""Of backups; one that a later version raised is refused."""
+
+
+class BackupUnusable(Exception):
+    """It is no whole backup, or not for this version. The message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that was not over at the moment of the backup."""
+
+    uid: int
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a backup is of. `version`: the service's; `schema`: the database's; `created`: ns since the epoch, the moment of
+    the database; `data`: the directory that it was taken from; `left_out`: what could not be read, in words."""
+
+    format: int
+    version: str
+    schema: int
+    created: int
+    data: str
+    jobs: int
+    objects: int
+    running: tuple[RunningJob, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, or a directory (`sha256` ""). `path`: relative, with `/`; `mtime`: ns since the epoch."""
+
+    path: str
+    mode: int
+    size: int = 0
+    mtime: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    lines: int
+    sha256: str
+
+
+def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:
+    """The lines of a manifest, each with its newline."""
+    digest = hashlib.sha256()
+    count = 0
+    for part in (contents, *entries):
+        line = msgspec.json.encode(part) + b"\n"
+        digest.update(line)
+        count += 1
+        yield line
+    yield msgspec.json.encode(_Sealed(count, digest.hexdigest())) + b"\n"
+
+
+def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
+    """What `encode` made. Raises BackupUnusable."""
+    *parts, last = lines or [b""]
+    try:
+        sealed = msgspec.json.decode(last, type=_Sealed)
+        if (sealed.lines, sealed.sha256) != (
+            len(parts),
+            hashlib.sha256(b"".join(parts)).hexdigest(),
+        ):
+            raise BackupUnusable(f"Its {FILE} was changed or cut. Use another backup.")
+        contents = msgspec.json.decode(parts[0], type=Contents)
+        if contents.format > FORMAT:
+            raise BackupUnusable(
+                f"It was made by version {contents.version}, in a form that this one does not know. Restore it with that "
+                "version, or a later one."
+            )
+        entries = [msgspec.json.decode(part, type=Entry) for part in parts[1:]]
+    except (msgspec.MsgspecError, IndexError) as failure:
+        raise BackupUnusable(
+            f"Its {FILE} cannot be read: {failure}. Use another backup."
+        ) from failure
+    for entry in entries:
+        require_inside(entry.path)
+    return contents, entries
+
+
+def require_inside(path: str) -> None:
+    """Raise BackupUnusable for a path that might lead out of the directory which it is below."""
+    if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
+        raise BackupUnusable(
+            f"It names {path!r}, which is no path below a data directory. Use another backup."
+        )

@@ -1,0 +1,236 @@
+"""Takes a backup of a data directory while its service runs, or while none does.
+
+The database comes first, in one read transaction: that is the moment which the backup is of. What it tells of was on the
+disk before it was committed (a job's end after its last lines, a model after its files), and is copied after it, so that
+nothing which it tells of is missing. What came to be later is in the backup too: objects, which harms nobody. Of logs only
+those that the database tells of: a later attempt of a restored job would write into the other one's log.
+
+The file of generations is copied after the objects, so that no generation is given out twice.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from trainshed.access import sealing
+from trainshed.access.job_tokens import KEY_FILE
+from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.errors import BucketsError, NotFound
+from trainshed.buckets.objects import ObjectStore, OpenObject
+from trainshed.buckets.process import ACCESS_LOG
+from trainshed.buckets.record_table import FILE as RECORDS
+from trainshed.buckets.record_table import RecordTable
+from trainshed.buckets.records import FileIdentity, ObjectRecord
+from trainshed.buckets.tree import DIRECTORY_MODE
+from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode
+from trainshed.serve.backup.sinks import Sink
+from trainshed.store.sqlite.copying import StoredWork, check_database, copy_database, works_in
+from trainshed.store.sqlite.database import DATABASE_FILE
+
+_BLOCK = 1 << 20
+_TRIES = 3
+_KEYS: Final = (KEY_FILE, "owner.token", "tokens.json")
+_TEMPORARY: Final = ".backup-"
+
+
+@dataclass(slots=True)
+class _Taken:
+    entries: list[Entry] = field(default_factory=list[Entry])
+    left_out: list[str] = field(default_factory=list[str])
+    objects: int = 0
+
+
+def take(data: Path, sink: Sink, *, now: int, config: Path | None = None) -> Contents:
+    """Write a backup of `data` as of `now` (ns) into the sink, the manifest last. `config`: a file of settings to take along.
+
+    Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=data) as name:
+        return _Taking(data, sink, Path(name)).take(now, config)
+
+
+class _Taking:
+    def __init__(self, data: Path, sink: Sink, temporary: Path) -> None:
+        self._data = data
+        self._sink = sink
+        self._temporary = temporary
+        self._taken = _Taken()
+
+    def take(self, now: int, config: Path | None) -> Contents:
+        # Before the database as well as after it: values are sealed with a key that one of the two has.
+        sealing_keys = _lines(self._data / sealing.FILE)
+        copy = self._temporary / DATABASE_FILE
+        copy_database(self._data / DATABASE_FILE, copy)
+        schema = check_database(copy)
+        works = list(works_in(copy))
+        self._file(copy, DATABASE_FILE)
+        self._secrets(sealing_keys)
+        for path in [*_KEYS, *_files(self._data, "tls")]:
+            self._file(self._data / path, path)
+        if config is not None:
+            self._file(config, "settings.toml")
+        for work in works:
+            self._logs(work)
+        self._buckets()
+        contents = Contents(
+            format=FORMAT,
+            version=version("trainshed"),
+            schema=schema,
+            created=now,
+            data=str(self._data),
+            jobs=len(works),
+            objects=self._taken.objects,
+            running=tuple(RunningJob(w.uid, w.name, w.state) for w in works if w.is_live),
+            left_out=tuple(self._taken.left_out),
+        )
+        self._sink.finish(encode(contents, self._taken.entries))
+        return contents
+
+    def _secrets(self, before: list[bytes]) -> None:
+        now = _lines(self._data / sealing.FILE)
+        keys = [*now, *(key for key in before if key not in now)]
+        if keys:
+            path = self._temporary / sealing.FILE
+            path.write_bytes(b"".join(key + b"\n" for key in keys))
+            self._file(path, sealing.FILE)
+
+    def _logs(self, work: StoredWork) -> None:
+        job = f"logs/{work.uid}"
+        for attempt in _names(self._data / job):
+            later = work.attempt is not None and attempt.isdecimal() and int(attempt) > work.attempt
+            if not later:
+                for path in _files(self._data, f"{job}/{attempt}"):
+                    self._file(self._data / path, path)
+
+    def _file(self, source: Path, path: str) -> None:
+        """Take a file that is not there for nothing, or is only added to: as far as it goes now."""
+        try:
+            fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # It never was, or its job was deleted meanwhile.
+        try:
+            status = os.fstat(fd)
+            entry = Entry(path, status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
+            if not self._add(entry, _blocks(fd, status.st_size)):
+                raise OSError(f"{source} was cut while it was read; take the backup again")
+        finally:
+            os.close(fd)
+
+    def _add(self, entry: Entry, blocks: Iterator[bytes]) -> bool:
+        taken = self._sink.add(entry, blocks)
+        if taken is not None:
+            self._taken.entries.append(taken)
+        return taken is not None
+
+    # --- buckets ---
+
+    def _buckets(self) -> None:
+        root = self._data / "buckets"
+        if not root.is_dir():
+            return
+        state = state_directory(root)
+        with closing(ObjectStore(root)) as store:
+            self._directory("buckets", 0o700)
+            with closing(RecordTable(self._temporary / RECORDS)) as table:
+                for bucket in store.catalog.names():
+                    self._bucket(store, table, bucket)
+                if table.count() != self._taken.objects:
+                    raise OSError(
+                        "the objects' metadata could not be written; make room and try again"
+                    )
+        self._file(self._temporary / RECORDS, f"{state.name}/{RECORDS}")
+        # The epoch goes along, and what it is known by does not: so a restored directory is known for a copy.
+        logs = (f"{ACCESS_LOG}.1", ACCESS_LOG)
+        for path in ("epoch.json", *logs, *_files(state, "buckets"), "generation"):
+            self._file(state / path, f"{state.name}/{path}")
+
+    def _bucket(self, store: ObjectStore, table: RecordTable, bucket: str) -> None:
+        self._directory(f"buckets/{bucket}", DIRECTORY_MODE)
+        files: set[str] = set()
+        directories: set[str] = set()
+        try:
+            for entry in store.walk(bucket):
+                parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
+                if files.intersection(parents):
+                    continue  # An object was where its directory is now, so it is younger than what was taken.
+                path = "/".join((*entry.dirs, entry.leaf))
+                for parent in parents:
+                    if parent not in directories:
+                        directories.add(parent)
+                        self._directory(f"buckets/{bucket}/{parent}", DIRECTORY_MODE)
+                record = self._object(store, bucket, entry.name, f"buckets/{bucket}/{path}")
+                if record is not None:
+                    files.add(path)
+                    self._taken.objects += 1
+                    store.note_into(table, bucket, entry.name, record)
+        except NotFound:
+            return  # The bucket was removed meanwhile, or lies elsewhere.
+
+    def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
+        """Take an object; its record, or None if it was removed meanwhile, or cannot be taken."""
+        for _ in range(_TRIES):
+            try:
+                opened = store.open(bucket, name, hash_limit=0)
+            except NotFound:
+                return None
+            except BucketsError as failure:
+                self._taken.left_out.append(str(failure))
+                return None
+            try:
+                if self._content(opened, path):
+                    return opened.record
+            finally:
+                opened.close()
+        self._taken.left_out.append(f"gs://{bucket}/{name} was being rewritten by a program.")
+        return None
+
+    def _content(self, opened: OpenObject, path: str) -> bool:
+        """Take what was opened; False if a program wrote to it meanwhile. One that only adds to it harms nothing."""
+        record, status = opened.record, os.fstat(opened.fd)
+        entry = Entry(path, status.st_mode & 0o777, record.size, record.file.mtime_ns)
+        taken = self._sink.add(entry, _blocks(opened.fd, record.size))
+        rewritten = record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file
+        if taken is None or rewritten:
+            return False
+        self._taken.entries.append(taken)
+        return True
+
+    def _directory(self, path: str, mode: int) -> None:
+        self._taken.entries.append(Entry(path, mode))
+
+
+def _blocks(fd: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of an open file, or all that there are."""
+    start = 0
+    while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
+        start += len(block)
+        yield block
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split()
+    except FileNotFoundError:
+        return []
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files(top: Path, directory: str) -> Iterator[str]:
+    """The plain files below a directory of `top`, relative to `top`, in order; none if it is not there."""
+    for name in _names(top / directory):
+        path = top / directory / name
+        if path.is_dir() and not path.is_symlink():
+            yield from _files(top, f"{directory}/{name}")
+        elif path.is_file() and not path.is_symlink():
+            yield f"{directory}/{name}"

@@ -1,0 +1,213 @@
+"""A backup that is taken while jobs print and objects are written, restored at another path beside the original."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import marked, new_mark
+from tests.e2e.running import Service, command, container_job, environment, running, submit
+
+BUCKET = "trainshed"
+COUNTS = """
+import os, time
+# {mark}
+os.makedirs("/gcs/trainshed/{place}", exist_ok=True)
+for number in range({count}):
+    print(number, flush=True)
+    if number % 10 == 0:
+        with open(f"/gcs/trainshed/{place}/{{number}}", "w") as file:
+            file.write(str(number) * 1000)
+    time.sleep({pause})
+"""
+
+
+def put(service: Service, name: str, content: bytes) -> None:
+    """An object with metadata of its own, by one multipart request."""
+    about = json.dumps(
+        {
+            "name": name,
+            "contentType": "text/x-test",
+            "metadata": {"of": name},
+            "cacheControl": "no-store",
+        }
+    ).encode()
+    body = b"".join(
+        (
+            b"--cut\r\nContent-Type: application/json\r\n\r\n", about,
+            b"\r\n--cut\r\nContent-Type: text/x-test\r\n\r\n", content, b"\r\n--cut--\r\n",
+        )
+    )  # fmt: skip
+    request = urllib.request.Request(
+        f"{service.rest}/upload/storage/v1/b/{BUCKET}/o?uploadType=multipart",
+        data=body,
+        headers={
+            "Authorization": f"Bearer {service.token}",
+            "Content-Type": "multipart/related; boundary=cut",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert response.status == 200
+
+
+def objects(service: Service) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    token = ""
+    while True:
+        page = service.call("GET", f"/storage/v1/b/{BUCKET}/o?maxResults=500&pageToken={token}")
+        found |= {each["name"]: told(each) for each in page.get("items", [])}
+        if not (token := page.get("nextPageToken", "")):
+            return found
+
+
+def told(resource: dict[str, Any]) -> dict[str, Any]:
+    """All of it but the addresses, which name the service."""
+    return {key: value for key, value in resource.items() if not key.endswith("Link")}
+
+
+def content(service: Service, name: str) -> bytes:
+    request = urllib.request.Request(
+        f"{service.rest}/storage/v1/b/{BUCKET}/o/{name.replace('/', '%2F')}?alt=media",
+        headers={"Authorization": f"Bearer {service.token}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return response.read()
+
+
+@contextmanager
+def written_all_the_time(service: Service) -> Generator[None]:
+    """Somebody writes objects, new ones and old ones anew, as long as the block lasts."""
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            put(service, f"busy/{number % 50}", str(number).encode() * 100)
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
+
+
+def until(lines: Iterator[str], wanted: str, times: int) -> list[str]:
+    found: list[str] = []
+    while found.count(wanted) < times:
+        found.append(next(lines))
+    return found
+
+
+def trainshed(
+    *arguments: str | Path, data: Path, given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*command(*map(str, arguments)), "--data", str(data)],
+        env=environment(data),
+        input=given,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("way", ["directory", "stream"])
+def test_a_backup_under_load_is_restored_beside_the_original(
+    data: Path, tmp_path: Path, way: str
+) -> None:
+    mark = new_mark()
+    with running(data) as original:
+        done = submit(
+            original,
+            container_job(COUNTS.format(mark="", place="quiet/by-job", count=200, pause=0)),
+        )
+        assert original.finish(done)["state"] == "SUCCEEDED"
+        put(original, "quiet/a", b"hello")
+        put(original, "quiet/a/b", b"in the shadow")
+        quiet = {
+            name: each for name, each in objects(original).items() if name.startswith("quiet/")
+        }
+        busy = submit(
+            original,
+            container_job(COUNTS.format(mark=mark, place="busy-job", count=100_000, pause=0.005)),
+        )
+        assert any(line == "300" for line in original.follow(busy))
+        programs = marked(mark)
+        assert programs
+        with written_all_the_time(original):
+            if way == "directory":
+                taken = trainshed("backup", tmp_path / "backup", data=data)
+            else:
+                taken = trainshed("backup", "-", data=data)
+        assert taken.returncode == 0, taken.stderr
+        before = original.lines(busy)
+        archive = taken.stdout if way == "stream" else b""
+        source = "-" if way == "stream" else tmp_path / "backup"
+        restored = trainshed("restore", source, data=tmp_path / "restored", given=archive)
+        assert restored.returncode == 0, restored.stderr
+        assert busy in restored.stdout.decode()
+        with running(tmp_path / "restored") as twin:
+            assert twin.token == original.token
+            # Objects: bytes and metadata.
+            here, there = objects(twin), objects(original)
+            assert {name: each for name, each in here.items() if name.startswith("quiet/")} == quiet
+            same = [name for name in here if here[name] == there.get(name)]
+            for name in same[:100]:
+                assert content(twin, name) == content(original, name)
+            assert any(name.startswith("busy/") for name in here)
+            for name, each in here.items():
+                if name.startswith("busy/"):
+                    assert each["metadata"] == {"of": name}
+                    assert each["contentType"] == "text/x-test"
+            # Jobs and logs, as of that moment.
+            path = f"/trainshed/v1/jobs/{done}"
+            assert twin.call("GET", path) == original.call("GET", path)
+            assert twin.lines(done) == original.lines(done) == [str(n) for n in range(200)]
+            # The job that ran: here it is started again, there it never noticed.
+            lines = until(twin.follow(busy), "300", times=2)
+            assert lines[:300] == [str(n) for n in range(300)] == before[:300]
+            assert set(programs) <= set(marked(mark))
+            assert twin.call("GET", f"/trainshed/v1/jobs/{busy}")["state"] == "RUNNING"
+            fresh = submit(twin, container_job("print('new')"))
+            assert twin.finish(fresh)["state"] == "SUCCEEDED"
+        # The other one has gone, with the jobs that it had started.
+        assert set(programs) <= set(marked(mark))
+        assert original.call("GET", f"/trainshed/v1/jobs/{busy}")["state"] == "RUNNING"
+
+
+def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_path: Path) -> None:
+    with running(data) as service:
+        for number in range(20):
+            put(service, f"large/{number}", os.urandom(4 << 20))
+    target = tmp_path / "backup"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = subprocess.Popen(
+            command("backup", str(target), "--data", str(data)),
+            env=environment(data), stderr=subprocess.PIPE,
+        )  # fmt: skip
+        until_there(target / "buckets", process)
+        process.send_signal(number)
+        process.wait(timeout=30)
+        assert process.returncode != 0
+        assert not (target / "MANIFEST").exists()
+        assert target.exists() == (number == signal.SIGKILL)
+    refused = trainshed("restore", target, data=tmp_path / "restored")
+    assert refused.returncode == 1
+    assert b"has no MANIFEST" in refused.stderr
+    assert not (tmp_path / "restored").exists()
+
+
+def until_there(path: Path, process: "subprocess.Popen[bytes]") -> None:
+    while not path.exists():
+        assert process.poll() is None, process.stderr and process.stderr.read()
