@@ -1,6 +1,7 @@
 """The failure table (SPEC §2.1): rows, order, budgets, public codes and messages."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,8 @@ def ended(
     cause = Cause.EXITED if record.signal is None else Cause.SIGNALLED
     if record.oom:
         cause = Cause.OUT_OF_MEMORY
+    if record.out_of_disk:
+        cause = Cause.OUT_OF_DISK
     reducer = replica == REDUCER
     return Evidence(cause, name, replica, record, is_package=is_package, is_reducer=reducer)
 
@@ -55,6 +58,8 @@ EXAMPLES = [
     (met(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (ended(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
     (ended(exited(137, oom=True)), "out_of_memory", Effect.JOB_FAILS),
+    (ended(replace(exited(signal=9), out_of_disk=True)), "out_of_disk", Effect.JOB_FAILS),
+    (met(Cause.OUT_OF_DISK, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     *((ended(exited(code)), "transient_exit", Effect.JOB_RETRIES) for code in (6, 134, 11, 139)),
     *((ended(exited(signal=number)), "transient_exit", Effect.JOB_RETRIES) for number in (6, 11)),
     *(
@@ -89,7 +94,9 @@ def everything() -> Iterator[Evidence]:
             yield ended(exited(code), replica=replica)
         for number in range(1, 65):
             yield ended(exited(signal=number), replica=replica)
-        for cause in (Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.LEFT, Cause.LOST, Cause.SERVICE):
+        for cause in (Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK, Cause.STALLED, Cause.LEFT):
+            yield met(cause, replica)
+        for cause in (Cause.LOST, Cause.SERVICE):
             yield met(cause, replica)
     for cause in (Cause.SERVICE, Cause.PACKAGE, Cause.STOCK_OUT, Cause.PREEMPTED, Cause.CANCELLED):
         yield met(cause)
@@ -122,6 +129,7 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
     ending = {r.name: r.code for r in RULES if r.action in (Action.FAIL, Action.CANCEL)}
     assert ending == {
         "out_of_memory": 3,
+        "out_of_disk": 3,
         "transient_exit": 3,
         "replica_lost": 3,
         "user_code_failed": 3,
@@ -243,6 +251,15 @@ def test_the_out_of_memory_message_is_the_public_one() -> None:
     assert (error.code, error.message) == (
         3,
         "The replica worker 2 ran out of memory and exited with a non-zero status of 137.",
+    )
+
+
+def test_the_out_of_disk_message_says_what_to_do() -> None:
+    verdict = judge(ended(replace(exited(signal=9), out_of_disk=True)), FRESH, RULES)
+    assert verdict.error is not None
+    assert verdict.error.message == (
+        "The replica workerpool0-0 was ended because its files took more than its disk has. Delete what is not needed, "
+        "or ask for a larger disk (bootDiskSizeGb)."
     )
 
 

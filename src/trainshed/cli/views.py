@@ -254,6 +254,8 @@ def how(ending: Mapping[str, Any]) -> str:
     # Only the story knows it; of a job's replicas the next life has begun by then.
     if ending.get("stalled"):
         return "stalled"
+    if ending.get("outOfDisk"):
+        return "out of disk"
     if ending["signal"] is not None:
         return f"signal {ending['signal']}"
     return f"exit {ending['exitCode']}"

@@ -36,7 +36,7 @@ class LaunchPlan:
     (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage endpoint), which the engine adds.
     `hosts`: (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
     environment, used in place and read-only, or copied into the slot where nothing can be mounted ("" = none).
-    `memory_limit`: bytes, 0 = none. `disk_limit`: bytes of the disk that the job asked for, which is only watched
+    `memory_limit`: bytes, 0 = none. `disk_limit`: bytes of the disk that the job asked for, watched by its shim
     (SPEC §1.5), 0 = not known. `cpu_weight`: relative CPU share (100 per vCPU).
     `buckets`: (name, directory) of those that are shown as /gcs/NAME.
     `path`: directories of commands, put on PATH after those of the slot's own Python. `read_only`:

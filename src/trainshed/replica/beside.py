@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+_LOOK_EVERY = 10.0
+"""Seconds between two looks at its disk where its use is not looked at."""
+
+
 class Beside:
     """One incarnation's. `over`: whether the main process is known to have ended; `say`: writes a line of ours to its log;
-    `tell`: sends a message to whoever listens; `notes`: what people should know; `room`: tries again what found a full
+    `tell`: sends a message to whoever listens; `notes`: what people should know; `disk_exceeded`: called if it is to be ended for its disk; `room`: tries again what found a full
     disk; `mask`: what must not be written down. Raises OSError: the endpoint's port is somebody else's."""
 
     def __init__(
@@ -42,6 +46,7 @@ class Beside:
         say: "Callable[[str], None]",
         tell: "Callable[[protocol.Message], None]",
         notes: notes.Notes,
+        disk_exceeded: "Callable[[], None]",
         room: appending.Room,
         mask: "masking.Mask | None",
     ) -> None:
@@ -91,14 +96,16 @@ class Beside:
             )
         self._disk: "disk.Disk | None" = None
         self._usage: "usage.Usage | None" = None
-        if plan.usage_every > 0:
-            scratch = self._disk = disk.Disk(
+        if plan.usage_every > 0 or plan.disk_enforced:
+            self._disk = disk.Disk(
                 protocol.FILES,
                 limit=plan.disk_limit,
-                every=plan.usage_every,
+                every=plan.usage_every or _LOOK_EVERY,
                 events=events,
                 note=self._note_of_disk,
+                end=disk_exceeded if plan.disk_enforced else None,
             )
+        if plan.usage_every > 0:
             self._usage = usage.Usage(
                 plan.logs,
                 plan.incarnation,
@@ -108,7 +115,7 @@ class Beside:
                 directories=groups.directories(),
                 guardian=guardian,
                 events=events,
-                disk=lambda: scratch.used,
+                disk=lambda: self._disk.used if self._disk is not None else 0,
             )
 
     def program_started(

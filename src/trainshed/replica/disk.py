@@ -1,7 +1,7 @@
 """How much of the disk a replica's files take, and whether there is room for more (SPEC §1.5).
 
-Nothing holds a replica to the disk that its job asked for: its files are measured now and then, and what people should
-know becomes a note. Files are looked at for a moment at a time, and for a hundred times as long nobody looks then: a
+Its files are measured now and then, and what people should know becomes a note; whether a replica is ended whose files take
+more than the disk that its job asked for is the operator's choice. Files are looked at for a moment at a time, and for a hundred times as long nobody looks then: a
 million files cost no more of a processor than a few, and are known later. Runs on Python 3.6.
 """
 
@@ -18,6 +18,8 @@ NEARLY_FULL = "disk_nearly_full"
 """The name of the note that its files take nine tenths of the disk that was asked for."""
 FULL = "disk_full"
 """Of the one that they take all of it."""
+EXCEEDED = "disk_exceeded"
+"""Of the one that they take more than all of it, for which it is ended."""
 NO_ROOM = "disk_no_room"
 """Of the one that the file system on which they lie is nearly full, whoever has filled it."""
 ROOM_AGAIN = "disk_room_again"
@@ -42,6 +44,8 @@ _LAST_MOMENT = 0.02
 """That of the last look, which the end of a program waits for: enough for some thousands of files."""
 _WORK_SHARE = 100
 """A moment is followed by a rest of so many times the work that it was,"""
+_ENFORCED_EVERY = 1.0
+"""Seconds between two looks where somebody is to be ended in time."""
 _WAIT_SHARE = 10
 """and at least of so many times its length: files may have been waited for."""
 _GB = 1 << 30
@@ -55,11 +59,13 @@ _MOST_NOTES = 20
 
 class Disk:
     """One incarnation's. `files`: the directory of all that it may write; `limit`: bytes of the disk that was asked for, 0 =
-    that is not known; `every`: seconds between two looks. `note` is told (name, is it a warning, text). `room`: bytes of
+    that is not known; `every`: seconds between two looks. `end`: called once, if its files take more than that (None: nobody
+    is ended). `note` is told (name, is it a warning, text). `room`: bytes of
     the file system of a path, (free for programs, in all).
     """
 
     __slots__ = (
+        "_end",
         "_events",
         "_every",
         "_extent",
@@ -82,6 +88,7 @@ class Disk:
         every: float,
         events: loop.Loop,
         note: "Callable[[str, bool, str], None]",
+        end: "Callable[[], None] | None" = None,
         room: "Callable[[str], tuple[int, int]] | None" = None,
     ) -> None:
         """Touches nothing."""
@@ -89,7 +96,8 @@ class Disk:
         """Bytes that its files took when all of them had been looked at; 0 = they have not been yet."""
         self._files = files
         self._limit = limit
-        self._every = every
+        self._end = end if limit else None
+        self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
         self._events = events
         self._note = note
         self._room = room or _room_of
@@ -157,7 +165,12 @@ class Disk:
         tenths = self.used * 10 // self._limit if self._limit else 0
         used, limit = _gigabytes(self.used), _gigabytes(self._limit)
         advice = "Delete what is not needed, or ask for a larger one (bootDiskSizeGb)."
-        if tenths >= 10 > self._tenths_told:
+        if self._end is not None and self._is_running and self.used > self._limit:
+            end, self._end = self._end, None
+            text = "its files take %s, and its disk has %s: it is ended. %s" % (used, limit, advice)
+            self._note(EXCEEDED, True, text)
+            end()
+        elif tenths >= 10 > self._tenths_told:
             self._tell(
                 FULL,
                 "its files take %s, and its disk has %s: on the public service writes would fail by now. %s"

@@ -90,8 +90,8 @@ class LaunchDocument:
     Unix sockets of the service, which answers for those of its APIs ("" = nobody does); `roots`: file of whom the
     program is to believe then, shown where systems keep theirs. `masked`: texts that never get into the log. `gpus`:
     uuids of its own. `usage_every`: seconds between two looks at what the
-    replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, which
-    nothing holds it to, 0 = not known. `stall_after`: seconds without any progress after which the program is ended
+    replica uses, its disk included, 0 = nobody looks; `disk_limit`: bytes of the disk that was asked for, 0 = not known;
+    `disk_enforced`: it is ended if its files take more. `stall_after`: seconds without any progress after which the program is ended
     (`stall` module), 0 = it is not watched. `memory_polling`: hold the memory limit by looking (`memory` module),
     as is done anyway where there is no `memory_base`. `watch_metrics`: take down what the program reports
     (`metrics` module). `reducers`: how many the job has if the replica reduces or is to use them, and is watched
@@ -136,6 +136,7 @@ class LaunchDocument:
         "gpus",
         "usage_every",
         "disk_limit",
+        "disk_enforced",
         "storage_socket",
         "storage_port",
         "rest_socket",
@@ -187,6 +188,7 @@ class LaunchDocument:
         gpus: "tuple[str, ...]" = (),
         usage_every: float = 0.0,
         disk_limit: int = 0,
+        disk_enforced: bool = False,
         storage_socket: str = "",
         storage_port: int = 0,
         rest_socket: str = "",
@@ -233,6 +235,7 @@ class LaunchDocument:
         self.gpus = gpus
         self.usage_every = usage_every
         self.disk_limit = disk_limit
+        self.disk_enforced = disk_enforced
         self.storage_socket = storage_socket
         self.storage_port = storage_port
         self.rest_socket = rest_socket

@@ -19,11 +19,13 @@ def ended(
     child_oom: int,
     stopped: bool = False,
     stalled: bool = False,
+    out_of_disk: bool = False,
 ) -> "Message":
     """The attempt record of a program that ran. Exactly one of exit_code and signal is not None.
 
     `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main process was
-    asked to stop before it ended. `stalled`: it was ended because it made no progress.
+    asked to stop before it ended. `stalled`: it was ended because it made no progress; `out_of_disk`: because of what its
+    files took.
     """
     return {
         "exit_code": exit_code,
@@ -36,6 +38,7 @@ def ended(
         "child_oom": child_oom,
         "stopped": stopped,
         "stalled": stalled,
+        "out_of_disk": out_of_disk,
     }
 
 

@@ -77,6 +77,7 @@ class Shim:
         self._force_at = 0.0
         self._stopped = False
         self._stalled = False
+        self._out_of_disk = False
         self._is_over = False
 
     def run(self) -> "protocol.Message":
@@ -113,6 +114,7 @@ class Shim:
             say=script.say,
             tell=self._clients.send,
             notes=self._notes,
+            disk_exceeded=self._end_for_disk,
             room=self._room,
             mask=mask,
         )
@@ -221,6 +223,11 @@ class Shim:
         )
         stall.Dump(self._child, self._loop, say, lambda: self._tell_guardian(b"kill\n"))
 
+    def _end_for_disk(self) -> None:
+        if not self._stopped:
+            self._out_of_disk = True
+            self._tell_guardian(b"kill\n")
+
     def _greet(self) -> None:
         """Somebody has connected, and does not know how many lines there are, nor whether there are metrics."""
         if self._transcript is not None:
@@ -323,6 +330,7 @@ class Shim:
             child_oom=child_oom,
             stopped=self._stopped,
             stalled=self._stalled,
+            out_of_disk=self._out_of_disk and killed_by == signal.SIGKILL,
         )
 
     def insist(self, write: "Callable[[], bool]") -> None:

@@ -54,7 +54,8 @@ class Settings:
     of what is hidden from them otherwise, with colons in between; `max_processes`: of one replica, 0 = any number;
     `build_memory` (MiB), `build_disk` (GiB), `build_time` (seconds): what one installation of a job's packages may take;
     memory 0 = as one replica, 8 GiB if that is not said either; the others 0 = any.
-    `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks.
+    `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks. `enforce_disk`: a replica whose
+    files take more than the disk that its job asked for is ended.
     `container_tool`: what gets container images; `image_pull`: when their registries are asked.
     `images`: tables that map images to runtimes or to other images, the first that fits wins (SPEC §4).
     """
@@ -100,6 +101,7 @@ class Settings:
     visible_paths: str = ""
     max_processes: int = 32768
     usage_every: float = 10.0
+    enforce_disk: bool = False
     build_memory: int = 0
     build_disk: float = 32.0
     build_time: float = 1800.0

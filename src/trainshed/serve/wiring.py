@@ -209,6 +209,7 @@ def _engine(parts: Parts) -> LocalEngine:
         processes=settings.max_processes,
         kept_ports=parts.ports,
         usage_every=settings.usage_every,
+        disk_enforced=settings.enforce_disk,
         node_vcpus=settings.node_cpus,
         node_memory_bytes=round(settings.node_memory * 2**30),
         node_accelerators=accelerators_of(settings.node_accelerators),

@@ -10,7 +10,7 @@ from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NoteWritten, SlotExited
-from trainshed.replica.disk import FULL
+from trainshed.replica.disk import EXCEEDED, FULL
 
 _LIMIT = 10 << 20
 
@@ -31,6 +31,17 @@ def test_a_full_disk_is_noted(house: Run) -> None:
         await house.restart(usage_every=0.05)
         fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
         await fills_up(house, await house.run(PYTHON, "-c", fills, disk_limit=_LIMIT))
+
+    house(test)
+
+
+def test_a_replica_can_be_held_to_its_disk(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(disk_enforced=True)
+        fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
+        uid = await house.run(PYTHON, "-c", fills, disk_limit=_LIMIT)
+        assert (await house.exit(uid)).exit.out_of_disk
+        assert EXCEEDED in noted(house, uid)
 
     house(test)
 

@@ -1,6 +1,7 @@
 """What real replicas write to their disk is measured and told by their shims (SPEC §1.5)."""
 
 import json
+import signal
 from typing import Any
 
 from tests.contract.replica.conftest import Line, Place
@@ -85,3 +86,24 @@ def test_who_comes_later_is_told_again(place: Place) -> None:
 def test_nobody_measures_unless_asked(place: Place) -> None:
     line = place.python("open('big', 'wb').write(bytes(11 << 20))", disk_limit=LIMIT)
     assert told(line) == []
+
+
+def test_one_whose_files_take_more_than_its_disk_is_ended_where_that_is_wanted(
+    place: Place,
+) -> None:
+    line = place.python(
+        "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)",
+        disk_limit=LIMIT,
+        disk_enforced=True,
+    )
+    note = hear(line, disk.EXCEEDED)
+    assert note["severity"] == "WARNING"
+    assert "it is ended" in note["text"]
+    record = line.record()
+    assert (record["signal"], record["out_of_disk"]) == (signal.SIGKILL, True)
+
+
+def test_one_that_ended_before_it_was_looked_at_is_no_one_who_was_ended(place: Place) -> None:
+    program = "open('big', 'wb').write(bytes(11 << 20))"
+    record = place.python(program, disk_limit=LIMIT, disk_enforced=True).record()
+    assert (record["exit_code"], record["out_of_disk"]) == (0, False)

@@ -2,7 +2,7 @@
 
 Attempt: `attempt, startTime, endTime, rule, verdicts, replicas`; replica: `id, task, incarnations`; incarnation:
 `incarnation, node, startTime, endTime, exit, lost, leaving, verdict` with `exit` null or `{exitCode, signal, outOfMemory,
-stopped, stalled, logLines}` and `verdict` null or `{at, rule, effect, cause, count, budget, reason, drill, message}`.
+stopped, stalled, outOfDisk, logLines}` and `verdict` null or `{at, rule, effect, cause, count, budget, reason, drill, message}`.
 Attempt 0 is there only if something was decided before the first one had room. Counters: `retries` and `restarts`, by rule.
 """
 
@@ -60,6 +60,7 @@ def _exit(details: Mapping[str, Any]) -> dict[str, Any]:
         "outOfMemory": bool(details.get("oom")),
         "stopped": bool(details.get("stopped")),
         "stalled": bool(details.get("stalled")),
+        "outOfDisk": bool(details.get("out_of_disk")),
         "logLines": details.get("log_lines", 0),
     }
 

@@ -10,8 +10,8 @@ from trainshed.core.names import JobName, ReplicaId, public_replica_name
 class Cause(enum.StrEnum):
     """Why a replica, or a whole attempt, came to its end.
 
-    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did. STALLED: the
-    watchdog did. LEFT: it was asked to leave its node. LOST: it is gone without a record, through no fault of ours.
+    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did. OUT_OF_DISK: the
+    limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node. LOST: it is gone without a record, through no fault of ours.
     PACKAGE: the job's own package cannot be installed. SERVICE: the service failed. STOCK_OUT: no node can take it.
     PREEMPTED: its room went to another job. CANCELLED: a user or a time limit ended the job.
     """
@@ -19,6 +19,7 @@ class Cause(enum.StrEnum):
     EXITED = "exited"
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
     STALLED = "stalled"
     LEFT = "left"
     LOST = "lost"
@@ -87,6 +88,8 @@ def cause_of_exit(exit_record: ExitRecord, *, leaving: bool) -> Cause:
         return Cause.LEFT
     if exit_record.oom:
         return Cause.OUT_OF_MEMORY
+    if exit_record.out_of_disk:
+        return Cause.OUT_OF_DISK
     if exit_record.stalled:
         return Cause.STALLED
     return Cause.EXITED if exit_record.signal is None else Cause.SIGNALLED

@@ -24,6 +24,7 @@ class Message(enum.StrEnum):
     NONE = "none"
     USER_CODE = "user_code"
     OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
     LOST = "lost"
     PACKAGE = "package"
     STOCK_OUT = "stock_out"
@@ -55,6 +56,11 @@ def _text(message: Message, evidence: Evidence) -> str:
             return _user_code(evidence, 1, evidence.text)
         case Message.OUT_OF_MEMORY:
             return f"The replica {replica} ran out of memory and exited with a non-zero status of {evidence.status}."
+        case Message.OUT_OF_DISK:
+            return (
+                f"The replica {replica} was ended because its files took more than its disk has. Delete what is not "
+                "needed, or ask for a larger disk (bootDiskSizeGb)."
+            )
         case Message.LOST:
             if evidence.exit is not None:
                 return _user_code(evidence, evidence.status or 0, _tail(evidence))

@@ -29,6 +29,7 @@ _OF_A_REPLICA = frozenset(
         Cause.EXITED,
         Cause.SIGNALLED,
         Cause.OUT_OF_MEMORY,
+        Cause.OUT_OF_DISK,
         Cause.STALLED,
         Cause.LEFT,
         Cause.LOST,
@@ -39,6 +40,7 @@ _WITHOUT_ROOM = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
 _MESSAGES = {
     **dict.fromkeys(_OF_A_REPLICA, (INVALID_ARGUMENT, Message.LOST)),
     Cause.OUT_OF_MEMORY: (INVALID_ARGUMENT, Message.OUT_OF_MEMORY),
+    Cause.OUT_OF_DISK: (INVALID_ARGUMENT, Message.OUT_OF_DISK),
     Cause.PACKAGE: (INVALID_ARGUMENT, Message.PACKAGE),
     Cause.SERVICE: (INTERNAL, Message.INTERNAL),
     Cause.STOCK_OUT: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),

@@ -40,7 +40,15 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "reducer_lost",
         Match(
-            _ENDED | {Cause.OUT_OF_MEMORY, Cause.STALLED, Cause.LEFT, Cause.LOST, Cause.SERVICE},
+            _ENDED
+            | {
+                Cause.OUT_OF_MEMORY,
+                Cause.OUT_OF_DISK,
+                Cause.STALLED,
+                Cause.LEFT,
+                Cause.LOST,
+                Cause.SERVICE,
+            },
             reducer=True,
         ),
         Action.DONE,
@@ -54,6 +62,13 @@ RULES: Final[tuple[Rule, ...]] = (
         Action.FAIL,
         INVALID_ARGUMENT,
         Message.OUT_OF_MEMORY,
+    ),
+    Rule(
+        "out_of_disk",
+        Match(frozenset({Cause.OUT_OF_DISK})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.OUT_OF_DISK,
     ),
     Rule(
         "transient_exit",

@@ -13,7 +13,15 @@ from trainshed.core.names import public_replica_name
 NO_ROOM: Final = "disk_no_room"
 ROOM_AGAIN: Final = "disk_room_again"
 NOTES: Final = frozenset(
-    {"disk_nearly_full", "disk_full", NO_ROOM, ROOM_AGAIN, "disk_log_waits", "disk_log_goes_on"}
+    {
+        "disk_nearly_full",
+        "disk_full",
+        "disk_exceeded",
+        NO_ROOM,
+        ROOM_AGAIN,
+        "disk_log_waits",
+        "disk_log_goes_on",
+    }
 )
 """The names of these notes, as `trainshed.replica.disk` gives them."""
 _SAYINGS: Final = ("No space left on device", "ENOSPC")

@@ -19,7 +19,7 @@ class ExitRecord:
     process died of it. `log_lines`: lines written in all, so that readers know the log is whole.
     `tail`: the last lines of the log, at most 2 kB, for the public error message. `child_oom`: how many other
     processes of the replica the memory limit cost. `stopped`: it had been asked to stop before it ended.
-    `stalled`: the stall watchdog ended it.
+    `stalled`: the stall watchdog ended it. `out_of_disk`: whoever holds it to its disk did.
     """
 
     exit_code: int | None
@@ -32,6 +32,7 @@ class ExitRecord:
     child_oom: int = 0
     stopped: bool = False
     stalled: bool = False
+    out_of_disk: bool = False
 
 
 Counters = tuple[tuple[str, int], ...]

@@ -102,6 +102,7 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
             "oom": exit_record.oom,
             "stopped": exit_record.stopped,
             "stalled": exit_record.stalled,
+            "out_of_disk": exit_record.out_of_disk,
             "log_lines": exit_record.log_lines,
         },
     )
@@ -283,6 +284,8 @@ def _after(verdict: Verdict) -> str:
 def _how(exit_record: ExitRecord) -> str:
     if exit_record.oom:
         return "ran out of memory"
+    if exit_record.out_of_disk:
+        return "was ended because its files took more than its disk has"
     if exit_record.stalled:
         return "was ended because it made no progress"
     if exit_record.signal is not None:

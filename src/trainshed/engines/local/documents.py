@@ -61,6 +61,7 @@ class Ground:
     none; `rest_socket`, `grpc_socket`: the service's, likewise; `rest_url`: where it is for who cannot be led there; `certificate`: PEM file, key and chain, of Google's hosts;
     `trust`: file of whom to believe then.
     `ambient`: the service's own environment. `processes`: how many a replica may have. `usage_every`: seconds.
+    `disk_enforced`: a replica whose files take more than its disk is ended.
     `kept_ports`: the service's, which programs can have on their own address alone. `commands`: a directory whose `bin` is
     put on programs' PATH, "" = none.
     """
@@ -77,6 +78,7 @@ class Ground:
     ambient: Mapping[str, str] | None = None
     processes: int = 0
     usage_every: float = 0.0
+    disk_enforced: bool = False
     kept_ports: tuple[int, ...] = ()
     commands: str = ""
 
@@ -164,6 +166,7 @@ def launch_document(
         masked=masked,
         usage_every=ground.usage_every,
         disk_limit=plan.disk_limit,
+        disk_enforced=ground.disk_enforced,
     )
 
 

@@ -36,7 +36,7 @@ class Options:
     are learned of, None = from the driver.
 
     `lease`: seconds after which a shim that does not answer is killed and its replica lost. `usage_every`: seconds between
-    two looks at what a replica uses, 0 = nobody looks. `keeping`: how long what failed replicas left is kept. `now`: ns
+    two looks at what a replica uses, 0 = nobody looks; `disk_enforced`: end one whose files take more than its disk. `keeping`: how long what failed replicas left is kept. `now`: ns
     since the epoch.
     """
 
@@ -61,6 +61,7 @@ class Options:
     devices: Devices | None = None
     lease: float = 30.0
     usage_every: float = 0.0
+    disk_enforced: bool = False
     keeping: Keeping = NOTHING
     now: Callable[[], int] = time.time_ns
 
@@ -88,6 +89,7 @@ class Options:
             ambient=ambient,
             processes=self.processes,
             usage_every=self.usage_every,
+            disk_enforced=self.disk_enforced,
             kept_ports=self.kept_ports,
             commands=str(_COMMANDS) if self.storage_socket else "",
         )

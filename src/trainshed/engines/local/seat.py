@@ -179,6 +179,7 @@ class Seat:
             record.get("child_oom", 0),
             record.get("stopped", False),
             record.get("stalled", False),
+            record.get("out_of_disk", False),
         )
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
