@@ -146,6 +146,8 @@ async def send_stream(
     async def pump() -> None:
         async for line in lines:
             await send({"type": "http.response.body", "body": line, "more_body": True})
+            # What has much to send, to somebody who reads fast, would never wait for anything.
+            await asyncio.sleep(0)
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":

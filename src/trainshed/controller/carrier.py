@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
 from trainshed.controller.preparing import Hearing, PreparationLog
 from trainshed.core.cluster import has_reducers
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import (
     DrillLanded,
     DropReducers,
@@ -31,12 +32,15 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing
+from trainshed.eventloop.background import in_turns
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
 
 log = logging.getLogger(__name__)
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
 """Seconds between tries while an engine cannot answer; the last one repeats."""
+_PLANS_IN_A_TURN = 8
+"""Launch plans that are made before others have their turn on the loop."""
 _NEVER_STARTED = "never started"
 
 
@@ -181,9 +185,12 @@ async def _start(hands: Hands, job: Job, instruction: StartReplicas) -> None:
     slots = await hands.engine.allocate(job.uid, instruction.attempt, slot_requests(job))
     waiting = dict(instruction.waiting)
     buckets = hands.buckets.shown(job.name.project_id)
-    plans = launch_plans(
-        job, slots, prepared, hands.launching, waiting, buckets=buckets, packages=packages
-    )
+    plans: list[LaunchPlan] = []
+    # Each plan names all of the gang, so a large one takes its time.
+    async for some in in_turns(tuple(waiting.items()), _PLANS_IN_A_TURN):
+        plans += launch_plans(
+            job, slots, prepared, hands.launching, dict(some), buckets=buckets, packages=packages
+        )
     await hands.engine.launch(plans)
 
 

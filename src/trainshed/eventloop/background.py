@@ -6,7 +6,7 @@ A task of asyncio's own that dies is not heard of before it is collected as garb
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -58,6 +58,14 @@ def heed(future: concurrent.futures.Future[Any], what: str) -> None:
             log.error("%s failed: %r", what, failure, exc_info=failure)
 
     future.add_done_callback(ended)
+
+
+async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
+    """The items in blocks, between which others have their turn on the loop."""
+    for first in range(0, len(items), size):
+        if first:
+            await asyncio.sleep(0)
+        yield items[first : first + size]
 
 
 class Crew:

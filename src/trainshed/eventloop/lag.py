@@ -24,6 +24,8 @@ _RECENT: Final = 30.0
 """Seconds; what is recent is between this and twice as old."""
 _QUIET: Final = 10.0
 """Seconds between two lines of the log, and between two stacks in it."""
+_FRAMES: Final = 12
+"""The innermost ones are shown: the outer ones are always the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class LagMeter:
                 continue
             told = now
             frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage] - the documented way
-            stack = "".join(traceback.format_stack(frame)) if frame else "nowhere\n"
+            stack = "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame else "nowhere\n"
             log.warning(
                 "the event loop has been waiting for %.0f ms:\n%s", (now - due) * 1e3, stack
             )

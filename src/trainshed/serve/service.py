@@ -79,7 +79,6 @@ class Service:
             self._works.lag.close()
 
     async def _serve(self) -> None:
-        self._works.lag.start()
         await self._works.controller.start()
         if bad := await self._parts.store.reader.set_aside():
             say(told_set_aside(bad))
@@ -163,6 +162,7 @@ class Service:
             write_private_text(settings.data / BOTO_FILE, boto)
         self._announce(document)
         memory.settle()
+        self._works.lag.start()
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot be there any more."""

@@ -39,7 +39,11 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.terminals import Terminal
+from trainshed.eventloop.background import in_turns
 from trainshed.replica import journal, protocol, records
+
+_IN_A_TURN = 8
+"""Replicas of a gang that something is done for before others have their turn on the loop."""
 
 
 class LocalEngine:
@@ -162,22 +166,22 @@ class LocalEngine:
                 starting.append((seat, plan))
         # Secrets of those that really start: what runs already does without.
         shown = await revealed([plan for _, plan in starting], self._secrets)
-        fresh: list[tuple[Seat, int, protocol.Message]] = []
-        for (seat, _), (plan, masked) in zip(starting, shown, strict=True):
-            gang = self._gangs.of(plan.job_uid, plan.attempt)
-            fresh.append((seat, plan.incarnation, self._shims.document(seat, gang, plan, masked)))
+        fresh = await self._documents(
+            [
+                (seat, plan, masked)
+                for (seat, _), (plan, masked) in zip(starting, shown, strict=True)
+            ]
+        )
         for seat, incarnation, document in fresh:
             seat.begin(incarnation, document)
         self._leases.watch()
-        for seat, _, _ in fresh:
-            try:
-                await self._shims.request(seat)
-            except (EngineUnavailable, OSError):
-                # The others are started all the same; this one is tried again, and given up, by itself.
-                self._settler.later(seat)
+        async for some in in_turns(fresh, _IN_A_TURN):
+            for seat, _, _ in some:
+                await self._request(seat)
         # Of use only for those that fail, and nothing that a start should wait for.
-        for seat, _, document in fresh:
-            self._autopsies.capture(seat.directory, document)
+        async for some in in_turns(fresh, _IN_A_TURN):
+            for seat, _, document in some:
+                self._autopsies.capture(seat.directory, document)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         try:
@@ -309,6 +313,28 @@ class LocalEngine:
         """The leases of `late` are over (`Leases`)."""
         for seat in self._nodes.silent(late, quiet, live):
             self._settler.expel(seat, self._lease, self._nodes.cleared)
+
+    async def _documents(
+        self, starting: Sequence[tuple[Seat, LaunchPlan, tuple[str, ...]]]
+    ) -> list[tuple[Seat, int, protocol.Message]]:
+        """By which each is started. Raises EngineUnavailable."""
+        found: list[tuple[Seat, int, protocol.Message]] = []
+        hosts: dict[tuple[JobUid, int], Path] = {}
+        async for some in in_turns(starting, _IN_A_TURN):
+            for seat, plan, masked in some:
+                key = plan.job_uid, plan.attempt
+                if key not in hosts:
+                    hosts[key] = self._shims.hosts(self._gangs.of(*key), plan)
+                document = self._shims.document(seat, hosts[key], plan, masked)
+                found.append((seat, plan.incarnation, document))
+        return found
+
+    async def _request(self, seat: Seat) -> None:
+        try:
+            await self._shims.request(seat)
+        except (EngineUnavailable, OSError):
+            # The others are started all the same; this one is tried again, and given up, by itself.
+            self._settler.later(seat)
 
     def _may_not_start(self, seat: Seat, incarnation: int) -> bool:
         stopped = self._layout.is_stopped(seat.job_uid, seat.attempt)

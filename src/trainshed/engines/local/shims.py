@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import ReplicaId
@@ -23,26 +24,26 @@ class Shims:
         self._ground = ground
         self._spawner = spawner
 
-    def document(
-        self,
-        seat: Seat,
-        gang: Mapping[ReplicaId, Seat],
-        plan: LaunchPlan,
-        masked: tuple[str, ...],
-    ) -> protocol.Message:
-        """What the seat's shim is told; the gang's hosts file is written for it. Raises EngineUnavailable."""
+    def hosts(self, gang: Mapping[ReplicaId, Seat], plan: LaunchPlan) -> Path:
+        """The gang's hosts file, brought up to date, if there is room on the disk. Raises EngineUnavailable."""
         slots = [each.slot for each in gang.values()]
         text = hosts_text(slots, plan.hosts, intercepted(self._site.host, self._ground))
         try:
             self._layout.require_room()
-            hosts = self._layout.write_hosts(plan.job_uid, plan.attempt, text)
-            lost = None
-            if plan.reduction:
-                lost = self._layout.lost_reducers(plan.job_uid, plan.attempt)
+            return self._layout.write_hosts(plan.job_uid, plan.attempt, text)
         except OSError as error:
-            raise EngineUnavailable(
-                f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
-            ) from error
+            raise _unwritten(plan, error) from error
+
+    def document(
+        self, seat: Seat, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]
+    ) -> protocol.Message:
+        """What the seat's shim is told. Raises EngineUnavailable."""
+        lost = None
+        if plan.reduction:
+            try:
+                lost = self._layout.lost_reducers(plan.job_uid, plan.attempt)
+            except OSError as error:
+                raise _unwritten(plan, error) from error
         logs = self._layout.logs / str(plan.job_uid) / str(plan.attempt) / str(plan.replica)
         return launch_document(
             plan=plan,
@@ -67,3 +68,9 @@ class Shims:
             except BaseException:
                 seat.let_go()
                 raise
+
+
+def _unwritten(plan: LaunchPlan, error: OSError) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
+    )

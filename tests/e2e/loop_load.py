@@ -1,0 +1,160 @@
+"""What makes work for the service's event loop, and a client of its own process that calls the service meanwhile.
+
+For the test (`test_loop_lag.py`) and for the benchmark (`bench/loop.py`), which times the same scenes.
+"""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.running import CUSTOM_JOBS, ROOT, SKLEARN, Service, container_job, submit
+
+GANG = 200
+OBJECTS = 100_000
+_FLOOD = "import sys\nfor n in range({lines}): sys.stdout.write('%d ' % n + 'x' * 90 + '\\n')"
+_PAUSE = 0.005
+
+
+class Caller:
+    """A process that calls the service's status, and in turn an echo of its own, until it is told to stop."""
+
+    def __init__(self, service: Service) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.loop_load", service.rest, service.token],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # It has begun.
+
+    def stop(self) -> tuple[list[float], list[float]]:
+        """Seconds of each call, of the service and of the echo."""
+        said, _ = self._process.communicate()
+        calls, echoes = json.loads(said)
+        return calls, echoes
+
+
+@contextlib.contextmanager
+def calling(service: Service) -> Generator[list[list[float]]]:
+    """Calls for as long as the block runs; filled with the seconds of the calls and of the echoes at its end."""
+    found: list[list[float]] = []
+    caller = Caller(service)
+    try:
+        yield found
+    finally:
+        found += caller.stop()
+
+
+def start_gang(service: Service, count: int = GANG) -> None:
+    """A gang of sleepers, from its submit until all have started; then it is cancelled, until all have ended."""
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "containerSpec": {"imageUri": SKLEARN, "command": ["sleep", "300"]},
+    }
+    pools = [pool | {"replicaCount": "1"}, pool | {"replicaCount": str(count - 1)}]
+    job = submit(service, {"displayName": "gang", "jobSpec": {"workerPoolSpecs": pools}})
+    for view in service.watch(job, 300):
+        if view["state"] == "JOB_STATE_RUNNING" or view["state"] == "RUNNING":
+            break
+    service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
+    service.finish(job, 120)
+
+
+def build(service: Service) -> None:
+    """A job with a package that was never seen before, whose setup computes for a while."""
+    setup = (
+        "import time\nend = time.time() + 1.0\nwhile time.time() < end: pass\n"
+        "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
+    )
+    content = source_package(f"print({time.time_ns()})", setup)
+    uri = upload(service, f"loop/pkg-{time.time_ns()}.tar.gz", content)
+    service.finish(submit(service, package_job(uri)), 300)
+
+
+def flood(service: Service, lines: int = 150_000) -> None:
+    """Two programs that print as fast as they are read, and a client that follows the log of one."""
+    jobs = [submit(service, container_job(_FLOOD.format(lines=lines))) for _ in range(2)]
+    request = urllib.request.Request(
+        f"{service.rest}/trainshed/v1/jobs/{jobs[0]}/logs?follow=true",
+        headers={"Authorization": f"Bearer {service.token}"},
+    )
+    with urllib.request.urlopen(request, timeout=180) as response:
+        while response.read(1 << 16):
+            pass
+    for job in jobs:
+        service.finish(job, 180)
+
+
+def fill(service: Service, objects: int = OBJECTS) -> None:
+    """Objects for `list_objects`: empty files of the default bucket."""
+    for block in range(objects // 1000):
+        directory = Path(service.data, "buckets", "trainshed", "many", f"{block:03d}")
+        directory.mkdir(parents=True)
+        for number in range(1000):
+            (directory / f"{number:03d}").touch()
+
+
+def list_objects(service: Service) -> int:
+    """Every object, page by page, by way of the service's own port; how many there were."""
+    found, token = 0, ""
+    while True:
+        query = urllib.parse.urlencode({"prefix": "many/", "pageToken": token})
+        page: dict[str, Any] = service.call("GET", f"/storage/v1/b/trainshed/o?{query}")
+        found += len(page.get("items", ()))
+        if not (token := page.get("nextPageToken", "")):
+            return found
+
+
+# --- the process of a caller ---
+
+
+async def _call(rest: str, token: str) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    address = urllib.parse.urlsplit(rest)
+    ours = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    theirs = await asyncio.open_connection(address.hostname, address.port)
+    ask = (
+        f"GET /trainshed/v1/status HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    ).encode()
+    calls: list[float] = []
+    echoes: list[float] = []
+    stop = asyncio.get_running_loop().create_task(asyncio.to_thread(sys.stdin.read))
+    print("begun", flush=True)
+    while not stop.done():
+        calls.append(await _timed(*theirs, ask))
+        echoes.append(await _timed(*ours, ask))
+        await asyncio.sleep(_PAUSE)
+    print(json.dumps([calls, echoes]))
+    server.close()
+
+
+async def _timed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: bytes) -> float:
+    begun = time.perf_counter()
+    writer.write(ask)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if head.startswith(b"HTTP/"):
+        assert b" 200 " in head.partition(b"\r\n")[0], head
+        length = next(
+            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+        )
+        await reader.readexactly(int(length.partition(b":")[2]))
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    asyncio.run(_call(*sys.argv[1:]))
