@@ -8,7 +8,8 @@ import pytest
 from trainshed.controller import inboxes
 from trainshed.controller.inboxes import Inbox, Inboxes
 from trainshed.core.errors import Unavailable
-from trainshed.core.names import JobUid
+from trainshed.core.lifecycle.events import Event, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
 
 pytestmark = pytest.mark.anyio
 
@@ -33,3 +34,22 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
     (record,) = caplog.records
     assert record.getMessage().startswith("job 7: the job store could not write: database or disk")
     assert not record.exc_info
+
+
+async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> None:
+    """Each event looks at all of a job's replicas: two hundred of them in one step made requests wait."""
+    told = [ReplicaLost(1, ReplicaId(1, index), 1, "gone") for index in range(200)]
+    taken: list[list[Event]] = []
+    all_taken = asyncio.Event()
+
+    async def apply(uid: JobUid, inbox: Inbox) -> None:
+        taken.append(inbox.events)
+        if sum(map(len, taken)) == len(told):
+            all_taken.set()
+
+    subject = Inboxes(apply, lambda uid, inbox: False)
+    for event in told:
+        subject.add(JobUid(7), event)
+    await asyncio.wait_for(all_taken.wait(), 10)
+    assert [event for part in taken for event in part] == told
+    assert max(map(len, taken)) <= 50

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from trainshed.cli.client import Client, Unreachable
+from trainshed.replica import protocol
 
 R = TypeVar("R")
 
@@ -112,7 +113,7 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"
             " again, which writes the file anew."
         ) from None
-    if not _is_alive(endpoint.pid):
+    if not _is_alive(endpoint.pid, int(found.get("since", 0))):
         raise Unreachable(
             f"No Trainshed service is running with its data in {data} (the last one, process"
             f" {endpoint.pid}, has ended). {_START}"
@@ -175,7 +176,10 @@ def answering(endpoint: Endpoint) -> Endpoint:
     )
 
 
-def _is_alive(pid: int) -> bool:
+def _is_alive(pid: int, since: int) -> bool:
+    """`since`: when it started (`protocol.process_start`), 0 = not known: after a reboot the number is somebody else's."""
+    if since:
+        return protocol.is_process(pid, since)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -20,6 +20,8 @@ _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more mean that another service has taken the lead."""
 _GATHER = 0.01
 """Seconds in which events are gathered of which more are sure to come, so that they cost few commits."""
+_MOST = 50
+"""Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the loop."""
 _PAUSE = 1.0
 """Seconds before what could not be stored is tried again."""
 _TOLD_EVERY = 60
@@ -74,7 +76,7 @@ class Inboxes:
         while uid in self._inboxes and not self._closing:
             if self._more_to_come(uid, self._inboxes[uid]):
                 await asyncio.sleep(_GATHER)
-            inbox = self._inboxes.pop(uid)
+            inbox = self._take(uid)
             try:
                 await self._apply(uid, inbox)
                 stale = refused = 0
@@ -96,6 +98,14 @@ class Inboxes:
                 self._put_back(uid, inbox)
                 await asyncio.sleep(_PAUSE)
         del self._busy[uid]
+
+    def _take(self, uid: JobUid) -> Inbox:
+        """What came in, or as much of it as is taken in at once; the rest stays."""
+        inbox = self._inboxes.pop(uid)
+        if len(inbox.events) > _MOST:
+            self._inboxes[uid].events = inbox.events[_MOST:]
+            inbox.events = inbox.events[:_MOST]
+        return inbox
 
     def _put_back(self, uid: JobUid, inbox: Inbox) -> None:
         self._inboxes[uid].events[:0] = inbox.events

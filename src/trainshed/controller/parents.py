@@ -6,25 +6,34 @@ off one work at a time by itself.
 """
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from trainshed.controller.trial_summaries import SummaryPlaces
-from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
+from trainshed.core.pipelines.machine import given_up
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.study.trials import Measurement
+from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.tuning.giving_up import abandoned, give_up
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
+from trainshed.engines.port import EngineUnavailable
 from trainshed.store.models import Models
-from trainshed.store.port import Commit, Intake, LiveJob, NewWork, Reader
+from trainshed.store.port import Commit, Intake, LiveJob, NewWork, Reader, StaleCommit
 from trainshed.store.studies import Studies
 from trainshed.studies.port import Advisor
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5
+"""Looks at a work that may fail in a row, a second after each other, before it is given up."""
 
 
 class TrialMetrics(Protocol):
@@ -107,10 +116,12 @@ class Parents:
         self._commit = commit
         self._wake = wake
         self._set_alarm = set_alarm
+        self._failures: dict[JobUid, int] = {}
+        """Looks at a work that failed in a row."""
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
         """Look at a work, store what follows, and see to its jobs. Raises StaleCommit, and what the reconciler failed with."""
-        found = await self._reconcilers[type(live.job)].reconcile(live, events)
+        found = await self._reconciled(live, events)
         made: tuple[NewWork, ...] = ()
         if found.commit is not None:
             await self._commit(found.commit)
@@ -124,6 +135,47 @@ class Parents:
         # Last, because it may fail: then it is done again, and the change of state is no news any more.
         for uid, cause in found.cancel:
             await self._cancel(uid, cause)
+
+    async def _reconciled(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
+        """What a look comes to. Where looks fail again and again, for no reason that passes, the work is given up: its jobs
+        are cancelled, and it ends with the cause."""
+        uid = live.job.uid
+        try:
+            found = await self._reconcilers[type(live.job)].reconcile(live, events)
+        except (StaleCommit, Unavailable, EngineUnavailable, OSError):
+            raise
+        except Exception as failure:
+            failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+            if failures < PATIENCE:
+                raise
+            log.exception("job %d: looking at it failed %d times; it is given up", uid, failures)
+            found = await self._given_up(live, str(failure) or repr(failure))
+        self._failures.pop(uid, None)
+        return found
+
+    async def _given_up(self, live: LiveJob[Work], cause: str) -> Next:
+        work, now = live.job, self._doors.now()
+        trials: list[Trial] = []
+        match work:
+            case TuningJob():
+                jobs = [each.job for each in work.running]
+                for each in work.running:
+                    # Of this trial it may be that it cannot be read.
+                    with contextlib.suppress(Exception):
+                        trials.append(
+                            (await self._doors.studies.trial(work.study, each.number)).trial
+                        )
+                ended, told = give_up(work, cause, now)
+            case Pipeline():
+                jobs = [work.job]
+                ended, told = given_up(work, cause, now)
+            case _:
+                raise TypeError(f"{work.name} has no jobs of its own")
+        # First, because nobody looks at a work that is over.
+        for uid in jobs:
+            await self._cancel(uid, CancelCause.PARENT)
+        over = abandoned(trials, cause, now)
+        return Next(ended, Commit(ended, live.generation, told, consumed(live), trials=over))
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
         work = await self._doors.work(uid)

@@ -100,7 +100,7 @@ def clear(entries: journal.Entries) -> bool:
         return True
     guardian, start = entries.left["guardian"], entries.left["since"]
     deadline = time.monotonic() + _PATIENCE
-    while start and protocol.process_start(guardian) == start:
+    while start and protocol.is_process(guardian, start):
         try:
             os.kill(guardian, signal.SIGKILL)
         except ProcessLookupError:
@@ -151,13 +151,13 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 def _end_holders(slot: str, entries: journal.Entries, force: bool) -> None:
     """Kill the shim of the latest incarnation; its guardian then ends all else, then itself, or is made to."""
     shim, since = entries.shim
-    if shim and (protocol.process_start(shim) == since if since else _has_open(shim, slot)):
+    if shim and (protocol.is_process(shim, since) if since else _has_open(shim, slot)):
         processes.send(shim, signal.SIGKILL)
         return
     if entries.left is None:
         return
     guardian, start = entries.left["guardian"], entries.left["since"]
-    if start and protocol.process_start(guardian) == start:
+    if start and protocol.is_process(guardian, start):
         processes.send(guardian, signal.SIGCONT)
         if force:
             for process in [*processes.descendants(guardian), guardian]:

@@ -270,7 +270,8 @@ class Lines:
 
 
 def process_start(pid: int) -> int:
-    """When a process started, in the kernel's ticks; 0 if there is none or the system does not say.
+    """When a process started: in which boot of the machine, and at which of the kernel's ticks in it; later ones are more.
+    0 if there is none or the system does not say.
 
     A process id alone is no identity, the pair is. A zombie counts as gone: it runs nothing.
     """
@@ -279,4 +280,28 @@ def process_start(pid: int) -> int:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    return 0 if fields[0] in (b"Z", b"X") else _boot() << _TICKS | int(fields[19])
+
+
+def is_process(pid: int, start: int) -> bool:
+    """Whether the process that started at `start` (`process_start`) still runs. An earlier version noted ticks alone: then
+    whichever boot it was."""
+    now = process_start(pid)
+    return now > 0 and start in (now, now & (1 << _TICKS) - 1)
+
+
+def _boot() -> int:
+    """Which boot of the machine this is: after another one ids and ticks come again. 0: the system does not say."""
+    if not _boots:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                _boots.append(int(file.read().replace(b"-", b"")[:12], 16))
+        except (OSError, ValueError):
+            _boots.append(0)
+    return _boots[0]
+
+
+_TICKS = 64
+"""Bits that the ticks have room in."""
+_boots: "list[int]" = []
+"""What was read of it: one, or none yet."""

@@ -29,7 +29,7 @@ from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import guarded, ways
-from trainshed.replica import durable
+from trainshed.replica import durable, protocol
 from trainshed.serve import clock, memory, websockets
 from trainshed.serve.announcing import (
     SERVICE_FILE,
@@ -143,6 +143,8 @@ class Service:
             "rest": f"http://{here}:{self._parts.listener.getsockname()[1]}",
             "token": self._parts.token,
             "pid": os.getpid(),
+            # As text: some readers' numbers have 53 bits.
+            "since": str(protocol.process_start(os.getpid())),
             "storage": f"http://{here}:{self._parts.storage_port}",
             "project": settings.project,
             "region": settings.region,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import FakeService, job
+from trainshed.replica import protocol
 
 
 def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path: Path) -> None:
@@ -119,3 +120,12 @@ def test_another_users_service_counts_as_running(
     write_service_file(tmp_path, service.address, pid=1 if os.getuid() else os.getpid())
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [job()], "nextPageToken": ""})
     assert "No Trainshed service is running" not in trainshed("jobs", "list").stderr
+
+
+def test_a_service_of_an_earlier_boot_has_ended(trainshed: Invoke, tmp_path: Path) -> None:
+    """Its id may be that of any process by now, which must not be stopped in its place."""
+    ours = protocol.process_start(os.getpid())
+    write_service_file(tmp_path, "http://127.0.0.1:1", since=str(ours ^ 1 << 64))
+    result = trainshed("jobs", "list")
+    assert result.exit_code == 1
+    assert f"process {os.getpid()}, has ended" in result.stderr

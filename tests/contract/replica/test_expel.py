@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,26 @@ def test_a_stranger_with_the_shims_number_is_not_touched(
         journal.release(lock)
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
+
+
+def test_a_stranger_of_a_later_boot_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reboot a process may have the id of what a slot names, and have started at the same tick."""
+    monkeypatch.chdir(tmp_path)
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        start = protocol.process_start(stranger.pid)
+        ticks = start & (1 << 64) - 1
+        assert start >> 64, "which boot it is"
+        for since, is_killed in ((start ^ 1 << 64, False), (ticks, True)):
+            lock = journal.try_lock(".")
+            journal.append(lock, {"guardian": stranger.pid, "since": since, "groups": []})
+            journal.release(lock)
+            assert fence.clear(journal.Entries("."))
+            assert (stranger.poll() is not None) == is_killed, (
+                "an earlier version noted ticks alone"
+            )
+    finally:
+        stranger.kill()
+        stranger.wait()

@@ -7,14 +7,23 @@ commit that ends the pipeline.
 import json
 from dataclasses import replace
 
-from trainshed.core.failure.messages import CANCELLED, INVALID_ARGUMENT
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.messages import (
+    CANCELLED,
+    INTERNAL,
+    INTERNAL_ERROR_MESSAGE,
+    INVALID_ARGUMENT,
+)
+from trainshed.core.lifecycle import story as job_story
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job, JobError
-from trainshed.core.lifecycle.states import JobState, PipelineTrigger
+from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTrigger
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task
 from trainshed.core.tuning.records import TuningJob
+
+_CANCELLED = "The pipeline was cancelled by the user."
 
 Told = tuple[TimelineEntry, ...]
 
@@ -30,9 +39,7 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
         return pipeline, ()
     changed = _goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED)
     changed = replace(changed, cancelled=event.at, updated=max(event.at, pipeline.updated))
-    return changed, (
-        TimelineEntry(event.at, "cancel_requested", "The pipeline was cancelled by the user."),
-    )
+    return changed, (TimelineEntry(event.at, "cancel_requested", _CANCELLED),)
 
 
 def observed(
@@ -60,7 +67,7 @@ def observed(
             return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
         case JobState.CANCELLED:
             if pipeline.cancelled:
-                message = "The pipeline was cancelled by the user."
+                message = _CANCELLED
             else:
                 why = f": {backing.error.message}" if backing.error else "."
                 message = f"Its job {backing.name} was cancelled{why}"
@@ -150,6 +157,19 @@ def model_version(
         labels=draft.labels,
         pipeline=str(pipeline.name),
     )
+
+
+def given_up(pipeline: Pipeline, cause: str, now: int) -> tuple[Pipeline, Told]:
+    """The service fails each time it looks at the pipeline: it ends, and its job is to be cancelled. Goes by no table: they
+    may be what failed. An accepted cancel is never lost."""
+    state, error = PipelineState.CANCELLED, JobError(CANCELLED, _CANCELLED, cause="cancelled")
+    if not pipeline.cancelled:
+        state = PipelineState.FAILED
+        error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
+    at = max(now, pipeline.updated)
+    ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
+    told = TimelineEntry(now, state.value.lower(), error.message)
+    return ended, (job_story.refused_event("Pipeline", cause, now), told)
 
 
 def _ends(

@@ -90,7 +90,7 @@ class Nodes:
 def _signal(process: tuple[int, int], number: int) -> bool:
     """Signal a process by id and start time; false if there is none any more."""
     pid, since = process
-    if not since or protocol.process_start(pid) != since:
+    if not since or not protocol.is_process(pid, since):
         return False
     try:
         os.kill(pid, number)
