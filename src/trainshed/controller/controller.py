@@ -6,7 +6,7 @@ polling: jobs are woken by requests, engine events, deadlines, decisions of the 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trainshed.controller.advancing import Advancing
@@ -123,16 +123,17 @@ class Controller:
         self._room.set_drains(await self._reader.drained_nodes())
         self._room.set_quotas(dict(await self._reader.quotas()))
         self._settling = keep(
-            lambda: settle_leftovers(self._hands.engine, self._tracked.__contains__),
+            lambda: settle_leftovers(self._hands.engine, self._stored, self._lose_slotless),
             "clearing up after jobs of earlier services",
         )
         self._watching = keep(self._watch, "hearing the engine")
-        allocated = await self._hands.engine.allocations()
+        for uid in (*self._tracked, *parents):
+            self.wake(uid)
+
+    def _lose_slotless(self, allocated: Collection[tuple[JobUid, int]]) -> None:
         for uid, tracked in self._tracked.items():
             for lost in lost_without_slots(tracked.live.job, allocated):
                 self.report(uid, lost)
-        for uid in (*self._tracked, *parents):
-            self.wake(uid)
 
     async def close(self) -> None:
         """Stop deciding. Commits under way are finished; running programs are not touched."""

@@ -88,13 +88,20 @@ def lost_without_slots(
                 yield ReplicaLost(job.attempt, replica.id, replica.incarnation, _NO_SLOT)
 
 
-async def settle_leftovers(engine: Engine, is_live: Callable[[JobUid], bool]) -> None:
-    """A start finds slots of jobs that ended just before the service did: stop what lives of them, and give back what
-    does not; what still has to die is settled as unknown when it does. Tries again while the engine cannot answer."""
+async def settle_leftovers(
+    engine: Engine,
+    stored: Callable[[JobUid], Job | None],
+    lose_slotless: Callable[[Collection[tuple[JobUid, int]]], None],
+) -> None:
+    """A start finds slots of jobs that ended just before the service did, or were set aside: stop what lives of them, and
+    give back what does not; what still has to die is settled as unknown when it does. And it finds jobs that have lost
+    their slots: `lose_slotless` is told what slots there are. Tries again while the engine cannot answer."""
     while True:
         try:
-            for uid, attempt in await engine.allocations():
-                if not is_live(uid):
+            allocated = await engine.allocations()
+            lose_slotless(allocated)
+            for uid, attempt in allocated:
+                if stored(uid) is None:
                     await engine.stop(uid, attempt, 0)
                     with contextlib.suppress(EngineUnavailable):
                         await engine.release(uid, attempt)
