@@ -86,7 +86,7 @@ def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
 
 def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
     """A token goes over that port as it is: whatever --host says, no other machine reaches it."""
-    with running(data, "--host", "0.0.0.0") as service:
+    with running(data, "--host", "0.0.0.0", "--insecure") as service:
         plain, secure = (service.extra[name].rsplit(":", 1) for name in ("grpc", "grpc_tls"))
         assert plain[0] == "127.0.0.1"
         # Another address of this machine, which only a listener on all of them has.

@@ -365,10 +365,10 @@ def test_a_service_that_cannot_start_its_engine_ends_and_says_why(data: Path) ->
 
 
 def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> None:
-    """ADR 22: nothing but gRPC has TLS, and an operator may have opened the buckets."""
+    """ADR 41: an operator may have chosen plain HTTP, and may have opened the buckets."""
     config = data.parent / "open.toml"
     config.write_text("anonymous_storage = true\n")
-    with running(data, "--host", "0.0.0.0") as service:
+    with running(data, "--host", "0.0.0.0", "--insecure") as service:
         assert "NOTE: without TLS in front" in said(service)
         assert service.rest.startswith("http://127.0.0.1:")
     with running(data) as service:

@@ -31,11 +31,11 @@ class Entrance(StrEnum):
     """The TCP port, which anyone reaches."""
 
 
-def protocol(entrances: Mapping[object, Entrance], way: Ways) -> type[GuardedProtocol]:
-    """The server's protocol. `entrances`: by what a listening socket calls itself; any other is the port. `way`: who
+def protocol(entrances: Mapping[object, Entrance], ways: Ways) -> type[GuardedProtocol]:
+    """The server's protocol. `entrances`: by what a listening socket calls itself; any other is the port. `ways`: who
     counts the connections."""
 
-    class Marking(guarded(way)):
+    class Marking(guarded(ways)):
         """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
 
         _waiting: bytearray | None = None

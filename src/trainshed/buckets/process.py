@@ -28,14 +28,14 @@ from trainshed.buckets.entrances import Entrance, protocol
 from trainshed.buckets.http import BucketsApp
 from trainshed.buckets.liveness import Liveness
 from trainshed.buckets.metadata import Metadata
-from trainshed.buckets.secure import SecureServer
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
-from trainshed.httpd.protocol import ways
+from trainshed.httpd.protocol import Ways
+from trainshed.httpd.secure import Certificate, SecureDoor, SecureServer
 from trainshed.replica import system
 
 _GRACE_S = 5
@@ -68,9 +68,10 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         store, access_log, doorkeeper, metadata=Metadata.of(jobs), liveness=_liveness(setup)
     )
     entrances: dict[object, Entrance] = {}
+    ways = Ways(limits.of_this_process())
     config = uvicorn.Config(
         Checked(app, setup.hosts),
-        http=protocol(entrances, ways(limits.of_this_process())),
+        http=protocol(entrances, ways),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -81,7 +82,12 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         timeout_graceful_shutdown=_GRACE_S,
     )
     secure = _secure_listener(setup)
-    server = SecureServer(config, secure, Path(setup.certificate), Path(setup.key))
+    certificate = Certificate(Path(setup.certificate), Path(setup.key))
+    doors = [SecureDoor(secure, certificate)] if secure else list[SecureDoor]()
+    plain = listen_tcp(setup.host, setup.port) if setup.host else None
+    if plain is not None and setup.tls:
+        doors.append(SecureDoor(plain, certificate, plain=True))
+    server = SecureServer(config, doors, ways)
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
@@ -97,10 +103,9 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         if path:
             listeners.append(listen_unix(Path(path)))
             entrances[listeners[-1].getsockname()] = entrance
-    bound: int | None = None
-    if setup.host:
-        listeners.append(listen_tcp(setup.host, setup.port))
-        bound = listeners[-1].getsockname()[1]
+    bound: int | None = plain.getsockname()[1] if plain else None
+    if plain is not None and not setup.tls:
+        listeners.append(plain)
     Thread(target=store.complete_records, name="records", daemon=True).start()
     if ready_fd is not None:
         ports = {"port": bound, "tls_port": secure.getsockname()[1] if secure else None}

@@ -17,7 +17,8 @@ from trainshed.httpd.hosts import Hosts
 class BucketSetup:
     """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's gateway and
     for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 = any free one.
-    `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there is none.
+    `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there is none. `tls`: `port` speaks
+    it, too, and plain HTTP with this machine alone.
     `tokens`: the service's token file. `service`: the Unix socket at which the API process hears programs, "" = nobody says
     whether a program is over. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names it may
     be called there."""
@@ -30,6 +31,7 @@ class BucketSetup:
     tls_port: int = 0
     certificate: str = ""
     key: str = ""
+    tls: bool = False
     tokens: str = ""
     service: str = ""
     anonymous: bool = False

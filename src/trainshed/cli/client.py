@@ -5,6 +5,7 @@ Owns how a refusal is told on a terminal. Knows no method of the APIs.
 
 import http.client
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -42,14 +43,21 @@ class Client:
     """Requests to one address with one token. Every call blocks, and opens a connection of its own."""
 
     def __init__(
-        self, address: str, token: str, advice: str, look: Callable[[], str] | None = None
+        self,
+        address: str,
+        token: str,
+        advice: str,
+        look: Callable[[], str] | None = None,
+        *,
+        ca: str = "",
     ) -> None:
-        """`address`: `http://host:port`; `advice`: what to do when nobody answers there; `look`: where the service is now,
+        """`address`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then, beside everybody's; `advice`: what to do when nobody answers there; `look`: where the service is now,
         None if that cannot be known. `look` raises Unreachable."""
         self.address = address.rstrip("/")
         self._token = token
         self._advice = advice
         self._look = look
+        self._ca = ca
 
     def look_again(self) -> None:
         """Take the address that the service has now, if that can be known. Raises Unreachable while there is none."""
@@ -127,17 +135,38 @@ class Client:
 
     def _connection(self, patience: float | None) -> http.client.HTTPConnection:
         parts = urlsplit(self.address)
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        if parts.scheme not in kinds or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Unreachable(
                 f"{self.address!r} is not the address of a service. Give one like"
                 " http://127.0.0.1:8080."
             )
-        return kinds[parts.scheme](parts.hostname, parts.port, timeout=patience)
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=patience)
+        return http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=patience, context=self.trust()
+        )
+
+    def trust(self) -> ssl.SSLContext:
+        """Whom to trust over https. Raises Unreachable."""
+        trust = ssl.create_default_context()
+        if self._ca:
+            try:
+                trust.load_verify_locations(self._ca)
+            except (OSError, ssl.SSLError) as failure:
+                raise Unreachable(
+                    f"The file {self._ca} of whom to trust cannot be read: {failure}."
+                ) from None
+        return trust
 
     def _unreachable(self, failure: Exception) -> Unreachable:
         if isinstance(failure, ConnectionRefusedError):
             return Unreachable(f"Nothing answers at {self.address}. {self._advice}")
+        if isinstance(failure, ssl.SSLCertVerificationError):
+            return Unreachable(
+                f"The certificate of {self.address} is not trusted: {failure.verify_message}. If it is of the service's own "
+                "authority, take the file tls/ca.pem of its data directory and give it with --ca (or TRAINSHED_CA); if the "
+                "name does not match, add it to the service's setting allowed_hosts."
+            )
         cause = str(failure) or type(failure).__name__
         return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")
 

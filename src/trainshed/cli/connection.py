@@ -25,7 +25,7 @@ _START = "Start one: trainshed up"
 class Endpoint:
     """Where a service is, and what clients need to know of it.
 
-    `rest`, `storage`: `http://host:port`; `storage_tls`, `grpc_tls` and, without TLS, `grpc`: `host:port`. `roots`: a file of what a
+    `rest`, `storage`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then; `storage_tls`, `grpc_tls` and, without TLS, `grpc`: `host:port`. `roots`: a file of what a
     gRPC client is to trust. `token` is secret and stands in no error or dump. `pid`, `data`
     and `buckets` (the directory whose sub-directories are the buckets) are known only of a service on
     this machine, project, region and bucket perhaps of no other.
@@ -38,6 +38,7 @@ class Endpoint:
     grpc: str = ""
     grpc_tls: str = ""
     roots: str = ""
+    ca: str = ""
     project: str = ""
     region: str = ""
     bucket: str = ""
@@ -50,11 +51,11 @@ class Endpoint:
         """For the APIs."""
         data = self.data
         look = (lambda: local(data, self.token).rest) if data is not None else None
-        return Client(self.rest, self.token, self.advice, look)
+        return Client(self.rest, self.token, self.advice, look, ca=self.ca)
 
     def storage_client(self) -> Client:
         """For the objects of buckets."""
-        return Client(self.storage or self.rest, self.token, self.advice)
+        return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca)
 
 
 def data_directory(given: Path | None) -> Path:
@@ -63,7 +64,7 @@ def data_directory(given: Path | None) -> Path:
     return Path(named).expanduser().absolute()
 
 
-def find(url: str | None, token: str | None, data: Path | None) -> Endpoint:
+def find(url: str | None, token: str | None, data: Path | None, ca: str | None = None) -> Endpoint:
     """The service that these options, the environment or the data directory name.
 
     Raises Unreachable if none is named or the one of the data directory has ended.
@@ -74,9 +75,10 @@ def find(url: str | None, token: str | None, data: Path | None) -> Endpoint:
             token,
             f"The address is from TRAINSHED_ENDPOINT, which this shell was given. {_START}; then, for"
             ' the address of today: eval "$(trainshed env)"',
+            ca,
         )
     if url is not None:
-        return remote(url, token, "Check the address that --url gives.")
+        return remote(url, token, "Check the address that --url gives.", ca)
     return local(data_directory(data), token)
 
 
@@ -96,6 +98,7 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             grpc=found.get("grpc", ""),
             grpc_tls=found.get("grpc_tls", ""),
             roots=found.get("ca_bundle", ""),
+            ca=found.get("ca", ""),
             project=found.get("project", ""),
             region=found.get("region", ""),
             bucket=found.get("bucket", ""),
@@ -122,23 +125,31 @@ def local(data: Path, token: str | None = None) -> Endpoint:
 
 
 def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --url, --token and --data to a command, and hands it the service that they name, first."""
+    """Adds --url, --token, --ca and --data to a command, and hands it the service that they name, first."""
 
     @takes_address
     @functools.wraps(command)
     def connected(
-        *args: Any, url: str | None, token: str | None, data: Path | None, **options: Any
+        *args: Any,
+        url: str | None,
+        token: str | None,
+        data: Path | None,
+        ca: str | None,
+        **options: Any,
     ) -> R:
-        return command(find(url, token, data), *args, **options)
+        return command(find(url, token, data, ca), *args, **options)
 
     return connected
 
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --url, --token and --data as they are."""
+    """Adds --url, --token, --ca and --data as they are."""
     named = click.option("--url", metavar="URL", help="Address of the service: http://host:8080.")
     known = click.option("--token", metavar="TOKEN", help="Its token; else $TRAINSHED_TOKEN.")
-    return named(known(takes_data(command)))
+    trusted = click.option(
+        "--ca", metavar="FILE", help="Whom to trust over https, PEM; else $TRAINSHED_CA."
+    )
+    return named(known(trusted(takes_data(command))))
 
 
 def takes_data(command: Callable[..., R]) -> Callable[..., R]:
@@ -150,12 +161,13 @@ def takes_data(command: Callable[..., R]) -> Callable[..., R]:
     )(command)
 
 
-def remote(url: str, token: str | None, advice: str) -> Endpoint:
+def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> Endpoint:
     """A service by its address; what a client needs to know besides, the environment may say."""
     environ = os.environ
     return Endpoint(
         rest=url.rstrip("/"),
         token=token or environ.get("TRAINSHED_TOKEN", ""),
+        ca=ca or environ.get("TRAINSHED_CA", ""),
         project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
         advice=advice,

@@ -74,6 +74,7 @@ def command(
     url: str | None,
     token: str | None,
     data: Path | None,
+    ca: str | None,
     keep: bool,
     workers: int,
     drill: bool,
@@ -93,7 +94,7 @@ def command(
     # Whoever asks this command to end wants no job and no service to be left over either.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
-    endpoint = _running(url, token, data)
+    endpoint = _running(url, token, data, ca)
     hosted = None
     if endpoint is None:
         directory = data_directory(data)
@@ -146,10 +147,12 @@ class _Run:
         return min((line.at for line in self.early if line.message not in self.told), default=0)
 
 
-def _running(url: str | None, token: str | None, data: Path | None) -> Endpoint | None:
+def _running(
+    url: str | None, token: str | None, data: Path | None, ca: str | None
+) -> Endpoint | None:
     """A service that answers, None if there is none on this machine. Raises Unreachable for a --url."""
     try:
-        return answering(find(url, token, data))
+        return answering(find(url, token, data, ca))
     except Unreachable:
         if url:
             raise

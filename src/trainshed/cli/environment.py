@@ -34,6 +34,15 @@ class Shell(enum.StrEnum):
 
 _GCLOUD_APIS = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
 
+_TRUST = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "HTTPLIB2_CA_CERTS",
+    "NODE_EXTRA_CA_CERTS",
+)
+"""By which clients in Python, curl and Node are told whom to trust over https."""
+
 _LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
 
 _USE = {
@@ -65,9 +74,13 @@ _NOTES = """\
 def variables(endpoint: Endpoint) -> dict[str, str]:
     """Every variable with its value, "" where that is not known."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
+    # Each takes the place of all other roots, and holds those too.
+    trusted = (endpoint.roots or endpoint.ca) if rest.startswith("https:") else ""
     return {
         "TRAINSHED_ENDPOINT": rest,
         "TRAINSHED_TOKEN": endpoint.token,
+        "TRAINSHED_CA": endpoint.ca if trusted else "",
+        **dict.fromkeys(_TRUST, trusted),
         # With TLS, which is all that the Vertex SDK speaks over gRPC; and without, for clients that are told so.
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
@@ -99,7 +112,7 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
             str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else ""
         ),
         # Else a file that gcloud was once told takes the place of the one in gsutil's configuration.
-        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.roots,
+        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.roots or trusted,
         # gcloud's own gsutil would else put the credentials of whoever is logged in in the place of the file's.
         "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else "",
     }
@@ -147,7 +160,15 @@ def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
 )
 @click.option("--unset", is_flag=True, help="Print what removes the variables again.")
 @takes_address
-def command(url: str | None, token: str | None, data: Path | None, shell: str, unset: bool) -> None:
+def command(
+    *,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    ca: str | None,
+    shell: str,
+    unset: bool,
+) -> None:
     """Print what points gcloud and the SDKs at the service.
 
     \b
@@ -160,7 +181,7 @@ def command(url: str | None, token: str | None, data: Path | None, shell: str, u
         return
     # What this shell was given before is not asked: it may be of a service that has ended.
     endpoint = (
-        answering(remote(url, token, "Check the address that --url gives."))
+        answering(remote(url, token, "Check the address that --url gives.", ca))
         if url
         else local(data_directory(data), token)
     )

@@ -61,7 +61,7 @@ def run_shell(
         "command": line,
         "label": given["job"].rpartition("/")[2],
     }
-    with _connected(endpoint.rest, given["path"]) as connection:
+    with _connected(client, given["path"]) as connection:
         connection.send(json.dumps(order))
         told = json.loads(connection.recv(_PATIENCE))
         if "error" in told:
@@ -148,16 +148,19 @@ class _Session:
 
 
 @contextlib.contextmanager
-def _connected(rest: str, path: str) -> Generator["ClientConnection"]:
+def _connected(client: Client, path: str) -> Generator["ClientConnection"]:
     """A WebSocket to the service. Raises Unreachable."""
     # Loaded only here: it is slow to load, and no other command has a use for it.
     from websockets.exceptions import WebSocketException
     from websockets.sync.client import connect
 
-    address = f"ws{rest.removeprefix('http')}{path}"
+    address = f"ws{client.address.removeprefix('http')}{path}"
+    trust = client.trust() if address.startswith("wss:") else None
     with contextlib.ExitStack() as stack:
         try:
-            opening = connect(address, compression=None, open_timeout=_PATIENCE, max_size=None)
+            opening = connect(
+                address, ssl=trust, compression=None, open_timeout=_PATIENCE, max_size=None
+            )
             connection = stack.enter_context(opening)
         except (OSError, WebSocketException) as failure:
             raise Unreachable(f"The shell at {address} does not answer: {failure}.") from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -18,27 +17,28 @@ _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
 """What a caller may still send when it was refused: closing at once would keep it from reading why."""
 
-Ways = Callable[[asyncio.BaseTransport], Connections]
-"""Who counts the connection of a transport."""
 
+class Ways:
+    """Who counts a connection: all of TCP together, and each Unix socket on its own, so that programs do not fill people's
+    places."""
 
-def ways(limits: Limits) -> Ways:
-    """All of TCP together, and each Unix socket on its own, so that programs' sockets do not fill people's places."""
-    known: dict[str, Connections] = {}
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.tcp = Connections(limits)
+        self._unix: dict[str, Connections] = {}
 
-    def way(transport: asyncio.BaseTransport) -> Connections:
+    def of(self, transport: asyncio.BaseTransport) -> Connections:
         name = transport.get_extra_info("sockname")
-        key = name if isinstance(name, str) else ""
-        return known.setdefault(key, Connections(limits))
+        if not isinstance(name, str):
+            return self.tcp
+        return self._unix.setdefault(name, Connections(self._limits))
 
-    return way
 
-
-def guarded(way: Ways) -> type[GuardedProtocol]:
+def guarded(ways: Ways) -> type[GuardedProtocol]:
     """The protocol class whose connections are counted there."""
 
     class Counted(GuardedProtocol):
-        connections_of = staticmethod(way)
+        counting = ways
 
     return Counted
 
@@ -46,7 +46,7 @@ def guarded(way: Ways) -> type[GuardedProtocol]:
 class GuardedProtocol(HttpToolsProtocol):
     """HTTP whose heads have an end. Use `guarded`, which says who counts."""
 
-    connections_of: Ways
+    counting: Ways
     _counted: Connections
     _limits: Limits
     _in_head = True
@@ -65,7 +65,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
-        self._counted = self.connections_of(transport)
+        self._counted = self.counting.of(transport)
         self._limits = self._counted.limits
         self._counted.open(self, self.client[0] if self.client else "")
 

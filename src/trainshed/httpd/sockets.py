@@ -19,13 +19,13 @@ class CountedWebSocket(WebSocketsSansIOProtocol):
 
     _counted: Connections
 
-    def __init__(self, way: Ways, **options: Any) -> None:
+    def __init__(self, ways: Ways, **options: Any) -> None:
         super().__init__(**options)
-        self._way = way
+        self._ways = ways
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
-        self._counted = self._way(transport)
+        self._counted = self._ways.of(transport)
         self._counted.open(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,7 +1,6 @@
 """Says where a service is: to people, to a ready file or descriptor, and to the command line's look-up."""
 
 import contextlib
-import ipaddress
 import json
 import os
 import socket
@@ -11,21 +10,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainshed.httpd.hosts import Hosts, listed
-from trainshed.serve.settings import Settings
+from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from trainshed.serve.certificates import Certificates
     from trainshed.serve.grpc_front import GrpcDoors
 
 SERVICE_FILE = "service.json"
 """In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def own_hosts(settings: Settings) -> Hosts:
@@ -40,27 +34,38 @@ def own_hosts(settings: Settings) -> Hosts:
     )
 
 
-def secure_addresses(doors: "GrpcDoors | None", host: str, storage_tls_port: int) -> dict[str, str]:
+def secure_addresses(
+    certified: "Future[Certificates] | None",
+    doors: "GrpcDoors | None",
+    settings: Settings,
+    storage_tls_port: int,
+) -> dict[str, str]:
     """Where gRPC and storage are: `grpc` without TLS, on this machine; `grpc_tls` and `storage_tls` as a client is to call
     them, so that the name is one of the certificate's; `ca`, what the client has to trust, and `ca_bundle`, the same with everybody's roots (paths)."""
-    if doors is None:
+    if certified is None:
         return {}
-    certificates = doors.certified.result()
-    here, port = doors.plain.getsockname()[:2]
+    certificates, host = certified.result(), settings.host
     called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
+    grpc: dict[str, str] = {}
+    if doors is not None:
+        here, port = doors.plain.getsockname()[:2]
+        secure = _address(called, doors.secure.getsockname()[1])
+        grpc = {"grpc": _address(here, port), "grpc_tls": secure}
     return {
-        "grpc": _address(here, port),
-        "grpc_tls": _address(called, doors.secure.getsockname()[1]),
+        **grpc,
         "storage_tls": _address(called, storage_tls_port),
         "ca": str(certificates.ca),
         "ca_bundle": str(certificates.roots),
     }
 
 
-def web_address(host: str, listener: socket.socket) -> str:
-    """Where browsers on this machine, or where `host` is reached, find the service."""
-    here = host if host not in ("", "0.0.0.0", "::") else "127.0.0.1"
-    return f"http://{_address(here, listener.getsockname()[1])}"
+def web_address(settings: Settings, port: int) -> str:
+    """Where clients on this machine, or where `host` is reached, find a port: by TLS if others reach it by nothing else."""
+    wildcard = settings.host in ("", "0.0.0.0", "::")
+    if speaks_tls(settings) and not is_loopback(settings.host):
+        # By a name of the certificate.
+        return f"https://{_address('localhost' if wildcard else settings.host, port)}"
+    return f"http://{_address('127.0.0.1' if wildcard else settings.host, port)}"
 
 
 def _address(host: str, port: int) -> str:

@@ -16,8 +16,9 @@ from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.httpd.hosts import listed
 from trainshed.serve import certificates, clock, interception
-from trainshed.serve.announcing import is_loopback, own_hosts
+from trainshed.serve.announcing import own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
@@ -26,7 +27,7 @@ from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
 from trainshed.serve.program_doors import ProgramDoors, open_doors
 from trainshed.serve.service import owner_token
-from trainshed.serve.settings import Settings
+from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.serve.wiring import Parts
 from trainshed.store.port import StoreInUse, StoreTooNew, StoreUnreadable
 from trainshed.store.registry import open_store
@@ -87,7 +88,8 @@ def _open_in_order(
     cleanup.callback(programs.close)
     # One after the other: both may be the first to need the authority.
     threads = ThreadPoolExecutor(1, "certificates")
-    grpc_doors = _grpc_doors(settings, cleanup, threads)
+    certified = _certify(settings, threads) if _needs_certificate(settings) else None
+    grpc_doors = _grpc_doors(settings, cleanup, certified) if certified else None
     intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
     threads.shutdown(wait=False)
     wanted = _bucket_setup(settings, programs.rest_path)
@@ -103,6 +105,7 @@ def _open_in_order(
         listener=listener,
         programs=programs,
         grpc=grpc_doors,
+        certified=certified,
         intercepting=intercepting,
         zygote=zygote,
         buckets=BucketKeeper(setup, buckets.pid),
@@ -135,10 +138,10 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         replicas=str(settings.data / "buckets.sock"),
         host=settings.host,
         port=_beside(settings, 1, settings.host),
-        # By the certificate that gRPC shows: without gRPC there is none.
         tls_port=_beside(settings, 4, settings.host),
-        certificate=str(secure[0]) if settings.grpc else "",
-        key=str(secure[1]) if settings.grpc else "",
+        certificate=str(secure[0]) if _needs_certificate(settings) else "",
+        key=str(secure[1]) if _needs_certificate(settings) else "",
+        tls=speaks_tls(settings),
         tokens=str(settings.data / "tokens.json"),
         service=str(service),
         anonymous=settings.anonymous_storage,
@@ -147,6 +150,10 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
             settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
         ),
     )
+
+
+def _needs_certificate(settings: Settings) -> bool:
+    return settings.grpc or speaks_tls(settings)
 
 
 def _program_doors(data: Path) -> ProgramDoors:
@@ -172,8 +179,9 @@ def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certifi
         done.set_result(_certified(lambda: certificates.given(chain, key, directory), directory))
         return done
     now = clock.now() / 1e9
+    further = listed(settings.allowed_hosts)
     return threads.submit(
-        _certified, lambda: certificates.own(directory, settings.host, now), directory
+        _certified, lambda: certificates.own(directory, settings.host, now, further), directory
     )
 
 
@@ -189,11 +197,10 @@ def _certified(look_after: Callable[[], T], directory: Path) -> T:
 
 
 def _grpc_doors(
-    settings: Settings, cleanup: contextlib.ExitStack, threads: ThreadPoolExecutor
+    settings: Settings, cleanup: contextlib.ExitStack, certified: "Future[Certificates]"
 ) -> GrpcDoors | None:
     if not settings.grpc:
         return None
-    certified = _certify(settings, threads)
     listeners = _grpc_listeners(settings, cleanup)
     return GrpcDoors(listeners["--grpc-port"], listeners["--grpc-tls-port"], certified)
 

@@ -63,12 +63,12 @@ def given(chain: Path, key: Path, directory: Path) -> Certificates:
     return Certificates(chain, key, chain, _with_roots(chain, directory))
 
 
-def own(directory: Path, host: str, now: float) -> Certificates:
+def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
     """Certificates of the service's own, in `directory`; made or renewed if need be. Raises CertificatesUnusable.
 
-    `host` is the address that the service listens on, `now` seconds since the epoch.
+    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names beside the usual ones.
     """
-    made = signed(directory, _SERVER, names_of(host, socket.gethostname()), now)
+    made = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
     _with_roots(made.ca, directory)
     return Certificates(made.chain, made.key, made.ca, directory / "roots.pem")
 
@@ -89,11 +89,12 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Si
     return files
 
 
-def names_of(host: str, machine: str) -> tuple[str, ...]:
-    """What a client on this machine, or on another one, may call the service: names and addresses."""
+def names_of(host: str, machine: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What a client on this machine, or on another one, may call the service: names and addresses. `further`: names of the
+    setting `allowed_hosts`."""
     wildcard = host in ("", "0.0.0.0", "::")
-    found = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,))]
-    return tuple(dict.fromkeys(name for name in found if name.isascii() and name))
+    found = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,)), *further]
+    return tuple(dict.fromkeys(name for name in found if name.isascii() and name and name != "*"))
 
 
 def _note(files: Signed) -> Path:

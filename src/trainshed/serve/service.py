@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -28,17 +29,20 @@ from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
-from trainshed.httpd.protocol import guarded, ways
+from trainshed.httpd.protocol import Ways, guarded
+from trainshed.httpd.secure import Certificate, SecureDoor, SecureServer
 from trainshed.replica import durable, protocol
 from trainshed.serve import clock, memory, websockets
 from trainshed.serve.announcing import (
     SERVICE_FILE,
     own_hosts,
     secure_addresses,
+    web_address,
     write_private,
     write_private_text,
 )
 from trainshed.serve.grpc_front import GrpcFront
+from trainshed.serve.settings import speaks_tls
 from trainshed.serve.wiring import Parts, wire
 from trainshed.store.set_aside import ADVICE, RecordSetAside
 
@@ -89,15 +93,21 @@ class Service:
         doorkeeper = Doorkeeper(lambda: self._parts.tokens, anonymous=settings.anonymous_storage)
         gateway = BucketsGateway(self._parts.gateway_socket, doorkeeper.caller)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
-        way = ways(limits.of_this_process())
+        ways = Ways(limits.of_this_process())
+        plain = [self._parts.listener, self._parts.programs.rest]
+        doors: list[SecureDoor] = []
+        if speaks_tls(settings) and self._parts.certified is not None:
+            shown = await asyncio.wrap_future(self._parts.certified)
+            certificate = Certificate(shown.chain, shown.key)
+            doors = [SecureDoor(plain.pop(0), certificate, plain=True)]
         server = _Server(
             uvicorn.Config(
                 Checked(
                     ApiApplication(self._works.services, authenticate, mounts),
                     own_hosts(settings),
                 ),
-                http=guarded(way),
-                ws=cast("Any", websockets.protocol(way)),
+                http=guarded(ways),
+                ws=cast("Any", websockets.protocol(ways)),
                 ws_max_size=1 << 20,
                 ws_per_message_deflate=False,
                 lifespan="off",
@@ -108,13 +118,15 @@ class Service:
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=DRAIN,
             ),
+            doors,
+            ways,
             ready=self._ready,
         )
         programs = self._parts.programs
         front = GrpcFront(self._parts.grpc, programs.grpc, data, self._works.services, authenticate)
         await front.start()
         await asyncio.wrap_future(self._parts.intercepting)
-        serving = joined(server.serve([self._parts.listener, programs.rest]))
+        serving = joined(server.serve(plain))
         stopping = joined(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if self._stop_jobs:
@@ -137,21 +149,21 @@ class Service:
 
     def _ready(self) -> None:
         settings = self._parts.settings
-        host = settings.host if settings.host not in ("", "0.0.0.0", "::") else "127.0.0.1"
-        here = f"[{host}]" if ":" in host else host
         document: dict[str, Any] = {
-            "rest": f"http://{here}:{self._parts.listener.getsockname()[1]}",
+            "rest": web_address(settings, self._parts.listener.getsockname()[1]),
             "token": self._parts.token,
             "pid": os.getpid(),
             # As text: some readers' numbers have 53 bits.
             "since": str(protocol.process_start(os.getpid())),
-            "storage": f"http://{here}:{self._parts.storage_port}",
+            "storage": web_address(settings, self._parts.storage_port),
             "project": settings.project,
             "region": settings.region,
             "bucket": settings.default_bucket,
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
-            **secure_addresses(self._parts.grpc, settings.host, self._parts.storage_tls_port),
+            **secure_addresses(
+                self._parts.certified, self._parts.grpc, settings, self._parts.storage_tls_port
+            ),
         }
         write_private(settings.data / SERVICE_FILE, document)
         write_private(
@@ -160,7 +172,9 @@ class Service:
         )
         if address := document.get("storage_tls"):
             roots, token = document["ca_bundle"], self._parts.token
-            boto = boto_document(document["storage"], address, roots, token, settings.project)
+            # Plain HTTP is for this machine, whatever others speak.
+            plain = f"http://{urlsplit(str(document['storage'])).netloc}"
+            boto = boto_document(plain, address, roots, token, settings.project)
             write_private_text(settings.data / BOTO_FILE, boto)
         self._announce(document)
         memory.settle()
@@ -203,11 +217,18 @@ class Service:
             await self._works.services.notices.wait_beyond(uid, seen, 5)
 
 
-class _Server(uvicorn.Server):
+class _Server(SecureServer):
     """Uvicorn that says when it is up and leaves signals to the service."""
 
-    def __init__(self, config: uvicorn.Config, *, ready: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        doors: list[SecureDoor],
+        ways: Ways,
+        *,
+        ready: Callable[[], None],
+    ) -> None:
+        super().__init__(config, doors, ways)
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

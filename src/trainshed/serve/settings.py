@@ -1,5 +1,6 @@
 """Settings: defaults, then a TOML file, then the environment, then the command line; later wins."""
 
+import ipaddress
 import os
 import tomllib
 from dataclasses import dataclass, fields, replace
@@ -49,7 +50,8 @@ class Settings:
     called, `allowed_origins`: pages of others that may call it, each with commas in between. `shell`: on or off, whether there are shells in
     replicas; `shell_idle`: seconds without a byte after which one is hung up, 0 = never. `autopsy_ttl`: hours for which what a
     failed replica left is kept, 0 = not at all; `autopsy_limit`: GiB of all that is kept.
-    `tls_cert`, `tls_key`: PEM files that it shows, both or none. `failure_rules`: tables that change the failure table (SPEC §2.1).
+    `tls`: all ports speak TLS, plain HTTP is for this machine; `insecure`: they do not, though others reach them. `tls_cert`,
+    `tls_key`: PEM files that the service shows, both or none; with them all ports speak TLS. `failure_rules`: tables that change the failure table (SPEC §2.1).
     `isolation`: the level that is demanded, "" = the strongest that works here; `visible_paths`: what programs may read
     of what is hidden from them otherwise, with colons in between; `max_processes`: of one replica, 0 = any number;
     `build_memory` (MiB), `build_disk` (GiB), `build_time` (seconds): what one installation of a job's packages may take;
@@ -65,6 +67,8 @@ class Settings:
     grpc: bool = True
     grpc_port: int = 0
     grpc_tls_port: int = 0
+    tls: bool = False
+    insecure: bool = False
     tls_cert: str = ""
     tls_key: str = ""
     data: Path = Path()
@@ -151,6 +155,8 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     if wrong:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
+    if cause := exposed(settings):
+        raise SettingsError(cause)
     return replace(
         settings,
         data=settings.data.absolute(),
@@ -158,6 +164,34 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
     )
+
+
+def speaks_tls(settings: Settings) -> bool:
+    """Whether REST and storage speak TLS, as gRPC does in any case."""
+    return settings.tls or bool(settings.tls_cert)
+
+
+def exposed(settings: Settings) -> str:
+    """Why a service would be open to whoever listens on the network, "" if it is not."""
+    if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
+        return ""
+    host = settings.host or "0.0.0.0"
+    up = f"trainshed up --host {host}"
+    return (
+        f"--host {host}: others would reach the service there, and tokens and what is typed into shells would "
+        "go over the network as they are. Choose one:\n"
+        f"  {up} --tls                                      TLS, by an authority of the service's own\n"
+        f"  {up} --tls-cert cert.pem --tls-key key.pem      TLS, by a certificate of yours\n"
+        f"  {up} --insecure                                 plain HTTP: behind a proxy that speaks TLS"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _absolute(file: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.serve.settings import SettingsError, load
+from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
 
 if TYPE_CHECKING:
     from trainshed.serve.wiring import Parts
@@ -28,9 +28,15 @@ if TYPE_CHECKING:
     "--grpc-tls-port", type=int, help="Port of gRPC with TLS [8083, or the REST port + 3]."
 )
 @click.option(
+    "--tls", is_flag=True, default=None, help="Speak TLS at all ports; plain HTTP on this machine."
+)
+@click.option(
+    "--insecure", is_flag=True, default=None, help="Speak plain HTTP with other machines, too."
+)
+@click.option(
     "--tls-cert",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Certificate that gRPC shows, PEM [one of the service's own authority].",
+    help="Certificate that is shown, PEM [one of the service's own authority].",
 )
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Its key, PEM.")
 @click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
@@ -104,7 +110,7 @@ def command(
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve import full_disk
-    from trainshed.serve.announcing import is_loopback, write_line, write_private
+    from trainshed.serve.announcing import write_line, write_private
     from trainshed.serve.assembly import StartFailed, assembled
     from trainshed.serve.service import say
 
@@ -119,7 +125,7 @@ def command(
             say(
                 "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of them."
             )
-        if not is_loopback(settings.host):
+        if not (is_loopback(settings.host) or speaks_tls(settings)):
             say(
                 f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as they are; "
                 "gRPC has a port with TLS."

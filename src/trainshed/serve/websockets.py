@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from trainshed.httpd.protocol import Ways
 
 
-def protocol(way: "Ways") -> Callable[..., asyncio.Protocol]:
-    """What uvicorn makes of a connection that asks to be a WebSocket. `way`: who counts the connections."""
+def protocol(ways: "Ways") -> Callable[..., asyncio.Protocol]:
+    """What uvicorn makes of a connection that asks to be a WebSocket. `ways`: who counts the connections."""
 
     def made(**options: Any) -> asyncio.Protocol:
         from trainshed.httpd.sockets import CountedWebSocket
 
-        return CountedWebSocket(way, **options)
+        return CountedWebSocket(ways, **options)
 
     return made

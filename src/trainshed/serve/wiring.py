@@ -37,6 +37,7 @@ from trainshed.serve import clock, interception
 from trainshed.serve.adapters import BucketDoor, BucketHistory
 from trainshed.serve.announcing import web_address
 from trainshed.serve.build_terms import build_terms
+from trainshed.serve.certificates import Certificates
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.interception import Interception
@@ -61,12 +62,13 @@ from trainshed.studies.port import Advisor, EngineName
 class Parts:
     """What exists before the event loop does. `storage_port`: the bucket process's own TCP port, `storage_tls_port` the one with TLS, 0 = none; `bucket_socket`: its
     Unix socket for replicas, `gateway_socket` that for our gateway alone; `programs`: our own for replicas; `grpc`: its ports,
-    if there are any; `intercepting`: done when the files of `interception.places` are there."""
+    if there are any; `certified`: done when what TLS shows is there, None = nothing speaks it; `intercepting`: done when the files of `interception.places` are there."""
 
     settings: Settings
     listener: socket.socket
     programs: ProgramDoors
     grpc: GrpcDoors | None
+    certified: "Future[Certificates] | None"
     intercepting: "Future[Interception]"
     zygote: ZygoteHandle
     buckets: BucketKeeper
@@ -219,7 +221,7 @@ def _engine(parts: Parts) -> LocalEngine:
 
 def _shells(parts: Parts, engine: LocalEngine) -> EngineShells:
     settings = parts.settings
-    address = settings.web_url or web_address(settings.host, parts.listener)
+    address = settings.web_url or web_address(settings, parts.listener.getsockname()[1])
     links = Links(link_key(parts.token), address)
     allowed = settings.shell == "on"
     return EngineShells(

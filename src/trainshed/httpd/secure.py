@@ -1,0 +1,211 @@
+"""Ports that speak TLS, alone or beside plain HTTP for this machine, and the certificate that they show.
+
+Takes connections itself: so that those which do not finish their handshake are counted like any other half request, and so
+that the first byte tells what a client speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from trainshed.httpd.connections import Connections, Reason
+from trainshed.httpd.protocol import Ways
+
+_HANDSHAKE = 0x16
+"""What TLS begins with, and no request in HTTP."""
+_NO_FILES_SECONDS = 0.1
+_PLAIN = (
+    b"HTTP/1.1 426 Upgrade Required\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"This port speaks TLS. Call it as https://, and trust the service's ca.pem (trainshed env).\n"
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SecureDoor:
+    """`listener` speaks TLS with everybody; `plain`: and HTTP with who is on this machine."""
+
+    listener: socket.socket
+    certificate: Certificate
+    plain: bool = False
+
+
+class SecureServer(uvicorn.Server):
+    """The server, with listeners more that speak TLS."""
+
+    def __init__(self, config: uvicorn.Config, doors: Sequence[SecureDoor], ways: Ways) -> None:
+        super().__init__(config)
+        self._doors = doors
+        self._ways = ways
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            return
+        for door in self._doors:
+            # As far as the server uses one: it closes it, and waits for that.
+            taking: Any = _Taking(door, self._made, self._ways.tcp)
+            self.servers.append(taking)
+
+    def _made(self) -> asyncio.Protocol:
+        made: Any = self.config.http_protocol_class
+        return made(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+class _Taking:
+    """Takes the connections of one door, until it is closed."""
+
+    def __init__(
+        self, door: SecureDoor, made: Callable[[], asyncio.Protocol], counted: Connections
+    ) -> None:
+        self._door = door
+        self._made = made
+        self._counted = counted
+        self._context = door.certificate.context()
+        self._greeting: set[asyncio.Task[None]] = set()
+        door.listener.setblocking(False)
+        self._taking = asyncio.create_task(self._take())
+
+    def close(self) -> None:
+        for task in (self._taking, *self._greeting):
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(self._taking, *self._greeting, return_exceptions=True)
+        self._door.listener.close()
+
+    async def _take(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self._door.listener)
+            except OSError as failure:
+                # No file for it: those that are open make room.
+                _log.warning("a connection could not be taken: %s", failure)
+                await asyncio.sleep(_NO_FILES_SECONDS)
+                continue
+            task = asyncio.create_task(self._greet(connection, str(address[0])))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, connection: socket.socket, address: str) -> None:
+        """Find out what a client speaks, and hand him on to who speaks it, too."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        half = _Half(task)
+        self._counted.open(half, address)
+        try:
+            connection.setblocking(False)
+            await _readable(connection)
+            first = connection.recv(1, socket.MSG_PEEK)
+            if first and first[0] == _HANDSHAKE:
+                await loop.connect_accepted_socket(
+                    self._made,
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._counted.limits.head_seconds,
+                )
+                return
+            if first and self._door.plain and _is_here(connection, address):
+                await loop.connect_accepted_socket(self._made, connection)
+                return
+            if first:
+                connection.recv(65536)
+                with contextlib.suppress(OSError):
+                    connection.send(_PLAIN)
+            connection.close()
+        except (OSError, asyncio.CancelledError):
+            # It broke off, took too long, or spoke something else: nobody to tell.
+            connection.close()
+        finally:
+            self._counted.closed(half)
+
+
+class _Half:
+    """A connection of which nothing is known yet, as it is counted."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def drop(self, reason: Reason) -> None:
+        self._task.cancel()
+
+    def is_held_back(self) -> bool:
+        return False
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def come() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(connection.fileno(), come)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection.fileno())
+
+
+def _is_here(connection: socket.socket, address: str) -> bool:
+    """Whether the other end is on this machine: on the loopback, or at the very address that it called."""
+    peer = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
+        peer = peer.ipv4_mapped
+    return peer.is_loopback or address == connection.getsockname()[0]
+
+
+class Certificate:
+    """What is shown to clients. Read when somebody comes, and again when its file has changed: at a service's first start it
+    is made meanwhile, and a renewed one counts without a restart.
+
+    Raises nothing: without a readable one clients are turned away, and the log says why."""
+
+    def __init__(self, chain: Path, key: Path) -> None:
+        self._chain = chain
+        self._key = key
+        self._loaded: ssl.SSLContext | None = None
+        self._made = 0
+
+    def context(self) -> ssl.SSLContext:
+        """For a listener: chooses at each handshake."""
+        outer = _new_context()
+        outer.sni_callback = self._choose
+        return outer
+
+    def _choose(
+        self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, outer: ssl.SSLContext
+    ) -> int | None:
+        try:
+            made = self._chain.stat().st_mtime_ns
+            if self._loaded is None or made != self._made:
+                fresh = _new_context()
+                fresh.load_cert_chain(self._chain, self._key)
+                self._loaded, self._made = fresh, made
+            connection.context = self._loaded
+        except OSError as failure:
+            _log.warning("no certificate for a client that speaks TLS: %s", failure)
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        return None
+
+
+def _new_context() -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.set_alpn_protocols(["http/1.1"])
+    return made
