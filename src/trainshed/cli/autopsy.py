@@ -15,6 +15,7 @@ from trainshed.cli.colours import faint
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.moments import local_moment, parse_moment
+from trainshed.cli.printable import one_line
 from trainshed.cli.references import find_job, job_path
 from trainshed.cli.shell import run_shell
 from trainshed.cli.tables import Column, joined, table
@@ -59,7 +60,7 @@ def command(
     """
     if sum(map(bool, (listed, target, delete, line))) > 1:
         raise click.UsageError("Give only one of --list, --copy, --delete and --command.")
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     which = {"replica": replica or "", **({"attempt": attempt} if attempt else {})}
     if listed:
@@ -125,7 +126,7 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
                 f"The copy broke off ({failure}); what is in {target} is not all of it. Try again."
             ) from None
     for name, cause in left_out:
-        click.echo(f"left out: {name}: {cause}", err=True)
+        click.echo(f"left out: {one_line(name)}: {one_line(cause)}", err=True)
     click.echo(f"{count} files and directories are in {target}.")
 
 

@@ -13,6 +13,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
+from trainshed.cli.printable import cleaned, cleaned_line, plain
+
 _PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without end."""
 
@@ -50,14 +52,17 @@ class Client:
         look: Callable[[], str] | None = None,
         *,
         ca: str = "",
+        raw: bool = False,
     ) -> None:
-        """`address`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then, beside everybody's; `advice`: what to do when nobody answers there; `look`: where the service is now,
-        None if that cannot be known. `look` raises Unreachable."""
+        """`address`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then, beside everybody's; `advice`:
+        what to do when nobody answers there; `look`: where the service is now, None if that cannot be known. `look` raises
+        Unreachable. `raw`: texts in answers come as they are; else they are made printable, for a terminal gets to see them."""
         self.address = address.rstrip("/")
         self._token = token
         self._advice = advice
         self._look = look
         self._ca = ca
+        self._raw = raw
 
     def look_again(self) -> None:
         """Take the address that the service has now, if that can be known. Raises Unreachable while there is none."""
@@ -103,6 +108,10 @@ class Client:
         """
         return self._open("GET", path, query=query, patience=None)
 
+    def lines(self, path: str, **query: str | int | None) -> "Answer":
+        """The same of the lines of logs, in which colours may stand."""
+        return self._open("GET", path, query=query, patience=None, clean=cleaned_line)
+
     def _open(
         self,
         method: str,
@@ -112,6 +121,7 @@ class Client:
         content: bytes | None = None,
         content_type: str = "application/json",
         patience: float | None = _PATIENCE,
+        clean: Callable[[Any], Any] = cleaned,
     ) -> "Answer":
         given = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + ("?" + urlencode(given) if given else "")
@@ -127,7 +137,7 @@ class Client:
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
             raise self._unreachable(failure) from None
-        answer = Answer(connection, response, self)
+        answer = Answer(connection, response, self, _as_it_is if self._raw else clean)
         if response.status >= 400:
             with answer:
                 raise _refused(response.status, answer.read())
@@ -189,7 +199,10 @@ class Answer:
         connection: http.client.HTTPConnection,
         response: http.client.HTTPResponse,
         client: Client,
+        clean: Callable[[Any], Any],
     ) -> None:
+        """`clean`: what is done to each JSON value before it is handed on."""
+        self._clean = clean
         self._connection = connection
         self._response = response
         self._client = client
@@ -216,7 +229,7 @@ class Answer:
         """All of it as JSON. Raises Unreachable if it breaks off, Refused if it is not JSON."""
         content = self.read()
         try:
-            return json.loads(content or b"{}")
+            return self._clean(json.loads(content or b"{}"))
         except ValueError:
             raise Refused(
                 self._response.status,
@@ -229,7 +242,7 @@ class Answer:
         try:
             while line := self._response.readline():
                 if line.strip():
-                    yield json.loads(line)
+                    yield self._clean(json.loads(line))
             # Reading by lines does not raise when the connection ends within the answer.
             response = self._response
             if response.chunk_left is not None if response.chunked else response.length:
@@ -251,10 +264,14 @@ class Answer:
         self._connection.close()
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def _refused(status: int, content: bytes) -> Refused:
     try:
         error = json.loads(content)["error"]
-        message = str(error["message"])
+        message = plain(str(error["message"]))
     except (ValueError, KeyError, TypeError):
         return Refused(
             status, f"The service answered with HTTP status {status} and no explanation."
@@ -270,4 +287,5 @@ def _refused(status: int, content: bytes) -> Refused:
 def _violations(error: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for detail in cast(list[dict[str, Any]], error.get("details") or ()):
         for violation in cast(list[dict[str, Any]], detail.get("fieldViolations") or ()):
-            yield str(violation.get("field", "")), str(violation.get("description", ""))
+            field, text = violation.get("field", ""), violation.get("description", "")
+            yield plain(str(field)), plain(str(text))

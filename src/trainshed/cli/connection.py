@@ -47,11 +47,11 @@ class Endpoint:
     buckets: Path | None = None
     advice: str = _START
 
-    def client(self) -> Client:
-        """For the APIs."""
+    def client(self, *, raw: bool = False) -> Client:
+        """For the APIs. `raw`: texts come as they are, for who hands them on in JSON."""
         data = self.data
         look = (lambda: local(data, self.token).rest) if data is not None else None
-        return Client(self.rest, self.token, self.advice, look, ca=self.ca)
+        return Client(self.rest, self.token, self.advice, look, ca=self.ca, raw=raw)
 
     def storage_client(self) -> Client:
         """For the objects of buckets."""

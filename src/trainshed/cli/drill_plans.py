@@ -53,7 +53,7 @@ def list_(endpoint: Endpoint, project: str | None) -> None:
 def show(endpoint: Endpoint, name: str, project: str | None) -> None:
     """Print a plan as `put` takes it."""
     path = f"{_PLANS}/{quote(name, safe='')}"
-    found = endpoint.client().get(path, project=_whose(endpoint, project))
+    found = endpoint.client(raw=True).get(path, project=_whose(endpoint, project))
     click.echo(json.dumps(found, indent=2))
 
 

@@ -41,7 +41,7 @@ def command(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str
 
     The exit status is 1 if the job started over after one of them.
     """
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     report: dict[str, Any] = client.get(job_path(uid, "/resumeReport"), stepPattern=step_pattern)
     if form == "json":

@@ -74,7 +74,7 @@ def command(
         endpoint = answering(endpoint)
     where = region or endpoint.region
     asked = job_files.with_region(found, where)
-    answer: dict[str, Any] = endpoint.client().post(
+    answer: dict[str, Any] = endpoint.client(raw=form == "json").post(
         "/trainshed/v1/jobs:explain",
         {
             "api": asked.api.value,

@@ -111,7 +111,7 @@ def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Upda
     seen = Seen()
 
     def opened() -> Answer:
-        return client.stream(job_path(uid, "/logs"), follow="true", **seen.query(None))
+        return client.lines(job_path(uid, "/logs"), follow="true", **seen.query(None))
 
     def read(line: dict[str, Any]) -> Iterator[Update]:
         if seen.fresh(line):

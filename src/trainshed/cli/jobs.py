@@ -66,7 +66,7 @@ def list_(
     chosen = project or endpoint.project
     if not chosen:
         raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
     found = list_jobs(client, chosen, state=state, limit=limit, parent=above)
     if form == "json":
@@ -88,7 +88,7 @@ def list_(
 @click.pass_obj
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     """Say everything about a job: state, why it waits or failed, replicas and their restarts, trials and the best of them."""
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     found = find_job(client, job, endpoint.project)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
@@ -108,7 +108,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
     JSON has `entries`, the same by `attempts` with their replicas' incarnations and verdicts, and `counters`.
     """
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     found: dict[str, Any] = client.get(job_path(uid, "/timeline"))
     if form == "json":

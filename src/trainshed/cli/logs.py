@@ -50,7 +50,7 @@ def command(
     form: str,
 ) -> None:
     """Print the lines of a job's replicas, in order of time; of a tuning job those of all its trials."""
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     found = find_job(client, job, endpoint.project)
     view = JobView.parse(found)
     path = job_path(view.uid, "/logs")
@@ -60,7 +60,7 @@ def command(
             patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
             _print(followed(client, path, patience, tail=tail, **which), view, form)
             return
-        with client.stream(path, tail=tail, **which) as lines:
+        with client.lines(path, tail=tail, **which) as lines:
             _print(lines, view, form)
     except KeyboardInterrupt:
         # To look no longer is a good end; the job goes on.
@@ -79,7 +79,7 @@ def followed(
     Unreachable."""
     seen = Seen()
     return patience.outlast(
-        lambda: client.stream(path, follow="true", **which, **seen.query(tail)),
+        lambda: client.lines(path, follow="true", **which, **seen.query(tail)),
         lambda found: iter([found] if seen.fresh(found) else []),
     )
 
@@ -91,7 +91,7 @@ def labelled(line: LogLine, job: JobView) -> str:
         prefix = click.style(f"trial {number}", fg=trial_number_colour(line.trial))
         if tuning.replicas > 1:
             prefix += "  " + click.style(line.task, fg=replica_colour(line.replica))
-        return f"{prefix}  {click.style(line.message, fg=severity_colour(line.severity))}"
+        return f"{prefix}  {_message(line, len(click.unstyle(prefix)))}"
     tasks = {replica.id: replica.task for replica in job.program.replicas}
     return line_text(line, tasks.get(line.replica, line.replica), prefix_width(job.program))
 
@@ -104,7 +104,14 @@ def prefix_width(job: JobView) -> int:
 def line_text(line: LogLine, label: str, width: int) -> str:
     """A line for a terminal, behind the name of its replica; styles vanish in pipes."""
     prefix = click.style(label.ljust(width), fg=replica_colour(line.replica))
-    return f"{prefix}  {click.style(line.message, fg=severity_colour(line.severity))}"
+    return f"{prefix}  {_message(line, max(width, len(label)))}"
+
+
+def _message(line: LogLine, width: int) -> str:
+    """Further lines of a message stand below its first: they are not to be taken for lines of others."""
+    lines = line.message.split("\n")
+    colour = severity_colour(line.severity)
+    return ("\n" + " " * (width + 2)).join(click.style(text, fg=colour) for text in lines)
 
 
 def require_over(client: Client, uid: str) -> JobView:

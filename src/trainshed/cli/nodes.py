@@ -35,7 +35,7 @@ def command(context: click.Context) -> None:
 @takes_endpoint
 def list_(endpoint: Endpoint, form: str) -> None:
     """List the nodes: condition, what is used of what there is, replicas; and who has which accelerators."""
-    found: list[dict[str, Any]] = endpoint.client().get(_NODES)["nodes"]
+    found: list[dict[str, Any]] = endpoint.client(raw=form == "json").get(_NODES)["nodes"]
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return

@@ -4,7 +4,6 @@ What is shown is worked out in `Board`, without a terminal; rich is loaded for t
 """
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,10 +31,6 @@ _SHOWN_IN_THE_TABLE = frozenset({"trial_began", "trial_succeeded"})
 """Entries of a tuning job's story that a live table of its trials tells by itself."""
 _AROUND = 5
 """Lines of a terminal that a table of trials leaves to its title, to a note, and to the prompt."""
-
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)|[\x00-\x08\x0b-\x1f]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +149,7 @@ def _row(replica: ReplicaView, newest: LogLine | None, now: int) -> Row:
         state=replica.state,
         ran=duration((replica.ended or now) - started) if started else "",
         # A program's own colours would spill over the table.
-        last=_ESCAPES.sub("", newest.message).strip() if newest else "",
+        last=click.unstyle(newest.message).strip() if newest else "",
         severity=newest.severity if newest else "",
     )
 

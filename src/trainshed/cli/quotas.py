@@ -53,7 +53,9 @@ def list_(
 ) -> None:
     """List the quotas that are set, used or waited for."""
     place = _place(endpoint, project, region)
-    answer = endpoint.client().get(_QUOTAS, **place, all="true" if every else None)
+    answer = endpoint.client(raw=form == "json").get(
+        _QUOTAS, **place, all="true" if every else None
+    )
     found: list[dict[str, Any]] = [
         quota for quota in answer["quotas"] if every or _is_of_interest(quota)
     ]

@@ -39,7 +39,7 @@ def command(context: click.Context) -> None:
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     """List the secrets of a project with their versions: names and moments, never values."""
-    answer = endpoint.client().get(_SECRETS, project=_whose(endpoint, project))
+    answer = endpoint.client(raw=form == "json").get(_SECRETS, project=_whose(endpoint, project))
     found: list[dict[str, Any]] = answer["secrets"]
     if form == "json":
         click.echo(json.dumps(found, indent=2))

@@ -14,6 +14,7 @@ import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.printable import plain
 from trainshed.cli.references import find_job, job_path
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ def run_shell(
         connection.send(json.dumps(order))
         told = json.loads(connection.recv(_PATIENCE))
         if "error" in told:
-            raise Refused(0, told["error"])
+            raise Refused(0, plain(told["error"]))
         if is_terminal and not line:
-            click.echo(f"{told['title']}. Leave with exit, or hang up with Enter ~ .", err=True)
+            click.echo(
+                f"{plain(told['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
+            )
         with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
             return _Session(connection, is_terminal=is_terminal).run()
 
@@ -95,7 +98,7 @@ class _Session:
         hearing.join(_PATIENCE)
         if self._error:
             ending = "\r\n" if self._is_terminal else "\n"
-            sys.stderr.write(f"{self._error}{ending}")
+            sys.stderr.write(f"{plain(self._error)}{ending}")
         return self._status
 
     def _resized(self, number: int, frame: object) -> None:

@@ -39,7 +39,7 @@ def command() -> None:
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
     """List the studies, newest first."""
-    client, parent = _place(endpoint, project, region)
+    client, parent = _place(endpoint, project, region, raw=form == "json")
     found = list(_pages(client, f"{parent}/studies", "studies"))
     if form == "json":
         click.echo(json.dumps(found, indent=2))
@@ -71,7 +71,7 @@ def describe(
 
     Of a study with several metrics the best are those than which no other is better in all: the Pareto front.
     """
-    client, parent = _place(endpoint, project, region)
+    client, parent = _place(endpoint, project, region, raw=form == "json")
     found = _find(client, parent, study)
     path = f"/v1/{found['name']}/trials"
     trials = list(_pages(client, path, "trials"))
@@ -161,13 +161,15 @@ def _pages(client: Client, path: str, field: str) -> Iterator[dict[str, Any]]:
             return
 
 
-def _place(endpoint: Endpoint, project: str | None, region: str | None) -> tuple[Client, str]:
+def _place(
+    endpoint: Endpoint, project: str | None, region: str | None, *, raw: bool
+) -> tuple[Client, str]:
     if not (project or endpoint.project) or not (region or endpoint.region):
         endpoint = answering(endpoint)
     project, region = project or endpoint.project, region or endpoint.region
     if not project or not region:
         raise click.UsageError("Whose studies, and where? Give --project and --region.")
-    return endpoint.client(), f"/v1/projects/{quote(project)}/locations/{quote(region)}"
+    return endpoint.client(raw=raw), f"/v1/projects/{quote(project)}/locations/{quote(region)}"
 
 
 def _room() -> int | None:

@@ -42,7 +42,7 @@ def command(
     """
     if watch and (attempt or form == "json"):
         raise click.UsageError("--watch goes with neither --attempt nor --format json.")
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     uid = JobView.parse(find_job(client, job, endpoint.project)).program.uid
 
     def look() -> dict[str, Any]:

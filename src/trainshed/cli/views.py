@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.cli.moments import parse_moment
+from trainshed.cli.printable import one_line
 from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
@@ -162,7 +163,7 @@ class JobView:
             uid=found["uid"],
             api=Api(found["api"]),
             name=found["name"],
-            display_name=found["displayName"],
+            display_name=one_line(found["displayName"]),
             state=JobState(found["state"]),
             created=parse_moment(found["createTime"]),
             started=parse_moment(found["startTime"]),

@@ -37,7 +37,7 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 
     The exit status is 0 if the job succeeded, 1 otherwise, 130 after Ctrl-C (the job goes on).
     """
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     found = JobView.parse(find_job(client, job, endpoint.project))
     try:
         over = _printed(client, found) if form == "json" else watched(client, found, session)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainshed.cli.printable import plain
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
@@ -225,6 +226,8 @@ def _print(found: list[Finding]) -> None:
     wide = max(len(finding.about) for finding in found)
     for finding in found:
         mark, colour = _MARKS[finding.verdict]
-        click.echo(f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {finding.told}")
+        click.echo(
+            f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.told)}"
+        )
         if finding.advice:
-            click.echo(f"    {'':<{wide}}  {finding.advice}")
+            click.echo(f"    {'':<{wide}}  {plain(finding.advice)}")

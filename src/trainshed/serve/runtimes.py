@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainshed.cli.forms import takes_form
+from trainshed.cli.printable import coloured
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
@@ -156,8 +157,13 @@ def _said(piece: "Piece", *, removed: bool, dry_run: bool) -> str:
     return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{why}"
 
 
+def _say(line: str) -> None:
+    """What those say who build it: setup scripts among them."""
+    click.echo(coloured(line))
+
+
 def _build(inventory: "Inventory", family: str, version: str, python: str) -> None:
-    offer = _told(lambda: inventory.build(family, click.echo, version, python))
+    offer = _told(lambda: inventory.build(family, _say, version, python))
     name = f"{offer.family} {offer.version}".strip()
     click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
 

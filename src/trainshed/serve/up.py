@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainshed.cli.printable import plain
 from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
 
 if TYPE_CHECKING:
     from trainshed.serve.wiring import Parts
+
+
+class _PrintableLog(logging.Formatter):
+    """Entries name what strangers named, and go to the operator's terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
 
 
 @click.command(name="up", short_help="Start the service.")
@@ -92,9 +100,9 @@ def command(
             f"The data directory {settings.data} cannot be made: {failure.strerror}. "
             "Choose another one with --data or $TRAINSHED_DATA."
         ) from None
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PrintableLog("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import zygotes

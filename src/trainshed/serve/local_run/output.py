@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from trainshed.cli.printable import coloured
 from trainshed.store.logs.segments import Entry, ReplicaLog
 
 
@@ -14,14 +15,15 @@ class Output:
         self._next = 0
 
     def show(self) -> None:
-        """Write what is new: the program's output to ours, its errors and what the service says to our errors. Blocks as long
-        as whoever reads us does not. Raises BrokenPipeError: nobody does any more."""
+        """Write what is new: the program's output to ours, its errors and what the service says to our errors; to a terminal as
+        text, to a file as it is. Blocks as long as whoever reads us does not. Raises BrokenPipeError: nobody does any more."""
         last = None
         for entry in self._log.forwards(self._is_old):
             stream = sys.stdout.buffer if entry.s == "o" else sys.stderr.buffer
             if last is not stream and last is not None:
                 last.flush()
-            stream.write(entry.m.encode("utf-8", "replace") + (b"" if entry.p else b"\n"))
+            text = coloured(entry.m) if stream.isatty() else entry.m
+            stream.write(text.encode("utf-8", "replace") + (b"" if entry.p else b"\n"))
             last = stream
             self._next = entry.n + 1
         if last is not None:

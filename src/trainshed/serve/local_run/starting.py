@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from trainshed.cli.printable import coloured
 from trainshed.engines.local import zygotes
 from trainshed.serve.local_run.room import Room
 from trainshed.serve.local_run.wish import NotRun, Wish
@@ -124,7 +125,7 @@ def _told(ended: "Ended", wish: Wish) -> int:
 def tell(line: str) -> None:
     """A line for the person at the terminal, if somebody still reads: a build that tells it goes on without."""
     try:
-        click.echo(line, err=True)
+        click.echo(coloured(line), err=True)
     except BrokenPipeError:
         _close_off(sys.stderr)
 
