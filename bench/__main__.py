@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.e2e.running import ROOT
 
-from bench import cold, control_plane, decision, main_job, recovery, report, restarts
+from bench import cold, control_plane, decision, loop, main_job, recovery, report, restarts
 from bench.measures import Row
 from bench.peers import __main__ as all_peers
 from bench.report import Section
@@ -90,6 +90,14 @@ PARTS = (
         10,
         lambda options: decision.measure(),
         floor="–",
+    ),
+    Part(
+        "loop",
+        "a status call beside a gang of 200, a build, floods of lines, 100,000 objects, a hung zygote",
+        75,
+        lambda options: loop.measure(),
+        floor="echo of the caller's own, same run",
+        disk=1,
     ),
     Part(
         "peers",

@@ -6,6 +6,8 @@ For the test (`test_loop_lag.py`) and for the benchmark (`bench/loop.py`), which
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.processes import children
 from tests.e2e.running import CUSTOM_JOBS, ROOT, SKLEARN, Service, container_job, submit
 
 GANG = 200
@@ -65,7 +68,7 @@ def start_gang(service: Service, count: int = GANG) -> None:
     pools = [pool | {"replicaCount": "1"}, pool | {"replicaCount": str(count - 1)}]
     job = submit(service, {"displayName": "gang", "jobSpec": {"workerPoolSpecs": pools}})
     for view in service.watch(job, 300):
-        if view["state"] == "JOB_STATE_RUNNING" or view["state"] == "RUNNING":
+        if view["state"] == "RUNNING":
             break
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
     service.finish(job, 120)
@@ -105,26 +108,33 @@ def fill(service: Service, objects: int = OBJECTS) -> None:
             (directory / f"{number:03d}").touch()
 
 
-def list_objects(service: Service) -> int:
-    """Every object, page by page, by way of the service's own port; how many there were."""
-    found, token = 0, ""
-    while True:
+def list_objects(service: Service, pages: int = 10) -> None:
+    """So many pages of the objects, by way of the service's own port."""
+    token = ""
+    for _ in range(pages):
         query = urllib.parse.urlencode({"prefix": "many/", "pageToken": token})
         page: dict[str, Any] = service.call("GET", f"/storage/v1/b/trainshed/o?{query}")
-        found += len(page.get("items", ()))
-        if not (token := page.get("nextPageToken", "")):
-            return found
+        assert len(page["items"]) == 1000
+        token = page["nextPageToken"]
+
+
+def hang_zygote(service: Service, count: int = 40) -> None:
+    """A gang whose zygote was stopped before."""
+    (zygote,) = (
+        pid
+        for pid in children(service.pid)
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "ts-zygote"
+    )
+    os.kill(zygote, signal.SIGSTOP)
+    start_gang(service, count)
 
 
 # --- the process of a caller ---
 
 
 async def _call(rest: str, token: str) -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(_Echo, "127.0.0.1", 0)
     address = urllib.parse.urlsplit(rest)
     ours = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     theirs = await asyncio.open_connection(address.hostname, address.port)
@@ -133,7 +143,7 @@ async def _call(rest: str, token: str) -> None:
     ).encode()
     calls: list[float] = []
     echoes: list[float] = []
-    stop = asyncio.get_running_loop().create_task(asyncio.to_thread(sys.stdin.read))
+    stop = loop.run_in_executor(None, sys.stdin.read)
     print("begun", flush=True)
     while not stop.done():
         calls.append(await _timed(*theirs, ask))
@@ -141,6 +151,14 @@ async def _call(rest: str, token: str) -> None:
         await asyncio.sleep(_PAUSE)
     print(json.dumps([calls, echoes]))
     server.close()
+
+
+class _Echo(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
 
 
 async def _timed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: bytes) -> float:

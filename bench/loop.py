@@ -1,0 +1,71 @@
+"""How long a status call waits while the service has much to do: a gang of 200, a build, a flood of lines, a listing of 100,000
+objects, a zygote that hangs.
+
+`python -m bench.loop` starts a service of its own. A process beside it calls `GET /trainshed/v1/status` every few milliseconds, in
+turn with an echo of its own that no service is behind.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e import loop_load
+from tests.e2e.running import Service, running
+
+from bench.measures import Row, percentile
+
+LIMIT = 100.0
+"""Milliseconds (issue 14, point 9)."""
+IDLE = 5.0
+"""Seconds of the row without work."""
+
+SCENES: tuple[tuple[str, Callable[[Service], None]], ...] = (
+    ("nothing", lambda _: time.sleep(IDLE)),
+    (f"a gang of {loop_load.GANG} that starts and is cancelled", loop_load.start_gang),
+    ("the build of a package", loop_load.build),
+    ("two programs that flood their logs, one followed", loop_load.flood),
+    (f"pages of a listing of {loop_load.OBJECTS:,} objects", loop_load.list_objects),
+    ("a gang of 40 whose zygote hangs", loop_load.hang_zygote),
+)
+
+
+def measure() -> list[Row]:
+    """A row per scene."""
+    with (
+        tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
+        running(Path(directory) / "data") as service,
+    ):
+        loop_load.start_gang(service, 2)
+        loop_load.fill(service)
+        return [_row(name, service, scene) for name, scene in SCENES]
+
+
+def _row(name: str, service: Service, scene: Callable[[Service], None]) -> Row:
+    with loop_load.calling(service) as found:
+        scene(service)
+    calls, echoes = ([seconds * 1e3 for seconds in each] for each in found)
+    return Row(
+        f"status call beside {name}, p50 / p99 / longest",
+        _figures(calls),
+        _figures(echoes),
+        target=f"longest ≤ {LIMIT:g} ms",
+        held=max(calls) <= LIMIT,
+    )
+
+
+def _figures(spans: list[float]) -> str:
+    figures = percentile(spans, 0.5), percentile(spans, 0.99), max(spans)
+    return " / ".join(f"{each:.1f}" for each in figures) + " ms"
+
+
+def main() -> int:
+    rows = measure()
+    for row in rows:
+        print(f"{row.name:80} {row.value:>26} {row.floor:>26} {'' if row.held else 'MISSED'}")
+    return 0 if all(row.held for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Nothing that the service has to do keeps a request waiting (docs/adr/0042).
+
+How long a call takes depends on what else the machine does; what the loop's own thread computes in one go does not. So a
+scene fails if a call waited too long and the loop's own work was the reason; what the loop waits for is told by the zygote
+that hangs for ten seconds.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e import loop_load
+from tests.e2e.running import Service, running
+
+MOST = 0.1
+"""Seconds that a status call may wait on a quiet machine, and that the loop may compute in one go on any."""
+HUNG = 5.0
+"""Seconds that one may wait on any machine while a process hangs that is given ten."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("lag") / "data") as started:
+        loop_load.start_gang(
+            started, 2
+        )  # What is loaded by the first job, and its runtime, are there.
+        yield started
+
+
+def computed(service: Service) -> float:
+    return service.call("GET", "/trainshed/v1/status")["eventLoop"]["computed"]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [loop_load.start_gang, loop_load.build, loop_load.flood, loop_load.list_objects],
+    ids=["gang-of-200", "build", "log-flood", "listing"],
+)
+def test_a_status_call_does_not_wait(service: Service, scene: Callable[[Service], None]) -> None:
+    if scene is loop_load.list_objects:
+        loop_load.fill(service)
+    before = computed(service)
+    with loop_load.calling(service) as found:
+        scene(service)
+    calls, _ = found
+    assert len(calls) > 20, "hardly anything was answered"
+    assert max(calls) < MOST or computed(service) < max(MOST, before + 1e-3), (
+        f"a call waited {max(calls):.3f} s, and the loop computed {computed(service):.3f} s in one go"
+    )
+
+
+def test_a_status_call_does_not_wait_for_a_zygote_that_hangs(service: Service) -> None:
+    with loop_load.calling(service) as found:
+        loop_load.hang_zygote(service)
+    calls, _ = found
+    assert max(calls) < HUNG
