@@ -77,3 +77,12 @@ def test_a_silent_installer_gives_signs_of_life(
     installer = Installer(tmp_path / "cache", known, str(fake), limit_seconds=30)
     installer.install(Path(sys.executable), tmp_path / "site", [], hear)
     assert said[-1] == "done"
+
+
+def test_of_a_flood_only_so_much_is_told() -> None:
+    told: list[str] = []
+    narration = Narration(told.append)
+    for number in range(30_000):
+        narration.hear(f"line {number}")
+    assert len(told) == 10_001
+    assert told[-1] == "It has said more than 10000 lines; the rest is not shown."

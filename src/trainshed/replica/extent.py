@@ -37,13 +37,14 @@ class _Level:
 
 
 class Extent:
-    """Of what is below `top`. `found`: bytes so far; a file with several names counts by parts, a part for each name."""
+    """Of what is below `top`. `found`: bytes so far; a file with several names counts by parts, a part for each name.
+    `names`: how many files and directories they were."""
 
-    __slots__ = ("_device", "_levels", "found")
+    __slots__ = ("_device", "_levels", "found", "names")
 
     def __init__(self, top: str) -> None:
         """Raises OSError."""
-        self.found = 0
+        self.found = self.names = 0
         self._levels: "list[_Level]" = []
         handle = os.open(top, _WAY_IN)
         self._device = os.fstat(handle).st_dev
@@ -75,6 +76,7 @@ class Extent:
             status = entry.stat(follow_symlinks=False)
             if status.st_dev != self._device:
                 return
+            self.names += 1
             is_directory = stat.S_ISDIR(status.st_mode)
             self.found += status.st_blocks * _BLOCK // (1 if is_directory else status.st_nlink or 1)
             if is_directory and len(self._levels) < _DEEPEST:

@@ -25,6 +25,7 @@ from trainshed.replica import (
 )
 from trainshed.runtimes import inside
 from trainshed.runtimes.confinement import Confinement, Verdict
+from trainshed.runtimes.terms import MOST_FILES
 
 _NOWHERE = "-"
 """In the place of a replica's address: an installation has none, so it gets nobody's."""
@@ -55,7 +56,7 @@ class Keeper:
         self._first = 0
         self._status = -1
         self._extents: list[extent.Extent] = []
-        self._size = 0
+        self._size = self._names = 0
 
     def run(self) -> int:
         """Everything. Returns the exit status of the command; as a shell has it if it was killed."""
@@ -172,26 +173,27 @@ class Keeper:
         if self._confinement.until:
             left = max(0.0, self._confinement.until - time.monotonic())
             self._loop.after(left, self._time_is_up)
-        if self._terms.disk_bytes:
-            self._loop.after(_LOOK, self._look_at_files)
+        self._loop.after(_LOOK, self._look_at_files)
         if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
             self._loop.after(_LOOK, self._count)
 
     def _time_is_up(self) -> None:
-        self._end("build_time", f"{self._terms.seconds:g} seconds", "it took longer")
+        limit = f"{self._terms.seconds:g} seconds (the setting build_time)"
+        self._end(limit, "it took longer")
 
     def _count(self) -> None:
         if self._status >= 0:
             return
         if len(processes.family(os.getpid())) > self._terms.processes:
-            self._end("max_processes", f"{self._terms.processes} processes", "it had more")
+            limit = f"{self._terms.processes} processes (the setting max_processes)"
+            self._end(limit, "it had more")
         self._loop.after(_LOOK, self._count)
 
     def _look_at_files(self) -> None:
         if self._status >= 0:
             return
         if not self._extents:
-            self._size = 0
+            self._size = self._names = 0
             for place in (self._confinement.room, *self._confinement.writable):
                 try:
                     self._extents.append(extent.Extent(place))
@@ -200,18 +202,22 @@ class Keeper:
         begin = time.monotonic()
         while self._extents and time.monotonic() - begin < _MOMENT:
             if self._extents[-1].go_on(_MOMENT):
-                self._size += self._extents.pop().found
-        if self._size + sum(each.found for each in self._extents) > self._terms.disk_bytes:
-            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB"
-            self._end("build_disk", limit, "it wrote more")
+                seen = self._extents.pop()
+                self._size, self._names = self._size + seen.found, self._names + seen.names
+        size = self._size + sum(each.found for each in self._extents)
+        if size > self._terms.disk_bytes > 0:
+            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB (the setting build_disk)"
+            self._end(limit, "it wrote more")
+        elif self._names + sum(each.names for each in self._extents) > MOST_FILES:
+            self._end(f"{MOST_FILES} files", "it made more")
         rest = (time.monotonic() - begin) * _REST
         self._loop.after(max(rest, 0.0 if self._extents else _LOOK), self._look_at_files)
 
     # --- its end ---
 
-    def _end(self, setting: str, limit: str, what: str) -> None:
+    def _end(self, limit: str, what: str) -> None:
         if not self._verdict.kind:
-            self._verdict = _limited(setting, limit, what)
+            self._verdict = _limited(limit, what)
         self._kill()
 
     def _kill(self) -> None:
@@ -223,11 +229,11 @@ class Keeper:
         if self._verdict.kind or self._status == 0:
             return
         if kills:
-            limit = f"{self._terms.memory_bytes >> 20} MiB"
-            self._verdict = _limited("build_memory", limit, "it took more memory")
+            limit = f"{self._terms.memory_bytes >> 20} MiB (the setting build_memory)"
+            self._verdict = _limited(limit, "it took more memory")
         elif self._refused_processes():
-            limit = f"{self._terms.processes} processes and threads"
-            self._verdict = _limited("max_processes", limit, "it wanted more")
+            limit = f"{self._terms.processes} processes and threads (the setting max_processes)"
+            self._verdict = _limited(limit, "it wanted more")
 
     def _not_begun(self, cause: str) -> Verdict:
         level = self._terms.level
@@ -255,11 +261,8 @@ class Keeper:
             return  # Nobody is left who would hear of it.
 
 
-def _limited(setting: str, limit: str, what: str) -> Verdict:
-    return Verdict(
-        "limit",
-        f"The installation was ended: {what} than its limit of {limit} (the setting {setting}).",
-    )
+def _limited(limit: str, what: str) -> Verdict:
+    return Verdict("limit", f"The installation was ended: {what} than its limit of {limit}.")
 
 
 def _noted(number: int, frame: object) -> None:

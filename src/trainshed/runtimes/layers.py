@@ -27,13 +27,15 @@ from trainshed.runtimes.shelf import Shelf, held, waiting_for
 from trainshed.runtimes.stopping import Stop
 from trainshed.runtimes.template import write_template
 from trainshed.runtimes.terms import Terms
-from trainshed.runtimes.trees import is_file, let_read, remove_tree
+from trainshed.runtimes.trees import let_read, read_small, remove_tree
 
 _LAYOUT = "4"
 _ROOM = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
+_MOST_TOLD = 500
+"""Names in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +213,7 @@ def _raise_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
 
 def _lay_ghosts(prefix: Prefix) -> None:
     for ghost in prefix.site.glob("*.dist-info"):
-        installer = ghost / "INSTALLER"
-        if not ghost.is_symlink() and is_file(installer) and installer.read_text() == _GHOST:
+        if not ghost.is_symlink() and read_small(ghost / "INSTALLER") == _GHOST.encode():
             remove_tree(ghost)
 
 
@@ -227,4 +228,7 @@ def _summary(prefix: Prefix, base: dict[str, str]) -> str:
         name, version = _distribution(metadata)
         instead = base.get(name, "")
         installed.append(f"{name} {version}" + (f" (instead of {instead})" if instead else ""))
-    return f"Installed on top of the runtime: {', '.join(installed) or 'nothing'}."
+    told = installed[:_MOST_TOLD]
+    if len(installed) > len(told):
+        told.append(f"{len(installed) - len(told)} more")
+    return f"Installed on top of the runtime: {', '.join(told) or 'nothing'}."

@@ -6,6 +6,8 @@ BEAT = 5.0
 """Seconds of silence after which a sign of life is given."""
 NOISE = ("Using CPython ", "Using Python ")
 """How lines begin that say nothing new."""
+_MOST_LINES = 10_000
+"""Of one installer: a setup script may say anything, and each line goes into the job's log."""
 _CHANGES = (" + ", " - ", " ~ ")
 _BEGINS, _ENDS = "Downloading ", " Downloaded "
 
@@ -25,11 +27,17 @@ class Narration:
         self._changed: list[str] = []
         self._last = ""
         self._silent = 0.0
+        self._heard = 0
 
     def hear(self, line: str) -> None:
         """The installer said something."""
         self._silent = 0.0
         if not line.strip() or self._quiet:
+            return
+        self._heard += 1
+        if self._heard > _MOST_LINES:
+            if self._heard == _MOST_LINES + 1:
+                self._tell(f"It has said more than {_MOST_LINES} lines; the rest is not shown.")
             return
         if line.startswith(_CHANGES):
             self._changed.append(line.strip().replace("==", " "))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.runtimes.interpreters import Interpreter
-from trainshed.runtimes.trees import is_file
+from trainshed.runtimes.trees import is_file, read_small
 
 _NOT_LINKED = ("site-packages", "dist-packages", "EXTERNALLY-MANAGED")
 _PTH_OF_BASE = "_trainshed_base.pth"
@@ -103,14 +103,18 @@ def take_scripts(prefix: Prefix) -> None:
         if not is_file(script):
             # Read by the service, a link would lead where its maker must not read.
             continue
-        content = script.read_bytes()
+        target = prefix.scripts / script.name
+        content = read_small(script)
+        if content is None:
+            # A program, not a script: nobody has to read it.
+            script.rename(target)
+            continue
         first, newline, rest = content.partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:
             content = b"#!/usr/bin/env python3" + newline + rest
         elif first == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
             # The long-path form: two lines that start the interpreter, then the script.
             content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[2]
-        target = prefix.scripts / script.name
         target.write_bytes(content)
         target.chmod(script.stat().st_mode)
     shutil.rmtree(installed)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 MOST_MEMBERS = 100_000
 """Files, directories and links in one archive."""
+MOST_FILES = 1_000_000
+"""Files and directories that one installation may leave: the service looks at each of them."""
 MOST_UNPACKED = 8 << 30
 """Bytes of one archive's content, and of the archive itself."""
 MOST_METADATA = 4 << 20

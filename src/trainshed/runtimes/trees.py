@@ -5,12 +5,22 @@ import shutil
 import stat
 from pathlib import Path
 
+SMALL = 1 << 20
+"""Bytes of files that are read whole."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_file(path: Path) -> bool:
     """Whether it is a plain file: no link that leads elsewhere, nothing that blocks whoever reads it."""
     return path.exists() and stat.S_ISREG(path.lstat().st_mode)
+
+
+def read_small(path: Path) -> bytes | None:
+    """What is in a plain file; None if it is none, or has more than `SMALL` bytes. Who made it may have been anybody."""
+    if not is_file(path) or path.lstat().st_size > SMALL:
+        return None
+    with path.open("rb") as file:
+        return file.read(SMALL)
 
 
 def remove_tree(root: Path) -> None:

@@ -67,6 +67,7 @@ class Workshop:
     base: PreparedRuntime
     said: list[str]
     data: Path
+    terms: Terms
 
     def prepare(self, *uris: str) -> PreparedRuntime:
         return asyncio.run(self.runtimes.prepare(self.choice, uris, self.said.append))
@@ -131,7 +132,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     assert all("is built in" in ear[-1] for ear in ears)
     assert all(other == base for other in others)
     wait_until_finished()
-    yield Workshop(cache, objects, runtimes, choice, base, said, data)
+    yield Workshop(cache, objects, runtimes, choice, base, said, data, terms)
     runtimes.close()
     remove_cache(cache)
 

@@ -1,6 +1,11 @@
 """Setup scripts of users run apart from the service and from other jobs (SPEC §3, DESIGN §3.9)."""
 
+import asyncio
 import json
+import resource
+import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import pytest
 from tests.contract.runtimes.conftest import Workshop, sdist
 from trainshed.replica import sandbox
 from trainshed.runtimes.port import PackageFailed
+from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
 _PRYING = """
 import json, os, pathlib, subprocess, sys
@@ -114,3 +120,39 @@ def test_a_package_that_cannot_be_built_says_why(workshop: Workshop) -> None:
     )
     with pytest.raises(PackageFailed, match="no!"):
         workshop.prepare("gs://b/broken.tar.gz")
+
+
+def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop) -> None:
+    """Issue: a weaker level was taken silently. Nothing else is tried, and nothing is installed."""
+    source = sdist("termless", f"# {uuid.uuid4().hex}\nfrom setuptools import setup; setup()", {})
+    workshop.objects.content["gs://b/termless.tar.gz"] = source
+    terms = replace(workshop.terms, pids_base="/nonexistent")
+    settings = RuntimeSettings(terms=lambda: terms)
+    runtimes = LocalRuntimes(workshop.cache, workshop.objects, settings, now=time.monotonic_ns)
+    said: list[str] = []
+    with pytest.raises(PackageFailed) as refused:
+        asyncio.run(runtimes.prepare(workshop.choice, ("gs://b/termless.tar.gz",), said.append))
+    runtimes.close()
+    level = workshop.terms.level
+    message = str(refused.value)
+    assert f"cannot be installed at isolation level {level}, at which programs run here" in message
+    assert "/nonexistent" in message and "trainshed doctor" in message and "--isolation" in message
+    assert any(f"at isolation level {level}" in line for line in said)
+    assert not any("package index" in line for line in said)
+
+
+def test_what_a_package_leaves_is_never_read_whole_by_the_service(workshop: Workshop) -> None:
+    """A script of any size becomes a command all the same."""
+    workshop.objects.content["gs://b/heavy.tar.gz"] = sdist(
+        "heavy",
+        "from setuptools import setup\n"
+        "open('heavy-run', 'w').write('#!/usr/bin/python3\\nprint(1)\\n')\n"
+        "open('heavy-data', 'w').truncate(1 << 28)\n"
+        "setup(name='heavy', version='0.1', py_modules=['heavy'], scripts=['heavy-run', 'heavy-data'])\n",
+        {"heavy.py": f"x = {uuid.uuid4().hex!r}\n"},
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    layer = Path(workshop.prepare("gs://b/heavy.tar.gz").template).parent
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10
+    assert (layer / "scripts" / "heavy-run").read_text().startswith("#!/usr/bin/env python3")
+    assert (layer / "scripts" / "heavy-data").stat().st_size == 1 << 28

@@ -6,11 +6,12 @@ them neither can be imported. Both have other ways for most of what they do, whi
 
 from pathlib import Path
 
-from trainshed.runtimes.trees import is_file
+from trainshed.runtimes.trees import is_file, read_small
 
 _STAND_IN = Path(__file__).with_name("absent_operators.py")
 _EXTENSIONS = ("torchvision/*.so", "torchaudio/lib/*.so")
 _NEEDS_GPU = b"libtorch_cuda.so"
+_PIECE = 1 << 20
 _WITHOUT = """
 
 # Added by the runtime: the compiled extensions are for GPUs, PyTorch is for CPUs.
@@ -25,15 +26,29 @@ def take_out_unusable(site: Path, *beneath: Path) -> None:
     found = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not found or not _is_for_cpus(site, *beneath):
         return
-    unusable = [extension for extension in found if _NEEDS_GPU in extension.read_bytes()]
+    unusable = [extension for extension in found if _names(extension, _NEEDS_GPU)]
     for extension in unusable:
         extension.unlink()
     if any(extension.parent.name == "torchvision" for extension in unusable):
         for loader in _files(site, "torchvision/extension.py"):
+            text = read_small(loader)
+            if text is None:
+                continue
             (loader.parent / "_absent_operators.py").write_bytes(_STAND_IN.read_bytes())
             draft = loader.with_suffix(".new")
-            draft.write_text(loader.read_text() + _WITHOUT)
+            draft.write_bytes(text + _WITHOUT.encode())
             draft.replace(loader)
+
+
+def _names(extension: Path, name: bytes) -> bool:
+    """Whether a library's text has the name in it; read piece by piece, for it may have any size."""
+    last = b""
+    with extension.open("rb") as file:
+        while piece := file.read(_PIECE):
+            if name in last + piece:
+                return True
+            last = piece[-len(name) :]
+    return False
 
 
 def _is_for_cpus(*sites: Path) -> bool:

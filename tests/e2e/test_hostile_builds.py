@@ -1,0 +1,325 @@
+"""Setup scripts that mean harm, by a whole service, at every level of isolation: each is held like the programs there."""
+
+import gzip
+import io
+import json
+import os
+import struct
+import sys
+import tarfile
+import threading
+import time
+import uuid
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.ordinary_user import interpreter_of_nobody
+from tests.e2e.hostile.table import COLUMNS, Column
+from tests.e2e.hostile.yard import MEMORY, NOBODY, PROCESSES, Yard, opened
+from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.running import Service, running, submit
+
+pytestmark = pytest.mark.e2e
+
+_TASK = """
+import pathlib
+print("FACTS", pathlib.Path(__file__).with_name("facts.json").read_text())
+"""
+_PRYING = """
+import errno, json, os, pathlib, signal, socket, time
+from setuptools import setup
+# {unique}
+told = json.loads({told!r})
+
+def tried(work):
+    try:
+        return str(work())
+    except OSError as failure:
+        return "refused: " + errno.errorcode.get(failure.errno, "")
+
+def bound(address):
+    with socket.socket() as mine:
+        mine.bind(tuple(address))
+    return "bound"
+
+def forked():
+    made = []
+    try:
+        for _ in range(400):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            made.append(child)
+    except OSError:
+        pass
+    for child in made:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return len(made)
+
+status = dict(line.rstrip().split(":\\t") for line in open("/proc/self/status") if line.startswith("Cap"))
+facts = {{
+    "read": {{path: tried(lambda: open(path).read(1)) for path in told["files"]}},
+    "written": {{path: tried(lambda: open(path, "a").close()) for path in told["written"]}},
+    "signals": {{str(pid): tried(lambda: os.kill(pid, 0)) for pid in told["pids"]}},
+    "bound": {{str(address): tried(lambda: bound(address)) for address in told["addresses"]}},
+    "forks": forked(),
+    "capabilities": status,
+    "uids": open("/proc/self/uid_map").read().split(),
+    "environ": sorted(os.environ),
+}}
+pathlib.Path("trainer/facts.json").write_text(json.dumps(facts))
+setup(name="pkg", version="1.0", packages=["trainer"], package_data={{"trainer": ["facts.json"]}})
+"""
+
+
+@dataclass(frozen=True)
+class Siege:
+    """What a setup script found under a service, `facts`, and what the service said of it in the job's log, `said`."""
+
+    column: Column
+    yard: Yard
+    facts: dict[str, Any]
+    said: list[str]
+
+
+@pytest.fixture(scope="module", params=COLUMNS, ids=lambda column: column.name)
+def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
+    column: Column = request.param
+    user, python = os.geteuid(), sys.executable
+    if column.as_root and user:
+        pytest.skip("the suite does not run as root: this level is NOT tested")
+    if not column.as_root and not user:
+        user, python = NOBODY, interpreter_of_nobody()
+        if not python:
+            pytest.skip("no interpreter of this version that another user may run")
+    with opened(column.level, user, python) as yard:
+        service = yard.service
+        at_home = yard.home_file()
+        try:
+            told = {
+                "files": [
+                    *(
+                        str(service.data / name)
+                        for name in ("trainshed.db", "tokens.json", "service.json")
+                    ),
+                    *([str(at_home)] if at_home else []),
+                ],
+                "written": [
+                    "/etc/passwd",
+                    str(service.data / "planted"),
+                    str(yard.place / "planted"),
+                ],
+                "pids": [service.pid],
+                "addresses": [
+                    ["127.64.0.77", 2222],
+                    ["0.0.0.0", 2222],
+                    ["127.0.0.1", int(service.rest.rpartition(":")[2])],
+                ],
+            }
+            setup = _PRYING.format(unique=uuid.uuid4().hex, told=json.dumps(told))
+            job = _submit(service, source_package(_TASK, setup))
+            view = service.finish(job, 240)
+        finally:
+            if at_home is not None:
+                at_home.unlink()
+        said = service.lines(job, "service")
+        assert view["state"] == "SUCCEEDED", (view, said)
+        (line,) = (line for line in service.lines(job) if line.startswith("FACTS "))
+        yield Siege(column, yard, json.loads(line.removeprefix("FACTS ")), said)
+
+
+def _submit(service: Service, content: bytes, name: str = "pkg-1.0.tar.gz") -> str:
+    job = package_job(upload(service, f"{uuid.uuid4().hex}/{name}", content))
+    pool = job["jobSpec"]["workerPoolSpecs"][0]
+    pool["pythonPackageSpec"]["executorImageUri"] = "python:3"
+    return submit(service, job)
+
+
+def _is_namespaced(siege: Siege) -> bool:
+    return siege.column.level != "session"
+
+
+def test_the_level_of_programs_stands_in_the_jobs_log(siege: Siege) -> None:
+    level = siege.column.level
+    assert any(f"at isolation level {level}" in line for line in siege.said), siege.said
+
+
+def test_nothing_of_the_service_is_read_or_written(siege: Siege) -> None:
+    """At `session` there is nothing that could keep it away, and nothing else is promised."""
+    if not _is_namespaced(siege):
+        return
+    assert {answer[:7] for answer in siege.facts["read"].values()} == {"refused"}, siege.facts
+    assert {answer[:7] for answer in siege.facts["written"].values()} == {"refused"}, siege.facts
+    assert not list(siege.yard.service.data.glob("planted"))
+    assert {answer[:7] for answer in siege.facts["signals"].values()} == {"refused"}, siege.facts
+
+
+def test_it_has_no_capabilities(siege: Siege) -> None:
+    """At `session` those of the service's user, who is none that has any here."""
+    assert set(siege.facts["capabilities"].values()) <= {"0000000000000000"} or not _is_namespaced(
+        siege
+    )
+    assert siege.facts["capabilities"]["CapEff"] == "0000000000000000"
+    if siege.column.level == "own-user":
+        assert siege.facts["uids"][1] != "0"
+
+
+def test_it_gets_no_more_processes_than_a_program(siege: Siege) -> None:
+    # Without a namespace they are counted together with those of the service, which come and go.
+    assert siege.facts["forks"] <= (PROCESSES if _is_namespaced(siege) else 2 * PROCESSES)
+
+
+def test_it_listens_on_nothing_that_is_somebody_elses(siege: Siege) -> None:
+    assert {answer[:7] for answer in siege.facts["bound"].values()} == {"refused"}, siege.facts
+
+
+def test_none_of_the_services_variables_is_told(siege: Siege) -> None:
+    assert not [name for name in siege.facts["environ"] if name.startswith("TRAINSHED")]
+
+
+def test_memory_beyond_the_limit_fails_the_job(siege: Siege) -> None:
+    setup = f"# {uuid.uuid4().hex}\ntaken = [bytearray(b'x' * (16 << 20)) for _ in range(96)]\n"
+    job = _submit(siege.yard.service, source_package("", setup))
+    error = siege.yard.service.finish(job, 240)["error"]
+    assert error["code"] == 3
+    assert f"its limit of {MEMORY >> 20} MiB (the setting build_memory)" in error["message"], error
+
+
+# --- archives ---
+
+
+def _bomb() -> bytes:
+    """1.5 MB, of which 1.5 GB come out."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("p-1/pyproject.toml", "w", force_zip64=True) as member:
+            for _ in range(1500):
+                member.write(bytes(1_000_000))
+        archive.writestr("p-1/setup.py", "")
+    return made.getvalue()
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def _tar_bomb() -> bytes:
+    """1.6 GiB come out of it."""
+    made = io.BytesIO()
+    with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=1) as packed:
+        packed.write(_header("p-1/zeros", 1600 << 20))
+        for _ in range(100):
+            packed.write(bytes(16 << 20))
+        packed.write(bytes(1024))
+    return made.getvalue()
+
+
+def _nested() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("p-1/pyproject.toml", "a = " + "[" * 100_000 + "]" * 100_000)
+    return made.getvalue()
+
+
+def _million() -> bytes:
+    """A zip whose directory names one empty file a million times."""
+    made, count = io.BytesIO(), 1_000_000
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("a", b"")
+    content = made.getvalue()
+    begin, end = content.index(b"PK\1\2"), content.index(b"PK\5\6")
+    entries = content[begin:end] * count
+    record = struct.pack(
+        "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(entries), begin
+    )
+    locator = struct.pack("<4sIQI", b"PK\6\7", 0, begin + len(entries), 1)
+    last = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
+    return content[:begin] + entries + record + locator + last
+
+
+_BOMBS = {
+    "p.zip": (_bomb, "the limit of metadata files"),
+    "p.tar.gz": (_tar_bomb, "the limit of unpacked bytes"),
+    "nested.zip": (_nested, "the limit of the depth of TOML"),
+    "million.zip": (_million, "the limit of members"),
+}
+
+
+@pytest.fixture(scope="module")
+def frugal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose installations may write a GiB and a half."""
+    place = tmp_path_factory.mktemp("frugal")
+    (place / "settings.toml").write_text("build_disk = 1.5\n")
+    with running(place / "data", "--config", str(place / "settings.toml")) as service:
+        yield service
+
+
+def _memory(service: Service) -> int:
+    """The most that it had in memory, bytes."""
+    status = Path(f"/proc/{service.pid}/status").read_text()
+    return next(int(x.split()[1]) << 10 for x in status.splitlines() if x.startswith("VmHWM"))
+
+
+def test_archives_beyond_a_limit_cost_the_service_nothing(
+    frugal: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue: 1.5 MB of zip took the service to 1.1 GiB and left the job PENDING; a tar made others wait for 22 s."""
+    # Uploads are the service's own, and are over before it is measured.
+    contents = {name: make() for name, (make, _) in _BOMBS.items()}
+    uris = {n: upload(frugal, f"{uuid.uuid4().hex}/{n}", c) for n, c in contents.items()}
+    # What was its most so far is forgotten.
+    Path(f"/proc/{frugal.pid}/clear_refs").write_text("5")
+    before, longest, done = _memory(frugal), 0.0, threading.Event()
+
+    def ask() -> None:
+        nonlocal longest
+        while not done.is_set():
+            begin = time.monotonic()
+            frugal.call("GET", "/trainshed/v1/status")
+            longest = max(longest, time.monotonic() - begin)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    jobs = {name: submit(frugal, package_job(uri)) for name, uri in uris.items()}
+    views = {name: frugal.finish(job, 300) for name, job in jobs.items()}
+    done.set()
+    asking.join()
+    grown = _memory(frugal) - before
+    with capsys.disabled():
+        print(
+            f"\nfour archives beyond limits: the service grew by {grown >> 20} MiB, the longest status call "
+            f"took {longest * 1000:.0f} ms"
+        )
+    for name, view in views.items():
+        assert view["state"] == "FAILED", (name, view)
+        assert uris[name] in view["error"]["message"], view
+        assert _BOMBS[name][1] in view["error"]["message"], view
+    assert grown < 64 << 20
+    assert longest < 2.0, "22 s were seen"
+
+
+def test_a_service_that_stops_waits_for_no_archive(tmp_path: Path) -> None:
+    """Issue: it waited for ever for the thread that looked at one."""
+    made = io.BytesIO()
+    with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=1) as packed:
+        packed.write(_header("p-1/zeros", 6 << 30))
+        zeros = bytes(16 << 20)
+        for _ in range(32):
+            packed.write(zeros)
+    with running(tmp_path / "data") as service:
+        job = submit(service, package_job(upload(service, "p.tar.gz", made.getvalue() * 12)))
+        for line in service.follow(job, "service"):
+            if "isolation level" in line:
+                break
+        begin = time.monotonic()
+        service.terminate()
+        assert time.monotonic() - begin < 20
