@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: jobs through the API while service and zygote are killed; exit status 0 or 1."""
+"""`python -m tests.chaos`: jobs through the API while service, zygote and advisor are killed or hang and the disk is full; exit status 0 or 1."""
 
 import argparse
 import secrets
@@ -7,7 +7,7 @@ import sys
 
 from tests.chaos.kinds import KINDS
 from tests.chaos.plans import Pace
-from tests.chaos.rampage import Options
+from tests.chaos.rampage import FAULTS, Options
 from tests.chaos.run import run
 
 
@@ -47,6 +47,14 @@ def main() -> int:
         help="kill service and zygote whenever a program is about to end",
     )
     parser.add_argument(
+        "--faults",
+        nargs="*",
+        choices=FAULTS,
+        default=FAULTS,
+        help="what else comes: the advisor is killed, the zygote stopped, the disk filled",
+    )
+    parser.add_argument("--tunings", type=int, default=2, help="tuning jobs among the others")
+    parser.add_argument(
         "--keep", action="store_true", help="keep the directory even if all is well"
     )
     given = parser.parse_args()
@@ -62,6 +70,8 @@ def main() -> int:
         strict=given.strict,
         at_ends=given.at_ends,
         keep=given.keep,
+        faults=tuple(given.faults),
+        tunings=given.tunings,
     )
     signal.signal(signal.SIGTERM, _end_early)
     print(f"chaos: {options.jobs} jobs, {options.kills} kills, seed {options.seed}", flush=True)

@@ -16,6 +16,9 @@ from tests.chaos.maintenance import Drain, overlaps
 from tests.chaos.plans import Pool
 
 _RESTARTS: Final = 5
+_NO_SHIM: Final = "no shim came up"
+"""What is told of a start that a zygote which hangs never took up: nothing has lived."""
+_NO_ROOM: Final = ("No space left", "disk is full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What became of one replica. `attempts`: of each life. `moved`: lives that were ended by a drain."""
+    """What became of one replica. `attempts`: of each life. `moved`: lives that were ended by a drain. `stillborn`: attempts
+    in which it could not be started, because the disk was full."""
 
     seen: ReplicaSeen
     starts: tuple[Start, ...]
     attempts: tuple[int, ...]
     moved: frozenset[int]
     asked_to_leave: int
+    stillborn: frozenset[int] = frozenset()
 
     @property
     def counts(self) -> Counter[int]:
@@ -89,7 +94,12 @@ def fates(
         and _is_moved(life, pool, its_attempt == attempt, (replica, life.number) in killed)
     }
     asked = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
-    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked)
+    stillborn = frozenset(
+        int(entry["details"]["attempt"])
+        for entry in mine
+        if entry["kind"] == "service_failed" and any(s in entry["message"] for s in _NO_ROOM)
+    )
+    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked, stillborn)
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
@@ -107,7 +117,8 @@ def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
     """Of one that ended while no service ran, or was told to leave before, the start is not told: its end tells of it."""
     found: list[Start] = []
     for entry in entries:
-        if entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):
+        was_begun = entry["kind"] != "replica_lost" or _NO_SHIM not in entry["message"]
+        if was_begun and entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):
             details = entry["details"]
             attempt, incarnation = details["attempt"], details["incarnation"]
             if entry["kind"] == "replica_started":

@@ -1,6 +1,7 @@
 """What a chaos run is asked to do, and the killing of the service: when, whom, how often. Seeded."""
 
 import contextlib
+import http.client
 import os
 import random
 import time
@@ -9,12 +10,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.deeds import Deeds
+from tests.chaos.disk import SmallDisk
 from tests.chaos.plans import JobPlan, Pace
-from tests.chaos.victim import Victim
+from tests.chaos.tuning import Tunings
+from tests.chaos.victim import Refused, Victim
 from tests.e2e.processes import children
 
 _VICTIMS: Final = ("service", "zygote", "both", "buckets", "stop")
 _SHARES: Final = (52, 20, 20, 5, 3)
+FAULTS: Final = ("advisor", "hang", "disk")
+"""What comes at moments of its own, besides: the advisor is killed, the zygote stopped, the disk filled."""
+_TIMES: Final = 3
+"""How often each of them comes."""
+_REPLACED: Final = 30.0
+"""Seconds within which a zygote that hangs must be replaced while jobs are to be started."""
+_ANSWERS: Final = 3.0
+"""Seconds within which the service must answer meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +33,7 @@ class Options:
     """`minutes`: about how long the kills go on (0 = one about every second). `keep`: leave the directory behind even
     if all is well. `replicas`: how many run at once, so that some jobs wait in the queue. `nodes`: if there are several,
     they are drained at random. `strict`: nodes have room for as many replicas, and no more. `at_ends`: each kill is of
-    service and zygote, in the moment in which a program ends."""
+    service and zygote, in the moment in which a program ends. `faults`: those of `FAULTS` that come. `tunings`: tuning jobs among the others."""
 
     jobs: int
     kills: int
@@ -35,16 +46,20 @@ class Options:
     strict: bool = False
     at_ends: bool = False
     keep: bool = False
+    faults: tuple[str, ...] = FAULTS
+    tunings: int = 2
 
 
 @dataclass
 class Kills:
     """What was killed: by victim; how many kills came before the service served; and how often it was stopped by
-    SIGTERM instead."""
+    SIGTERM instead, its zygote stopped, its disk filled."""
 
     by_victim: Counter[str]
     early: int = 0
     stops: int = 0
+    hangs: int = 0
+    fills: int = 0
 
     @property
     def total(self) -> int:
@@ -52,17 +67,30 @@ class Kills:
 
 
 def rampage(
-    options: Options, victim: Victim, deeds: Deeds, plans: list[JobPlan], kills: Kills
+    options: Options,
+    victim: Victim,
+    deeds: Deeds,
+    plans: list[JobPlan],
+    kills: Kills,
+    *,
+    tunings: Tunings,
+    disk: SmallDisk | None,
 ) -> None:
     """Submit the jobs and kill, both evenly spread; in the end the service is up. Raises RuntimeError if it is not."""
     chance = random.Random(options.seed + 1)
     waiting = iter(plans)
-    submitted = 0
+    submitted = tuned = 0
+    faults = _moments(options, chance)
     while kills.total < options.kills:
         victim.start()
+        while tuned < len(tunings.all) and tuned * options.kills <= kills.total * len(tunings.all):
+            tunings.submit(tuned)
+            tuned += 1
         while submitted * options.kills <= kills.total * len(plans) and submitted < len(plans):
             deeds.submit(next(waiting))
             submitted += 1
+        while due := faults.get(kills.total):
+            _befall(due.pop(), victim, deeds, kills, disk, chance)
         is_early = _wait_for_the_moment(options, victim, deeds, chance)
         who = chance.choices(_VICTIMS, _SHARES)[0]
         _kill("both" if options.at_ends else who, is_early, victim, deeds, kills)
@@ -71,6 +99,8 @@ def rampage(
         reap(victim)
     for plan in waiting:
         deeds.submit(plan)
+    for number in range(tuned, len(tunings.all)):
+        tunings.submit(number)
     for _ in range(3):
         victim.start()
         if victim.wait():
@@ -78,6 +108,83 @@ def rampage(
     else:
         raise RuntimeError("the service does not come up any more; see service.log")
     deeds.settle()
+    tunings.close()
+
+
+def _moments(options: Options, chance: random.Random) -> dict[int, list[str]]:
+    """After how many kills which faults come; not at the very end, where little is left to be started."""
+    found: dict[int, list[str]] = {}
+    for fault in sorted(options.faults) * _TIMES:
+        found.setdefault(chance.randrange(1, max(2, options.kills * 3 // 4)), []).append(fault)
+    return found
+
+
+def _befall(
+    fault: str,
+    victim: Victim,
+    deeds: Deeds,
+    kills: Kills,
+    disk: SmallDisk | None,
+    chance: random.Random,
+) -> None:
+    """One of `FAULTS`, while the service serves; it is not killed meanwhile."""
+    if not victim.wait():
+        return
+    if fault == "advisor":
+        _kill_advisor(victim, deeds, kills, chance)
+    elif fault == "hang":
+        _stop_zygote(victim, deeds, kills)
+    elif fault == "disk" and disk is not None:
+        kills.fills += 1
+        deeds.tell("disk filled", start=victim.starts)
+        disk.fill()
+        try:
+            until = time.monotonic() + chance.uniform(1, 4)
+            while time.monotonic() < until:
+                _look(victim)
+                time.sleep(0.2)
+        finally:
+            disk.empty()
+        deeds.tell("disk emptied", start=victim.starts)
+
+
+def _kill_advisor(victim: Victim, deeds: Deeds, kills: Kills, chance: random.Random) -> None:
+    """It is there for a while after each suggestion: wait for it, and then a little longer, so that it is busy or idle."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        time.sleep(chance.uniform(0, 0.5))
+        if victim.kill_children("advisor"):
+            kills.by_victim["advisor"] += 1
+            deeds.tell("killed", victim="advisor", start=victim.starts)
+            return
+
+
+def _stop_zygote(victim: Victim, deeds: Deeds, kills: Kills) -> None:
+    """There may be none just now: one that was killed comes back with the next start of a program."""
+    until = time.monotonic() + 5
+    while not victim.stop_zygote():
+        if time.monotonic() > until:
+            return
+        time.sleep(0.05)
+    kills.hangs += 1
+    deeds.tell("zygote stopped", start=victim.starts)
+    until = time.monotonic() + _REPLACED
+    while victim.waits_for_zygote and time.monotonic() < until:
+        _look(victim)
+        time.sleep(0.2)
+    if victim.waits_for_zygote:
+        victim.faults.append(f"a zygote that hangs was not replaced within {_REPLACED:g} s")
+
+
+def _look(victim: Victim) -> None:
+    """Whatever hangs or is full, who asks is answered."""
+    began = time.monotonic()
+    try:
+        victim.call("GET", "/trainshed/v1/nodes")
+    except (Refused, OSError, http.client.HTTPException) as failure:
+        victim.faults.append(f"a look at the nodes failed: {failure}")
+    if (took := time.monotonic() - began) > _ANSWERS:
+        victim.faults.append(f"a look at the nodes took {took:.1f} s")
 
 
 def _wait_for_the_moment(
@@ -110,7 +217,8 @@ def _kill(who: str, is_early: bool, victim: Victim, deeds: Deeds, kills: Kills) 
     if who == "stop":
         kills.stops += victim.stop()
         return
-    if who != "service" and not victim.kill_children(who != "buckets"):
+    kind = "buckets" if who == "buckets" else "zygote"
+    if who != "service" and not victim.kill_children(kind):
         who = "service" if who == "both" else ""
     if who in ("service", "both"):
         kills.early += is_early

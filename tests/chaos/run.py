@@ -13,15 +13,17 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.chaos.deeds import Deeds, Story, diary_of
+from tests.chaos.disk import NotHere, SmallDisk
 from tests.chaos.kinds import WITH_DRAINS, make_plans
 from tests.chaos.maintenance import Maintenance
 from tests.chaos.plans import JobPlan
-from tests.chaos.rampage import Kills, Options, rampage
+from tests.chaos.rampage import FAULTS, Kills, Options, rampage
+from tests.chaos.tuning import Tunings
 from tests.chaos.verify import FINAL, Report, check
 from tests.chaos.victim import Address, Victim, json_lines, request
 from tests.e2e.processes import children, leftovers, marked
@@ -60,11 +62,13 @@ def run(options: Options) -> int:
     config = directory / "settings.toml"
     config.write_text(_settings(options))
     diary = diary_of(directory)
-    diary.mkdir(parents=True)
+    disk = _small_disk(options, data, diary)
+    diary.mkdir(parents=True, exist_ok=True)
     plans = make_plans(options.seed, options.jobs, options.pace, _kinds(options))
     victim = Victim(data, "--config", str(config))
     deeds = Deeds(victim, directory, plans)
     kills = Kills(Counter())
+    tunings = Tunings(victim, diary, options.tunings, options.pace.shortest / 10)
     maintenance = Maintenance(victim, options.nodes, options.seed, deeds.tell, deeds.stirred)
     reports: list[Report] = []
     wrong: list[str] = []
@@ -72,13 +76,15 @@ def run(options: Options) -> int:
     try:
         _warm_up(victim)
         maintenance.begin()
-        rampage(options, victim, deeds, plans, kills)
+        rampage(options, victim, deeds, plans, kills, tunings=tunings, disk=disk)
         maintenance.close()
         stories = list(deeds.stories.values())
-        wrong += _wait_for_ends(victim, stories)
+        wrong += _wait_for_ends(victim, stories, tunings)
         deeds.close()
         maintenance.check_empty()
         address = victim.address()
+        for one in tunings.all:
+            wrong += [f"{one.name}: {text}" for text in tunings.wrong(one, address)]
         reports = [check(story, address, data, diary, maintenance.drains) for story in stories]
         if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")
@@ -87,12 +93,16 @@ def run(options: Options) -> int:
     finally:
         victim.end(with_jobs=bool(wrong) or not reports)
         maintenance.close()
-        wrong += _left_behind(directory)
+        wrong += _left_behind(directory, disk.places if disk is not None else ())
         wrong += [*victim.faults, *maintenance.trouble]
     text = "\n".join(
         _report(options, plans, reports, kills, victim, deeds, len(maintenance.drains), wrong)
     )
     print(text, f"\n{time.monotonic() - began:.0f} s", flush=True)
+    if disk is not None:
+        if wrong or options.keep or any(report.wrong for report in reports):
+            disk.keep(directory / "data-kept")
+        disk.close()
     is_well = not wrong and len(reports) == len(plans) and not any(r.wrong for r in reports)
     if is_well and not options.keep:
         shutil.rmtree(directory, ignore_errors=True)
@@ -100,6 +110,17 @@ def run(options: Options) -> int:
         (directory / "report.txt").write_text(text + "\n")
         print(f"kept: {directory} (report.txt, events.jsonl, service.log, wrong/, data/)")
     return 0 if is_well else 1
+
+
+def _small_disk(options: Options, data: Path, diary: Path) -> SmallDisk | None:
+    """The disk that is filled, if it is to be and may be."""
+    if "disk" not in options.faults:
+        return None
+    try:
+        return SmallDisk(data, diary.parent)
+    except NotHere as why:
+        print(f"NOTE: no disk is filled in this run: {why}", flush=True)
+        return None
 
 
 def _settings(options: Options) -> str:
@@ -131,9 +152,14 @@ def _warm_up(victim: Victim) -> None:
         raise RuntimeError(f"the first job, without any kill, is {state}")
 
 
-def _wait_for_ends(victim: Victim, stories: list[Story]) -> Iterator[str]:
+def _wait_for_ends(victim: Victim, stories: list[Story], tunings: Tunings) -> Iterator[str]:
     """What did not end in time."""
     until = time.monotonic() + END
+    for one in tunings.all:
+        if one.public:
+            state = _state_at_end(victim.address(), one.target, until)
+            if state not in FINAL:
+                yield f"{one.name} is {state} {END:g} s after the last kill"
     for story in stories:
         if story.public:
             state = _state_at_end(victim.address(), story.target, until)
@@ -151,8 +177,8 @@ def _state_at_end(address: Address, target: str, until: float) -> str:
     return request(address, "GET", path)["state"]
 
 
-def _left_behind(directory: Path) -> Iterator[str]:
-    """Processes, mounts, control groups and slots that are still there when all is over."""
+def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
+    """Processes, mounts, control groups and slots that are still there when all is over. `mounted`: by the run itself."""
     deadline = time.monotonic() + 10
     for pid in children(os.getpid()):
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -168,7 +194,8 @@ def _left_behind(directory: Path) -> Iterator[str]:
     for pid in marked(str(diary_of(directory))):
         yield f"program {pid} is left"
     for thing in leftovers(directory / "data"):
-        yield f"left on the machine: {thing}"
+        if not any(f" {place} " in thing for place in mounted):
+            yield f"left on the machine: {thing}"
 
 
 def _repeated(story: Story) -> int:
@@ -206,6 +233,7 @@ def _report(
     yield ""
     killed = ", ".join(f"{who} {count}" for who, count in kills.by_victim.most_common())
     yield f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served; stopped by SIGTERM: {kills.stops} times"
+    yield f"the zygote was stopped {kills.hangs} times, the disk filled {kills.fills} times; {options.tunings} tuning jobs"
     stories = deeds.stories.values()
     yield (
         f"killed from outside: {sum(len(story.killed) for story in stories)} replicas; cancels accepted: "
@@ -239,6 +267,10 @@ def _arguments(options: Options) -> str:
     if options.kinds:
         given.append(f"--kinds {' '.join(options.kinds)}")
     given.append(f"--replicas {options.replicas}")
+    if options.faults != FAULTS:
+        given.append(f"--faults {' '.join(options.faults)}")
+    if options.tunings != 2:
+        given.append(f"--tunings {options.tunings}")
     if options.nodes > 1:
         given.append(f"--nodes {options.nodes}")
     given += ["--strict"] * options.strict + ["--at-ends"] * options.at_ends

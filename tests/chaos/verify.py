@@ -183,7 +183,9 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
 def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates) -> Iterator[str]:
     """Restarts and attempts as SPEC §2.1 counts them."""
     counts = fate.counts
-    mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
+    # An attempt that found the disk full has lived no life; it costs one of the retries that the service has for itself.
+    begun = [n for n in range(1, view["attempt"] + 1) if counts[n] or n not in fate.stillborn]
+    mine = tuple(counts[number] for number in begun)
     if view["state"] == "CANCELLED":
         fits = len(mine) <= len(whole.lives) and all(
             have == want if number < len(mine) - 1 else have <= want

@@ -3,6 +3,7 @@
 One thread starts and kills (`Victim`); any number of others call, and wait while there is nobody to answer.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -23,6 +24,8 @@ from tests.e2e.running import command, environment
 
 START: Final = 60.0
 """Seconds within which a service must serve."""
+_MARKS: Final = {"zygote": "zygote", "advisor": "studies.advisor"}
+"""What is in the command lines of a service's children. The bucket process is forked and has its parent's."""
 PATIENCE: Final = 300.0
 """Seconds that a caller tries in all."""
 
@@ -65,6 +68,7 @@ class Victim:
         self._address: Address | None = None
         self._changed = threading.Condition()
         self.closed = False
+        self._stopped: list[int] = []
 
     def start(self) -> None:
         """Start it, unless it runs; returns at once."""
@@ -123,20 +127,38 @@ class Victim:
             self._process.wait()
             self._forget()
 
-    def kill_children(self, zygote: bool) -> int:
-        """SIGKILL to its zygote, or to its bucket process; how many there were."""
-        if self._process is None:
-            return 0
-        count = 0
-        for pid in children(self._process.pid):
+    def kill_children(self, which: str) -> int:
+        """SIGKILL to its children of this kind; how many there were. `which`: "zygote", "advisor", "buckets"."""
+        found = self._children(which)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return len(found)
+
+    def stop_zygote(self) -> bool:
+        """SIGSTOP, for good: the service has to notice. False: it has none now. What is left of it is ended when the
+        service itself is gone, as nobody else could."""
+        for pid in self._children("zygote"):
+            self._stopped.append(os.pidfd_open(pid))
+            os.kill(pid, signal.SIGSTOP)
+            return True
+        return False
+
+    @property
+    def waits_for_zygote(self) -> bool:
+        """Whether the one that was stopped last is still there."""
+        return bool(self._stopped) and not select.select([self._stopped[-1]], [], [], 0)[0]
+
+    def _children(self, which: str) -> list[int]:
+        found: list[int] = []
+        for pid in children(self._process.pid) if self._process is not None else ():
             try:
                 said = command_line(pid)
             except OSError:
                 continue
-            if said and ("zygote" in said) is zygote:
-                os.kill(pid, signal.SIGKILL)
-                count += 1
-        return count
+            kind = next((kind for kind, mark in _MARKS.items() if mark in said), "buckets")
+            if said and kind == which:
+                found.append(pid)
+        return found
 
     def end(self, *, with_jobs: bool = False) -> None:
         """End it as an operator would; with its jobs even if it does not run now."""
@@ -225,6 +247,11 @@ class Victim:
 
     def _forget(self) -> None:
         self._process = None
+        while self._stopped:
+            handle = self._stopped.pop()
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
         if self._ready >= 0:
             os.close(self._ready)
             self._ready = -1

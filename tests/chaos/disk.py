@@ -1,0 +1,97 @@
+"""A small file system for the data directory of a chaos run, which is filled to the last byte and emptied again.
+
+It is there in the run's own mount namespace alone, and gone with it. What the programs of the run bear witness with lies on
+another one, so that it can still be written.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+_NEW_NAMESPACE: Final = 0x00020000
+"""CLONE_NEWNS"""
+_GIB: Final = 1 << 30
+_SIZE: Final = 6 * _GIB
+"""Enough not to count as nearly full all the time (`replica.disk`); its image is a sparse file."""
+_BLOCK: Final = 1 << 20
+
+
+class NotHere(Exception):
+    """This machine or this user may not have such a disk. The text says why."""
+
+
+class SmallDisk:
+    """Mounted at `data`, with another one at `witness` below it, the directory of a bucket. Raises NotHere."""
+
+    def __init__(self, data: Path, witness: Path) -> None:
+        self._data, self._witness = data, witness
+        self._image = data.parent / "disk.img"
+        self._filler = data / "filler"
+        _unshare()
+        data.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._image.open("wb") as image:
+                image.truncate(_SIZE)
+            _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
+            _run("mount", "-o", "loop", str(self._image), str(data))
+            shutil.rmtree(data / "lost+found")
+            witness.mkdir(parents=True)
+            _run("mount", "-t", "tmpfs", "-o", "mode=0755,size=256m", "chaos", str(witness))
+        except (OSError, subprocess.CalledProcessError) as failure:
+            self.close()
+            said = getattr(failure, "stderr", "") or failure
+            raise NotHere(f"no file system could be mounted: {said}".strip()) from failure
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where something is mounted, the innermost first."""
+        return str(self._witness), str(self._data)
+
+    def fill(self) -> None:
+        """Take all that is left."""
+        handle = os.open(self._filler, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            for step in (_GIB, 64 * _BLOCK, _BLOCK, 4096):
+                while True:
+                    try:
+                        os.posix_fallocate(handle, size, step)
+                    except OSError as failure:
+                        if failure.errno != errno.ENOSPC:
+                            raise
+                        break
+                    size += step
+        finally:
+            os.close(handle)
+
+    def empty(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+    def keep(self, directory: Path) -> None:
+        """What lies on it goes when the run ends: copy it for whoever looks for what was wrong."""
+        self.empty()
+        _run("cp", "-a", str(self._data), str(directory))
+
+    def close(self) -> None:
+        for place in self.places:
+            subprocess.run(("umount", "-l", place), check=False, capture_output=True)
+        self._image.unlink(missing_ok=True)
+
+
+def _unshare() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_NAMESPACE) != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise NotHere(f"this user may have no mount namespace of its own ({why})")
+    try:
+        _run("mount", "--make-rprivate", "/")
+    except (OSError, subprocess.CalledProcessError) as failure:
+        raise NotHere(f"mounts cannot be kept apart: {failure}") from failure
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)

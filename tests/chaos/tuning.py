@@ -1,0 +1,119 @@
+"""Tuning jobs among the load of a chaos run: whoever computes what to try next is killed as well, idle and busy.
+
+Each trial leaves a file for each time that its program was run, so that one that ran twice shows.
+"""
+
+import http.client
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.victim import Address, Refused, Unreachable, Victim, request
+from tests.e2e.tuning_programs import TUNING_JOBS, final, tuning_job
+
+TRIALS: Final = 8
+_PARALLEL: Final = 2
+_SCRIPT: Final = """
+run_once({place!r})
+for step in range(1, 6):
+    while True:
+        try:
+            report(trial + step, step)
+            break
+        except OSError:  # The disk is full.
+            time.sleep(0.05)
+    time.sleep({pause})
+"""
+
+
+@dataclass
+class Tuning:
+    """One tuning job. `public`: its path, "" until its submission was answered."""
+
+    name: str
+    public: str = ""
+    trouble: list[str] = field(default_factory=list[str])
+
+    @property
+    def target(self) -> str:
+        return urllib.parse.quote(self.public.removeprefix("/v1/"), safe="")
+
+
+class Tunings:
+    """`diary`: where programs may leave files. `pause`: seconds between two reports of a trial."""
+
+    def __init__(self, victim: Victim, diary: Path, count: int, pause: float) -> None:
+        self.all = [Tuning(f"tuning_{number}") for number in range(count)]
+        self._victim = victim
+        self._diary = diary
+        self._pause = pause
+        self._hands = ThreadPoolExecutor(max(1, count), thread_name_prefix="tuning")
+        self._under_way: list[Future[None]] = []
+
+    def submit(self, number: int) -> None:
+        """The next of them, if there are so many; returns at once."""
+        if number < len(self.all):
+            self._under_way.append(self._hands.submit(self._submit, self.all[number]))
+
+    def close(self) -> None:
+        """Wait for the answers."""
+        for future in self._under_way:
+            future.result()
+        self._hands.shutdown()
+
+    def wrong(self, one: Tuning, address: Address) -> Iterator[str]:
+        """All that there is to check of one that is over: SPEC §6, no trial lost and none doubled."""
+        yield from one.trouble
+        if not one.public:
+            yield "it was never submitted"
+            return
+        job = request(address, "GET", one.public)
+        if job["state"] != "JOB_STATE_SUCCEEDED":
+            yield f"it is {job['state']}: {job.get('error')}"
+            return
+        numbers = [str(number) for number in range(1, TRIALS + 1)]
+        if [trial["id"] for trial in job["trials"]] != numbers:
+            yield f"its trials are {[trial['id'] for trial in job['trials']]}"
+        for trial in job["trials"]:
+            if trial["state"] != "SUCCEEDED" or final(trial) != int(trial["id"]) + 5:
+                yield f"trial {trial['id']} is {trial['state']}: {trial.get('finalMeasurement')}"
+        jobs = [trial["customJob"] for trial in job["trials"]]
+        if len(set(jobs)) != len(jobs):
+            yield f"two trials have one job: {jobs}"
+        runs = Counter(path.name.split(".")[0] for path in (self._diary / one.name).iterdir())
+        if runs != dict.fromkeys(numbers, 1):
+            yield f"the programs of its trials ran so often: {dict(runs)}"
+
+    def _submit(self, one: Tuning) -> None:
+        place = f"{self._diary.name}/{one.name}"
+        script = _SCRIPT.format(place=place, pause=self._pause)
+        body = tuning_job(script, trials=TRIALS, parallel=_PARALLEL) | {"displayName": one.name}
+        tries = 0
+        while not one.public:
+            tries += 1
+            try:
+                one.public = self._known(one) if tries > 1 else ""
+                if not one.public:
+                    one.public = f"/v1/{self._victim.call('POST', TUNING_JOBS, body)['name']}"
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.02)
+            except Refused as refused:
+                if refused.status != 503:
+                    one.trouble.append(f"submit: {refused}")
+                    return
+                time.sleep(0.05)
+            except Unreachable as failure:
+                one.trouble.append(f"submit: {failure}")
+                return
+
+    def _known(self, one: Tuning) -> str:
+        """Who got no answer looks first whether the job is there."""
+        wanted = urllib.parse.quote(f'display_name="{one.name}"')
+        listed: dict[str, Any] = self._victim.call("GET", f"{TUNING_JOBS}?filter={wanted}")
+        found = listed.get("hyperparameterTuningJobs", ())
+        return f"/v1/{found[0]['name']}" if found else ""
