@@ -50,10 +50,16 @@ def main() -> int:
         "--faults",
         nargs="*",
         choices=FAULTS,
-        default=FAULTS,
-        help="what else comes: the advisor is killed, the zygote stopped, the disk filled",
+        default=None,
+        help="what else comes: the advisor is killed, the zygote stopped, the disk filled; all of it, but nothing if nodes "
+        "are drained",
     )
-    parser.add_argument("--tunings", type=int, default=2, help="tuning jobs among the others")
+    parser.add_argument(
+        "--tunings",
+        type=int,
+        default=None,
+        help="tuning jobs among the others; 2, but 0 with drains",
+    )
     parser.add_argument(
         "--keep", action="store_true", help="keep the directory even if all is well"
     )
@@ -70,8 +76,11 @@ def main() -> int:
         strict=given.strict,
         at_ends=given.at_ends,
         keep=given.keep,
-        faults=tuple(given.faults),
-        tunings=given.tunings,
+        faults=(FAULTS if given.nodes == 1 else ())
+        if given.faults is None
+        else tuple(given.faults),
+        # A drain starts programs of trials anew, and then none can be told from one that ran twice.
+        tunings=2 * (given.nodes == 1) if given.tunings is None else given.tunings,
     )
     signal.signal(signal.SIGTERM, _end_early)
     print(f"chaos: {options.jobs} jobs, {options.kills} kills, seed {options.seed}", flush=True)

@@ -22,7 +22,7 @@ from tests.chaos.disk import NotHere, SmallDisk
 from tests.chaos.kinds import WITH_DRAINS, make_plans
 from tests.chaos.maintenance import Maintenance
 from tests.chaos.plans import JobPlan
-from tests.chaos.rampage import FAULTS, Kills, Options, rampage
+from tests.chaos.rampage import Kills, Options, rampage
 from tests.chaos.tuning import Tunings
 from tests.chaos.verify import FINAL, Report, check
 from tests.chaos.victim import Address, Victim, json_lines, request
@@ -267,10 +267,8 @@ def _arguments(options: Options) -> str:
     if options.kinds:
         given.append(f"--kinds {' '.join(options.kinds)}")
     given.append(f"--replicas {options.replicas}")
-    if options.faults != FAULTS:
-        given.append(f"--faults {' '.join(options.faults)}")
-    if options.tunings != 2:
-        given.append(f"--tunings {options.tunings}")
+    given.append(f"--faults {' '.join(options.faults)}".strip())
+    given.append(f"--tunings {options.tunings}")
     if options.nodes > 1:
         given.append(f"--nodes {options.nodes}")
     given += ["--strict"] * options.strict + ["--at-ends"] * options.at_ends

@@ -8,16 +8,22 @@ import pytest
 from tests.e2e.running import ROOT
 
 
+_PLAIN = ("--faults", "--tunings", "0")
+"""Kills alone."""
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--jobs", "12", "--kills", "6", "--seed", "7"), id="any moment"),
+        pytest.param(("--jobs", "12", "--kills", "6", "--seed", "7", *_PLAIN), id="any moment"),
+        pytest.param(("--jobs", "12", "--kills", "6", "--seed", "10"), id="with faults"),
         pytest.param(
             ("--jobs", "14", "--kills", "4", "--seed", "8", "--nodes", "2", "--strict"),
             id="with drains",
         ),
         pytest.param(
-            ("--jobs", "16", "--kills", "6", "--seed", "9", "--at-ends"), id="at ends of programs"
+            ("--jobs", "16", "--kills", "6", "--seed", "9", "--at-ends", *_PLAIN),
+            id="at ends of programs",
         ),
     ],
 )
@@ -26,7 +32,7 @@ def test_jobs_end_as_they_should_while_the_service_is_killed(options: tuple[str,
     run = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *options, "--life", "0.2", "0.6"],
         cwd=ROOT,
-        timeout=180,
+        timeout=240,
         check=False,
         capture_output=True,
         text=True,
