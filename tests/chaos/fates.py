@@ -33,7 +33,7 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Fates:
     """What became of one replica. `attempts`: of each life. `moved`: lives that were ended by a drain. `stillborn`: attempts
-    in which it could not be started, because the disk was full."""
+    in which it could not be started, because the disk was full. `unborn`: how many starts a zygote that hangs never took up."""
 
     seen: ReplicaSeen
     starts: tuple[Start, ...]
@@ -41,6 +41,7 @@ class Fates:
     moved: frozenset[int]
     asked_to_leave: int
     stillborn: frozenset[int] = frozenset()
+    unborn: int = 0
 
     @property
     def counts(self) -> Counter[int]:
@@ -99,7 +100,8 @@ def fates(
         for entry in mine
         if entry["kind"] == "service_failed" and any(s in entry["message"] for s in _NO_ROOM)
     )
-    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked, stillborn)
+    unborn = sum(e["kind"] == "replica_lost" and _NO_SHIM in e["message"] for e in mine)
+    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked, stillborn, unborn)
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
@@ -117,8 +119,7 @@ def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
     """Of one that ended while no service ran, or was told to leave before, the start is not told: its end tells of it."""
     found: list[Start] = []
     for entry in entries:
-        was_begun = entry["kind"] != "replica_lost" or _NO_SHIM not in entry["message"]
-        if was_begun and entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):
+        if entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):
             details = entry["details"]
             attempt, incarnation = details["attempt"], details["incarnation"]
             if entry["kind"] == "replica_started":

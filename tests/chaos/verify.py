@@ -186,7 +186,7 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
         yield f"the timeline tells starts twice: {twice}"
     # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
-    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave:
+    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave + fate.unborn:
         yield f"{len(fate.seen.lives)} lives, and the timeline tells of {starts}"
     if replica != plan.actor and (needless := fate.needless()):
         yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"

@@ -141,7 +141,7 @@ DECIDING: Final = (
     Mutant(
         "leftovers kept",
         _CONTROLLER + "sightings.py",
-        "                if not is_live(uid):\n",
+        "                if stored(uid) is None:\n",
         "                if uid == 0:\n",
         "Slots, and programs, of jobs that ended just before the service did stay for ever.",
         tests(
