@@ -7,7 +7,6 @@ import pytest
 
 from tests.e2e.running import ROOT
 
-
 _PLAIN = ("--faults", "--tunings", "0")
 """Kills alone."""
 
