@@ -112,7 +112,10 @@ def test_the_ready_file_says_how_to_reach_it_and_is_private(data: Path, tmp_path
     ready.parent.mkdir()
     with running(data, "--ready-file", str(ready)) as service:
         document = json.loads(ready.read_text())
-        assert (document["rest"], document["token"]) == (service.rest, service.token)
+        assert document["rest"] == service.rest
+        # At level user programs may read the file, wherever it lies; the data directory is hidden from them.
+        assert service.token not in ready.read_text()
+        assert Path(document["token_file"]).read_text().strip() == service.token
         assert document["pid"] == service.pid == service.process.pid
         for file in (ready, data / "service.json", data / "credentials.json", data / "owner.token"):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file

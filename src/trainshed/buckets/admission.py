@@ -94,7 +94,7 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
         return
     raise Forbidden(
         f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket {holding.name}. "
-        f"The bucket belongs to the project {holding.project}, the job to {caller.project}: a program reaches the "
+        f"The bucket belongs to another project than the job, which is of {caller.project}: a program reaches the "
         "buckets of its own project and shared ones. Grant it a role in the bucket's IAM policy, or share the bucket."
     )
 

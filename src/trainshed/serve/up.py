@@ -69,7 +69,7 @@ class _PrintableLog(logging.Formatter):
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Written once requests are served.",
+    help="Written once requests are served: addresses, and where the token is.",
 )
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
@@ -139,7 +139,10 @@ def command(
                 "gRPC has a port with TLS."
             )
         if ready_file is not None:
-            write_private(ready_file, document)
+            # Without the token: at some levels programs are the same user, and see this file.
+            token_file = str(settings.data / "owner.token")
+            public = {key: value for key, value in document.items() if key != "token"}
+            write_private(ready_file, {**public, "token_file": token_file})
         if ready_fd is not None:
             write_line(ready_fd, document)
 

@@ -163,9 +163,10 @@ async def test_the_services_own_methods_keep_to_the_project_as_well(house: House
     for target in (quote(own, safe=""), "1000"):
         assert (await asked(house, "GET", f"{OF_OTHERS}{target}")).json["name"] == own
         assert (await asked(house, "GET", f"{OF_OTHERS}{target}/timeline")).status == 200
-    for target in (quote(foreign, safe=""), "1001"):
-        for below in ("", "/timeline", "/logs", "/watch"):
-            denied(await asked(house, "GET", f"{OF_OTHERS}{target}{below}"), "names p2")
+    for below in ("", "/timeline", "/logs", "/watch"):
+        denied(
+            await asked(house, "GET", f"{OF_OTHERS}{quote(foreign, safe='')}{below}"), "names p2"
+        )
     assert (await asked(house, "GET", "/trainshed/v1/jobs?project=p1")).status == 200
     for query in ("project=p2", "project=-", "", f"project=p1&parent={quote(foreign, safe='')}"):
         denied(await asked(house, "GET", f"/trainshed/v1/jobs?{query}"), "project p1 only")
@@ -178,6 +179,28 @@ async def test_the_services_own_methods_keep_to_the_project_as_well(house: House
         ("GET", "drillPlans"),
     ):
         denied(await asked(house, verb, f"/trainshed/v1/{path}", {}))
+
+
+async def test_nobody_learns_whether_a_job_of_another_project_is_there(house: House) -> None:
+    """The same answer for one that is and one that is not, by whichever name, in each of the APIs."""
+    foreign = await job(house, OTHER)
+    absent = foreign.replace("1000", "1007")
+    pairs = [
+        (f"{OF_OTHERS}1000{below}", f"{OF_OTHERS}1007{below}")
+        for below in ("", "/timeline", "/logs", "/watch", "/usage", "/resumeReport", "/drills")
+    ]
+    pairs += [(f"{OF_OTHERS}{quote(name, safe='')}" for name in (foreign, absent))]
+    pairs += [(f"/v1/{name}" for name in (foreign, absent))]
+    for kind in ("models", "studies", "trainingPipelines", "operations", "persistentResources"):
+        pairs += [(f"{OTHER}/{kind}/{number}" for number in ("1000", "1007"))]
+    for there, missing in pairs:
+        answers = [await asked(house, "GET", path) for path in (there, missing)]
+        told = [
+            (answer.status, answer.error["message"].replace("1007", "1000")) for answer in answers
+        ]
+        assert told[0] == told[1], (there, missing)
+        assert told[0][0] == 403
+        assert "p2" not in told[0][1] or "p2" in str(there)
 
 
 async def test_a_program_is_told_of_its_project_alone(house: House) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote
 
-from trainshed.access.permissions import authorize
+from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
 from trainshed.api import aside
 from trainshed.api.errors import Refusal
@@ -47,6 +47,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.api.trainshed_v1.finding import find_work
+from trainshed.core.errors import NotFound, PermissionDenied
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, Violation, WireError
 
@@ -131,7 +132,7 @@ class TrainshedTransport:
             body = await _body(scope, receive, method.most)
             call = JsonCall(principal, self._services, target, query, body)
             if principal.project:
-                authorize(principal, method.name, await _projects(call, method.name))
+                await _authorize(call, method.name)
             lines = await method.stream(call) if method.stream is not None else None
             answer = await method.answer(call) if method.answer is not None else {}
         except Exception as error:
@@ -143,14 +144,30 @@ class TrainshedTransport:
             await send_json(send, encode_text(answer))
 
 
-async def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """What a call is about: the project of the job that the path names, or those of the query. Of anything else nobody
-    knows a project. Raises NotFound."""
+async def _authorize(call: JsonCall, method: str) -> None:
+    """Let a principal of one project do what is about that project. Raises PermissionDenied."""
+    principal = call.principal
+    if not method.startswith(_OF_JOBS) or not call.target or project_in(call.target):
+        authorize(principal, method, _projects(call, method))
+        return
+    # An id says nothing of a project. Whether another project has such a job is nobody's business.
+    try:
+        work, _ = await find_work(call.services.reader, call.target)
+        authorize(principal, method, (work.name.project_id,))
+    except (NotFound, PermissionDenied):
+        raise PermissionDenied(
+            f"{principal.email} has the permission {PERMISSIONS[method]} in the project {principal.project} only, and "
+            f"{call.target[:200]!r} is no job there (or it may not exist): name one of {principal.project}"
+        ) from None
+
+
+def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
+    """What a call is about: the project of the job that the path names in full, or those of the query. Of anything else
+    nobody knows a project."""
     if not method.startswith(_OF_JOBS):
         return ()
     if call.target:
-        given = project_in(call.target)
-        return (given or (await find_work(call.services.reader, call.target))[0].name.project_id,)
+        return (project_in(call.target),)
     named = (project_in(call.parameter("parent")), call.parameter("project"))
     return tuple(filter(None, named))
 
