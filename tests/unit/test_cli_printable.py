@@ -2,11 +2,14 @@
 
 import re
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainshed.cli.logs import line_text
 from trainshed.cli.printable import cleaned, cleaned_line, coloured, one_line, plain
+from trainshed.cli.views import LogLine
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
 ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists(
@@ -61,6 +64,12 @@ def test_values_of_json_are_made_plain_with_their_names() -> None:
     assert cleaned(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
     line = cleaned_line({"message": f"{RED}x\x07", "task": f"{RED}x"})
     assert line == {"message": f"{RED}x\\x07{NONE}", "task": "\\x1b[31mx"}
+
+
+def test_further_lines_of_a_message_stand_below_its_first() -> None:
+    line = LogLine(0, "workerpool0-0", "INFO", "a\nservice  Job completed")
+    shown = click.unstyle(line_text(line, "worker", 8)).split("\n")
+    assert shown == ["worker    a", "          service  Job completed"]
 
 
 @given(ANY_TEXT)

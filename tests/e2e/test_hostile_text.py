@@ -1,0 +1,176 @@
+"""What a hostile job has on the operator's terminal: every command, on a terminal and piped (docs/security.md)."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import (
+    PROJECT,
+    REGION,
+    Service,
+    command,
+    container_job,
+    environment,
+    running,
+    submit,
+)
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[H\x9b2J\x9d0;x\x9c\u202etxt\u2066\x1bP1$r\x1b\\\x1b[31m"
+PASSING = re.compile(
+    r"\x1b\[[0-9;]*m"  # colours
+    r"|\x1b\[\?25[lh]|\x1b\[[0-9]*[AK]"  # what the live tables are drawn with
+)
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+PROGRAM = f"""
+import os, sys
+hostile = {HOSTILE!r}
+print("line " + hostile, flush=True)
+print("\\x1b[32mgreen stays on", flush=True)
+print(" 1%\\r 2%\\r 3%", flush=True)
+print('{{"message": "json ' + "\\\\u001b]0;x\\\\u0007" + '", "severity": "WARNING"}}', flush=True)
+os.makedirs("kept", exist_ok=True)
+open("kept/" + hostile.replace("/", ""), "w").close()
+raise RuntimeError("failed " + hostile)
+"""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A service with a hostile job that is over, and its id."""
+    with running(tmp_path_factory.mktemp("hostile")) as service:
+        job = submit(service, container_job(PROGRAM, name="name " + HOSTILE))
+        service.finish(job)
+        where = f"/v1/projects/{PROJECT}/locations/{REGION}/studies"
+        study = {
+            "displayName": "study " + HOSTILE,
+            "studySpec": {
+                "metrics": [{"metricId": "m", "goal": "MAXIMIZE"}],
+                "parameters": [
+                    {"parameterId": "p", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}
+                ],
+            },
+        }
+        service.call("POST", where, study)
+        yield service, job
+
+
+def piped(data: Path, words: list[str], directory: Path | None = None) -> str:
+    done = subprocess.run(
+        command(*words),
+        cwd=directory,
+        env=environment(data) | {"GCLOUD_PROJECT": PROJECT, "GOOGLE_CLOUD_REGION": REGION},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return (done.stdout + done.stderr).decode()
+
+
+def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -> str:
+    """What comes to a terminal, as bytes turned to text."""
+    ours, theirs = pty.openpty()
+    surroundings = environment(data) | {"GCLOUD_PROJECT": PROJECT, "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        command(*words),
+        cwd=directory,
+        env=surroundings,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                data_read = os.read(ours, 1 << 16)
+            except OSError:  # Linux says so that nobody writes any more.
+                break
+            if not data_read:
+                break
+            seen += data_read
+        process.wait(60)
+    os.close(ours)
+    return seen.decode()
+
+
+COMMANDS = (
+    "jobs list",
+    "jobs list --format json",
+    "jobs describe JOB",
+    "jobs describe JOB --format json",
+    "jobs timeline JOB",
+    "jobs timeline JOB --format json",
+    "jobs logs JOB",
+    "jobs logs JOB --follow",
+    "jobs logs JOB --format json",
+    "jobs watch JOB",
+    "jobs watch JOB --format json",
+    "jobs top JOB",
+    "jobs resume-report JOB",
+    "jobs autopsy JOB --list",
+    "jobs autopsy JOB --copy COPY",
+    "jobs cancel JOB",
+    "jobs shell JOB",
+    "jobs describe NAME",
+    "studies list",
+    "studies describe STUDY",
+    "nodes list",
+    "quotas list",
+    "secrets list",
+    "drill-plans list",
+    "drill JOB --at-line NAME",
+    "doctor",
+)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("show", [piped, on_a_terminal])
+def test_only_text_and_colours_reach_the_terminal(
+    hostile: tuple[Service, str], tmp_path: Path, line: str, show: Any
+) -> None:
+    service, job = hostile
+    named = {"JOB": job, "NAME": "name", "STUDY": "study", "COPY": str(tmp_path / "copy")}
+    words = [named.get(word, word) for word in line.split()]
+    data = Path(service.extra["data"])
+    if words[0] in ("studies", "quotas", "secrets", "drill-plans"):
+        words += ["--project", PROJECT]
+    if words[0] == "studies":
+        words += ["--region", REGION]
+    seen = show(data, words)
+    assert seen.strip()
+    assert "src/trainshed/" not in seen  # No traceback of ours.
+    left = PASSING.sub("", seen.replace("\r\n", "\n"))
+    if line == "jobs watch JOB" and show is on_a_terminal:
+        left = left.replace("\r", "")  # The table is drawn over.
+    assert not CONTROL.search(left), re.findall(r".{20}" + CONTROL.pattern, left)[:3]
+    assert "\r" not in left
+    if "--format json" in line:
+        for text in seen.replace("\r\n", "\n").splitlines() if "logs" in line else [seen]:
+            if text.strip() and "watch" not in line:
+                json.loads(text)
+
+
+def test_colours_of_lines_end_with_them(hostile: tuple[Service, str]) -> None:
+    service, job = hostile
+    seen = on_a_terminal(Path(service.extra["data"]), ["jobs", "logs", job])
+    (green,) = (line for line in seen.splitlines() if "green stays on" in line)
+    assert "\x1b[32mgreen stays on" in green
+    assert green.rstrip("\r").endswith("\x1b[0m")
+    assert "\\x1b]0;owned\\x07" in seen
+    assert "\\u202etxt" in seen
+
+
+def test_a_local_run_shows_text_on_a_terminal(tmp_path: Path) -> None:
+    """Into a file its output goes as it is: it is the program's own."""
+    (tmp_path / "task.py").write_text(f"print('line ' + {HOSTILE!r})\n")
+    words = ["local-run", "--executor-image-uri=python", "--script=task.py"]
+    seen = on_a_terminal(tmp_path / "data", words, tmp_path)
+    assert "line \\x1b]0;owned" in seen
+    assert not CONTROL.search(PASSING.sub("", seen.replace("\r\n", "\n")))
+    assert HOSTILE in piped(tmp_path / "data", words, tmp_path)
