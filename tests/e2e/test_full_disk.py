@@ -39,11 +39,13 @@ class Place:
         self.data = root / "data"
         self._filler = root / "filler"
 
-    def fill(self) -> None:
-        """Leave no byte on it."""
-        with self._filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(b"x" * 1000):
-                pass
+    def fill(self, leave: int = 0) -> None:
+        """Leave so many bytes on it."""
+        with self._filler.open("ab", buffering=0) as file:
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * 1000):
+                    pass
+            file.truncate(file.tell() - leave)
 
     def make_room(self) -> None:
         self._filler.unlink()
@@ -140,6 +142,23 @@ def test_a_full_disk_kills_no_program_and_passes_by_itself(place: Place, commons
         assert (view["state"], view["attempt"]) == ("FAILED", 1)
         assert view["replicas"][0]["exit"]["exitCode"] == 3
         assert numbers(service, ending) == [str(n) for n in range(COUNT)]
+
+
+def test_nothing_is_started_for_which_there_is_no_room(place: Place) -> None:
+    """A shim without room for its records could only give up, which would cost the job a retry."""
+    with running(place.data) as service:
+        place.fill(leave=700_000)
+        job_id = submit(service, container_job("print('ran')"))
+        deadline = time.monotonic() + PATIENCE
+        while "No space left on device" not in (place.data / "service.log").read_text():
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.1)
+        view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+        assert view["replicas"][0]["startTime"] == ""
+        place.make_room()
+        view = service.finish(job_id, PATIENCE)
+        assert (view["state"], view["attempt"], view["retries"]) == ("SUCCEEDED", 1, {})
+        assert service.lines(job_id, "workerpool0-0")[-1] == "ran"
 
 
 def test_up_on_a_full_disk_says_so_in_one_line(place: Place, commons: Path) -> None:

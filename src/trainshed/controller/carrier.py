@@ -41,6 +41,8 @@ RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
 """Seconds between tries while an engine cannot answer; the last one repeats."""
 _PLANS_IN_A_TURN = 8
 """Launch plans that are made before others have their turn on the loop."""
+_TOLD_AT = len(RETRY_DELAYS)
+"""After so many tries in vain somebody should know why: most of what an engine cannot do passes sooner."""
 _NEVER_STARTED = "never started"
 
 
@@ -120,7 +122,11 @@ async def carry_out(
     while True:
         try:
             await _once(hands, job(), instruction)
-        except EngineUnavailable:
+        except EngineUnavailable as failure:
+            if tries == _TOLD_AT:
+                what, pausing = type(instruction).__name__, RETRY_DELAYS[-1]
+                told = "job %d: %s: %s; it is tried every %g s"
+                log.warning(told, job().uid, what, failure, pausing)
             if not await pause(RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]):
                 return False
             tries += 1

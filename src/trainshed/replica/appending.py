@@ -44,18 +44,25 @@ class Appender:
     def append(self, data: bytes) -> bool:
         """Add it, at once or as soon as there is room (`flush`); True: all is in the file. Raises OSError: it is no
         matter of room."""
-        self._waiting = self._waiting + data if self._waiting else data
-        return self.flush()
+        if self._waiting:
+            self._waiting += data
+            return self.flush()
+        self._waiting = self._left_of(data)
+        return not self._waiting
 
     def flush(self) -> bool:
         """Write what waits, as far as there is room; True: all is in the file. Raises OSError as `append` does."""
+        self._waiting = self._left_of(self._waiting)
+        return not self._waiting
+
+    def _left_of(self, data: bytes) -> bytes:
         try:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(self._handle, self._waiting) :]
+            while data:
+                data = data[os.write(self._handle, data) :]
         except OSError as error:
             if not is_full(error):
                 raise
-        return not self._waiting
+        return data
 
     def sync(self) -> bool:
         """Have what is in the file survive a power cut. False: there is no room for that now (file systems of a network
