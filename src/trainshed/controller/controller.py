@@ -40,6 +40,7 @@ from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, Reader
+from trainshed.store.set_aside import RecordSetAside
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +167,11 @@ class Controller:
         """Look at a job: it is new, or a request appended an intent."""
         self._inboxes.look(uid)
 
+    def set_aside(self, record: RecordSetAside) -> None:
+        """A record could not be read: if it is a job's, nobody commits to it any more."""
+        if record.source == "jobs":
+            self.wake(JobUid(int(record.key)))
+
     def report(self, uid: JobUid, event: Event) -> None:
         """Something happened to a job."""
         self._inboxes.add(uid, event)
@@ -220,6 +226,8 @@ class Controller:
             live = await self._ledger.load(uid)
             if live is None:
                 self._room.forget(uid)
+                if tracked is not None and not tracked.live.job.state.is_final:
+                    await self._abandon(tracked)
                 await settle_unknown(self._hands.engine, uid, inbox.events)
                 return
             if not isinstance(live.job, Job):
@@ -258,13 +266,23 @@ class Controller:
     def _set_alarm(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
         self._alarms.set(uid, deadlines)
 
+    async def _abandon(self, tracked: _Tracked) -> None:
+        """Its record was set aside while it ran: nobody could end it any more, so what runs of it is ended now."""
+        job = tracked.live.job
+        await self._hands.engine.stop(job.uid, job.attempt, self._hands.grace)
+        tracked.carrying.cancel()
+        self._forget(job.uid)
+
     def _carried(self, uid: JobUid) -> None:
         tracked = self._tracked.get(uid)
         if tracked is not None and tracked.live.job.state.is_final:
-            del self._tracked[uid]
-            self._alarms.set(uid, ())
-            self._watchers.forget(uid)
-            self._notices.forget(uid)
+            self._forget(uid)
+
+    def _forget(self, uid: JobUid) -> None:
+        del self._tracked[uid]
+        self._alarms.set(uid, ())
+        self._watchers.forget(uid)
+        self._notices.forget(uid)
 
     # --- nodes and the engine ---
 

@@ -83,6 +83,10 @@ class Service:
             self._works.lag.close()
 
     async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._parts.store.when_set_aside(
+            lambda record: loop.call_soon_threadsafe(self._works.controller.set_aside, record)
+        )
         await self._works.controller.start()
         if bad := await self._parts.store.reader.set_aside():
             say(told_set_aside(bad))

@@ -4,7 +4,7 @@ Contract suite: tests/contract/store. Every write is durable when its call retur
 transaction open across anything but its own statements.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -278,6 +278,10 @@ class Store(Protocol):
 
     @property
     def secrets(self) -> Secrets: ...
+
+    def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
+        """From now on have `told` called with each record that is set aside, on any thread."""
+        ...
 
     def close(self) -> None:
         """Finish what is queued and let go of the data directory. Blocks; twice is fine."""

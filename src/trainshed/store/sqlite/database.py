@@ -4,9 +4,11 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.store.port import StoreInUse, StoreUnreadable
+from trainshed.store.set_aside import RecordSetAside
 from trainshed.store.sqlite.connections import open_writer
 from trainshed.store.sqlite.deleting import finish_deleting
 from trainshed.store.sqlite.intake import SqliteIntake
@@ -34,8 +36,11 @@ _OLDEST_SQLITE = (3, 38, 0)
 class SqliteStore:
     """An open store (`store.port.Store`). Made by `open_database`."""
 
-    def __init__(self, lock: int, writer: Writer, snapshots: Snapshots) -> None:
+    def __init__(
+        self, lock: int, writer: Writer, snapshots: Snapshots, aside: FileSettingAside
+    ) -> None:
         self._lock = lock
+        self._aside = aside
         self._writer = writer
         self._snapshots = snapshots
         self._open = True
@@ -45,6 +50,9 @@ class SqliteStore:
         self.studies = SqliteStudies(writer, snapshots)
         self.models = SqliteModels(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
+
+    def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
+        self._aside.told = told
 
     def close(self) -> None:
         if not self._open:
@@ -97,7 +105,7 @@ def open_database(directory: Path) -> SqliteStore:
         aside = FileSettingAside(database)
         snapshots = Snapshots(database, aside)
         undo.pop_all()
-    return SqliteStore(lock, Writer(connection, aside), snapshots)
+    return SqliteStore(lock, Writer(connection, aside), snapshots, aside)
 
 
 def _lock(directory: Path) -> tuple[int, bytes]:

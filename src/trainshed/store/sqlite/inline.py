@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
+from trainshed.store.set_aside import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
@@ -43,6 +44,7 @@ class InlineStore:
     ) -> None:
         self._connection = connection
         self._open = True
+        self._told: Callable[[RecordSetAside], object] | None = None
         self.before_commit = before_commit
         self.after_commit = after_commit
         self.intake = SqliteIntake(self)
@@ -86,6 +88,9 @@ class InlineStore:
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return self.here(read)
 
+    def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
+        self._told = told
+
     def close(self) -> None:
         """Everything that was stored is gone."""
         if self._open:
@@ -93,7 +98,9 @@ class InlineStore:
             self._connection.close()
 
     def _set_aside(self, bad: UnreadableRecord) -> None:
-        set_aside(self._connection, bad, 0)
+        for record in set_aside(self._connection, bad, 0):
+            if self._told is not None:
+                self._told(record)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -51,13 +51,18 @@ class FileSettingAside:
 
     def __init__(self, database: Path) -> None:
         self._database = database
+        self.told: Callable[[RecordSetAside], object] | None = None
+        """Called with each record, on the thread that has met it."""
 
     def __call__(self, bad: UnreadableRecord) -> None:
         try:
             with closing(open_writer(self._database)) as connection:
-                set_aside(connection, bad, time.time_ns())
+                moved = set_aside(connection, bad, time.time_ns())
         except sqlite3.Error as failure:
             raise Unavailable(f"{bad}, and could not be set aside: {failure}") from failure
+        if self.told is not None:
+            for record in moved:
+                self.told(record)
 
 
 def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
@@ -73,8 +78,11 @@ def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
             last = bad.raw
 
 
-def set_aside(connection: sqlite3.Connection, bad: UnreadableRecord, now: int) -> None:
+def set_aside(
+    connection: sqlite3.Connection, bad: UnreadableRecord, now: int
+) -> list[RecordSetAside]:
     """Move every row with these bytes, in one transaction. One that was changed or removed since it was read stays."""
+    moved: list[RecordSetAside] = []
     table, column = bad.table, bad.column
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -94,13 +102,16 @@ def set_aside(connection: sqlite3.Connection, bad: UnreadableRecord, now: int) -
                 "INSERT INTO set_aside (source, key, label, cause, at, row) VALUES (?, ?, ?, ?, ?, ?)",
                 (table, record.key, record.label, record.cause, now, _encoded(row)),
             )
-            log.error("one record was set aside: %s", record)
+            moved.append(record)
         connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (bad.raw,))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    for record in moved:
+        log.error("one record was set aside: %s", record)
+    return moved
 
 
 def all_set_aside(connection: sqlite3.Connection) -> tuple[RecordSetAside, ...]:
