@@ -266,16 +266,26 @@ class Stuck(Universe):
 
 
 class _Stuck(LearningAdvisor):
+    failure: Exception = AdvisorFailed("LinAlgError: it is singular")
+
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
         if spec.algorithm is Algorithm.DEFAULT:
-            raise AdvisorFailed("LinAlgError: it is singular")
+            raise self.failure
         return await super().suggest(spec, trials, count, seed)
 
 
-def test_an_algorithm_that_always_fails_is_replaced_by_chance() -> None:
-    """No job waits for ever, and its story says what happened (docs/adr/0018)."""
+@pytest.mark.parametrize(
+    "failure",
+    [AdvisorFailed("LinAlgError: it is singular"), RuntimeError("the pipe of it is singular")],
+    ids=["told", "unforeseen"],
+)
+def test_an_algorithm_that_always_fails_is_replaced_by_chance(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job waits for ever, whatever the failure is, and its story says what happened (docs/adr/0018, 0042)."""
+    monkeypatch.setattr(_Stuck, "failure", failure)
     made = Stuck(lone(tuning(trials=4, parallel=2)))
     made.run()
     assert not made.wrong, made.wrong[0]

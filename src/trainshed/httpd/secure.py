@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 
+from trainshed.eventloop.background import Crew, keep
 from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.protocol import Ways
 
@@ -75,16 +76,16 @@ class _Taking:
         self._made = made
         self._counted = counted
         self._context = door.certificate.context()
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._greeting = Crew()
         door.listener.setblocking(False)
-        self._taking = asyncio.create_task(self._take())
+        self._taking = keep(self._take, "taking connections that speak TLS")
 
     def close(self) -> None:
-        for task in (self._taking, *self._greeting):
-            task.cancel()
+        self._taking.cancel()
+        self._greeting.cancel()
 
     async def wait_closed(self) -> None:
-        await asyncio.gather(self._taking, *self._greeting, return_exceptions=True)
+        await asyncio.gather(self._taking, self._greeting.settled(), return_exceptions=True)
         self._door.listener.close()
 
     async def _take(self) -> None:
@@ -97,9 +98,8 @@ class _Taking:
                 _log.warning("a connection could not be taken: %s", failure)
                 await asyncio.sleep(_NO_FILES_SECONDS)
                 continue
-            task = asyncio.create_task(self._greet(connection, str(address[0])))
-            self._greeting.add(task)
-            task.add_done_callback(self._greeting.discard)
+            what = "finding out what a connection speaks"
+            self._greeting.begin(self._greet(connection, str(address[0])), what)
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         """Find out what a client speaks, and hand him on to who speaks it, too."""

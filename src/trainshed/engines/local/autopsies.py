@@ -22,7 +22,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.layout import Layout
-from trainshed.eventloop.background import Crew
+from trainshed.eventloop.background import Crew, in_turns
 from trainshed.replica import durable, journal, protocol, records
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ PLAN = "plan.json"
 """In a slot: the launch document of its latest incarnation, without secrets, and where its files lay."""
 REPORT = "autopsy.json"
 """In what is kept: when that was, what it is, how much. Made anew if it is not there."""
+_IN_A_TURN = 8
+"""Slots that are looked into before others have their turn on the loop."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket"),
@@ -94,13 +96,14 @@ class Autopsies:
             with contextlib.suppress(OSError):
                 durable.write(str(slot / PLAN), text, sync=False)
 
-    def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
+    async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
         """An attempt's slots are about to be thrown away, and nothing of it lives: keep those that failed."""
         if not self._keeping.ttl:
             return
-        for replica, slot in slots.items():
-            if (slot / PLAN).exists() and _failed(slot):
-                self._keep(JobUid(job_uid), attempt, replica, slot)
+        async for some in in_turns(tuple(slots.items()), _IN_A_TURN):
+            for replica, slot in some:
+                if (slot / PLAN).exists() and _failed(slot):
+                    self._keep(JobUid(job_uid), attempt, replica, slot)
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:

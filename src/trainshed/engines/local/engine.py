@@ -248,7 +248,8 @@ class LocalEngine:
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(seat.is_live for seat in gang.values()):
-            self._autopsies.keep(job_uid, attempt, {r: seat.directory for r, seat in gang.items()})
+            slots = {replica: seat.directory for replica, seat in gang.items()}
+            await self._autopsies.keep(job_uid, attempt, slots)
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 
