@@ -204,7 +204,8 @@ def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates
             for number, (have, want) in enumerate(zip(mine, whole.lives, strict=False))
         )
     else:
-        fits = mine == whole.lives
+        # A restart that finds the disk full ends the attempt: the same lives are spread over more of them.
+        fits = mine == whole.lives or (bool(fate.stillborn) and sum(mine) >= sum(whole.lives))
     if not fits:
         moved = f", of which {sorted(fate.moved)} had to leave a node" if fate.moved else ""
         yield f"{plan.actor} lived {mine} times in its attempts{moved}; right is {whole.lives}"
