@@ -679,8 +679,8 @@ def test_more_memory_after_each_out_of_memory(house: Service) -> None:
     assert told.begun == {PRIMARY: 2}
 
 
-ELSEWHERE = {"stock_out", "spot_preempted"}
-"""Rows of jobs without room: `test_queueing`."""
+ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk"}
+"""Rows of jobs without room: `test_queueing`; beyond their disk: `tests/contract/engines/test_disks.py`."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:

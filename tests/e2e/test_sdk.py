@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, common_place
 from tests.e2e.sdk import pointed_sdk
 
 BUCKET = "trainshed"
@@ -78,7 +78,7 @@ class Runs:
     """Three `run`s at once, because the SDK looks only every five seconds whether a job is over."""
 
     def __init__(self, sdk: Any, scratch: Path) -> None:
-        wheel = _wheel(scratch)
+        wheel = _wheel(common_place())
         script = scratch / "train.py"
         script.write_text(_SCRIPT)
         output = f"gs://{BUCKET}/sdk-output"

@@ -116,3 +116,9 @@ def test_closing_stops_what_is_under_way(tmp_path: Path) -> None:
 
     with pytest.raises(BuildFailed, match="being stopped"):
         installer.install(Path("python"), tmp_path / "site", [], close)
+
+
+def test_whoever_names_a_file_that_is_not_seen_learns_what_is_seen() -> None:
+    failure = InstallFailed(("error: Distribution not found at: file:///home/me/a.whl",))
+    assert "visible_paths" in failure.correction
+    assert "visible_paths" not in InstallFailed(("error: no such package",)).correction

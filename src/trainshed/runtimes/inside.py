@@ -92,7 +92,8 @@ def _become(
 
 def _view(confinement: Confinement) -> view.View:
     room, terms = confinement.room, confinement.terms
-    mounts = [(path, path, False) for path in (room, *confinement.changes)]
+    mounts = [(path, path, True) for path in terms.visible]
+    mounts += [(path, path, False) for path in (room, *confinement.changes)]
     mounts += [(path, path, True) for path in confinement.shown if not Path(path).is_dir()]
     return view.View(
         hostname="installation",

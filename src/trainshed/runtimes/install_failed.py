@@ -4,6 +4,7 @@ from typing import Final
 
 KILLED: Final = "The installer was killed from outside"
 _FULL: Final = "No space left"
+_UNSEEN: Final = "not found at: file://"
 
 
 class InstallFailed(Exception):
@@ -42,3 +43,13 @@ class InstallFailed(Exception):
         if KILLED in str(self):
             return "The kernel's log says whether memory ran out; submit the job again when there is more."
         return "Check that the package index can be reached from this machine (pip's or uv's settings)."
+
+    @property
+    def correction(self) -> str:
+        """What to do if what was asked for is to blame."""
+        text = (
+            "Correct the package (its setup script and its requirements) and submit the job again."
+        )
+        if _UNSEEN in str(self):
+            text += " Of this machine's files an installation sees those alone that the setting visible_paths names."
+        return text

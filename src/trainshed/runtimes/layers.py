@@ -124,8 +124,7 @@ class Layers:
                     f"{failure.remedy}"
                 ) from failure
             raise PackageFailed(
-                f"The packages {uris} could not be installed. {said}\n"
-                "Correct the package (its setup script and its requirements) and submit the job again."
+                f"The packages {uris} could not be installed. {said}\n{failure.correction}"
             ) from failure
         except OSError as failure:
             raise BuildFailed(

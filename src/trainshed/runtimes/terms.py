@@ -21,7 +21,7 @@ class Terms:
     """What holds for each installation.
 
     `level`: the sandbox level of programs (`protocol.LEVEL_*`), never another. `hidden`: directories that look empty;
-    `covered`: files that do. `memory_bytes`, `processes`, `disk_bytes`, `seconds`: limits, 0 = none; `cpu_weight`: 100
+    `covered`: files that do; `visible`: what may be read by the operator's wish, wherever it lies. `memory_bytes`, `processes`, `disk_bytes`, `seconds`: limits, 0 = none; `cpu_weight`: 100
     per vCPU. `memory_base`, `cpu_base`, `pids_base`: directories of control groups, "" = none. `kept_ports`: those of the
     service and of replicas, which no script may listen on.
     """
@@ -29,6 +29,7 @@ class Terms:
     level: str
     hidden: tuple[str, ...] = ()
     covered: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
     memory_bytes: int = 0
     processes: int = 0
     disk_bytes: int = 0

@@ -34,6 +34,7 @@ def build_terms(
             level=host.level,
             hidden=engine.hidden,
             covered=COVERED,
+            visible=engine.visible,
             memory_bytes=min(memory or _MEMORY, host.memory_bytes),
             processes=settings.max_processes,
             disk_bytes=disk,

@@ -65,6 +65,7 @@ class LocalEngine:
         self._spawner = Spawner(zygote)
         ground = options.ground(self._layout)
         self._hidden = ground.hidden
+        self._visible = ground.visible
         self._shims = Shims(self._layout, self._site, ground, self._spawner)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
@@ -88,6 +89,11 @@ class LocalEngine:
     def hidden(self) -> tuple[str, ...]:
         """Directories whose content no program sees."""
         return self._hidden
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """What programs may read even inside of hidden directories."""
+        return self._visible
 
     # --- the port ---
 
