@@ -195,3 +195,10 @@ def test_a_replica_without_a_place_is_not_placed_while_its_attempt_is_shut_down(
     """It would be decided, and ignored, without end. (Found as an endless loop in these worlds.)"""
     lived = Universe(plain(seed)).run()
     assert not lived.wrong, lived.wrong[0]
+
+
+def test_what_is_started_while_slots_are_asked_for_is_not_lost_for_want_of_them() -> None:
+    """DESIGN §3, never two incarnations: a start looks for jobs without slots, and jobs go on meanwhile. (Found in this
+    world, as a gang that was counted as lost, and started again, while it started.)"""
+    lived = Universe(scenario(325)).run()
+    assert not lived.wrong, lived.wrong[0]

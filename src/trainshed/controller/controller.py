@@ -6,7 +6,7 @@ polling: jobs are woken by requests, engine events, deadlines, decisions of the 
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from trainshed.controller.advancing import Advancing
@@ -123,18 +123,26 @@ class Controller:
         self._room.set_nodes(await self._hands.engine.capacity())
         self._room.set_drains(await self._reader.drained_nodes())
         self._room.set_quotas(dict(await self._reader.quotas()))
+        # As they were found: what is started from here on may get its slots while the engine is asked for them.
+        found = [tracked.live.job for tracked in self._tracked.values()]
         self._settling = keep(
-            lambda: settle_leftovers(self._hands.engine, self._stored, self._lose_slotless),
+            lambda: settle_leftovers(
+                self._hands.engine,
+                self._stored,
+                lambda allocated: self._lose_slotless(found, allocated),
+            ),
             "clearing up after jobs of earlier services",
         )
         self._watching = keep(self._watch, "hearing the engine")
         for uid in (*self._tracked, *parents):
             self.wake(uid)
 
-    def _lose_slotless(self, allocated: Collection[tuple[JobUid, int]]) -> None:
-        for uid, tracked in self._tracked.items():
-            for lost in lost_without_slots(tracked.live.job, allocated):
-                self.report(uid, lost)
+    def _lose_slotless(
+        self, found: Sequence[Job], allocated: Collection[tuple[JobUid, int]]
+    ) -> None:
+        for job in found:
+            for lost in lost_without_slots(job, allocated):
+                self.report(job.uid, lost)
 
     async def close(self) -> None:
         """Stop deciding. Commits under way are finished; running programs are not touched."""
