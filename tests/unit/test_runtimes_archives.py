@@ -171,6 +171,7 @@ def test_looking_takes_no_longer_than_its_time(
         gzip.compress(b"not a tar"),
         gzip.compress(bytes(2048))[:20],
     ],
+    ids=["empty", "text", "empty-zip", "compressed-text", "half-a-tar"],
 )
 def test_what_is_no_archive_is_for_the_installer_to_tell(tmp_path: Path, content: bytes) -> None:
     for name in ("p.tar.gz", "p.zip", "p.whl"):
