@@ -27,10 +27,12 @@ class Refused(Exception):
 class Claim:
     """The right to run one incarnation, held until `release` or the death of all who hold the lock."""
 
-    __slots__ = ("_incarnation", "lock")
+    __slots__ = ("_before", "_incarnation", "lock")
 
-    def __init__(self, incarnation: int, lock: int) -> None:
+    def __init__(self, incarnation: int, lock: int, before: int = 0) -> None:
+        """`before`: bytes that the journal had before it said that this incarnation starts."""
         self._incarnation = incarnation
+        self._before = before
         self.lock = lock
 
     def describe(self, guardian: int, groups: "list[str]") -> None:
@@ -51,13 +53,18 @@ class Claim:
         journal.append(self.lock, {"over": self._incarnation, "record": record})
         os.fsync(self.lock)
 
+    def undo(self) -> None:
+        """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts. Takes no
+        room on the disk. Raises OSError: it cannot be taken back."""
+        os.ftruncate(self.lock, self._before)
+
     def release(self) -> None:
         """Give the slot free, for all processes that inherited the lock."""
         journal.release(self.lock)
 
 
 def claim(incarnation: int) -> Claim:
-    """Take the slot for an incarnation that never ran. Raises Refused.
+    """Take the slot for an incarnation that never ran. Raises Refused, OSError (nothing says that it starts).
 
     The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
     the lock, a shim first takes the lock and then looks for the mark, so one of them sees the other.
@@ -79,11 +86,12 @@ def claim(incarnation: int) -> Claim:
             raise Refused(protocol.REFUSED_STOPPED)
         if not clear(entries):
             raise Refused(protocol.REFUSED_HELD)
+        before = os.fstat(lock).st_size
         _write_start(lock, incarnation, os.getpid())
     except (OSError, Refused):
         journal.release(lock)
         raise
-    return Claim(incarnation, lock)
+    return Claim(incarnation, lock, before)
 
 
 def _write_start(lock: int, incarnation: int, shim: int) -> None:

@@ -8,8 +8,8 @@ ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
 Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's group),
 `kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle beside it
 (`terminal`). Guardian to shim: `asked` with a file handle beside
-it (`socket_calls`), `started NS`, then `ended STATUS NS` (STATUS as of wait), or `failed TEXT` if the sandbox could not be
-made.
+it (`socket_calls`), `started NS`, then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be
+made, or `full TEXT` if that is for want of room on the disk.
 """
 
 import os
@@ -17,7 +17,7 @@ import select
 import signal
 import socket
 
-from trainshed.replica import handover, processes, program, system, terminal
+from trainshed.replica import appending, handover, processes, program, system, terminal
 from trainshed.replica.segments import now
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ class Guardian:
         try:
             self._prepare()
         except OSError as error:
-            self._say("failed %s" % error)
+            self._say("%s %s" % ("full" if appending.is_full(error) else "failed", error))
             return
         status = self._start_main([wake, children])
         if status is None:

@@ -38,15 +38,12 @@ def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> 
     try:
         handle = fence.claim(plan.incarnation)
     except (fence.Refused, OSError) as refusal:
-        listeners.send(
-            {"e": "refused", "cause": refusal.cause}
-            if isinstance(refusal, fence.Refused)
-            else {"e": "lost", "cause": _cause(refusal), "by_service": True}
-        )
+        listeners.send(_refusal(refusal))
         if ward is not None:
             ward.give_up()
         return
     keeper: "shim.Shim | None" = None
+    waits: "shim.Shim | None"
     try:
         ward = ward or birth.Ward(plan.level)
         ward.tell(order, handle.lock)
@@ -54,17 +51,41 @@ def main(order: bytes, connection: socket.socket, ward: "birth.Ward | None") -> 
         # does not find, and says so.
         leases.hold([*plan.read_only, *([plan.image] if plan.image else [])])
         keeper = shim.Shim(plan, listeners, handle, ward)
-        record = keeper.run()
+        record, waits = keeper.run(), keeper
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.
-        _keep_trace()
-        keeper, record = None, records.lost(_cause(error), by_service=True)
-    _write_down(handle, record, keeper)
+        if keeper is None or not keeper.found_no_room:
+            _keep_trace()
+        record = records.lost(_cause(error), by_service=True)
+        waits = None
+    if keeper is not None and keeper.found_no_room and _is_undone(handle):
+        handle.release()
+        listeners.send({"e": "refused", "cause": protocol.REFUSED_FULL})
+        return
+    _write_down(handle, record, waits)
     handle.release()
     listeners.send(
         {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
         if "lost" in record
         else {"e": "exited", "record": record}
     )
+
+
+def _refusal(error: "fence.Refused | OSError") -> "protocol.Message":
+    """What to say where the slot could not be taken: nothing ran."""
+    if isinstance(error, fence.Refused):
+        return {"e": "refused", "cause": error.cause}
+    if appending.is_full(error):
+        return {"e": "refused", "cause": protocol.REFUSED_FULL}
+    return {"e": "lost", "cause": _cause(error), "by_service": True}
+
+
+def _is_undone(handle: fence.Claim) -> bool:
+    """Take back that the incarnation starts; false: that is not to be had, so it has to end."""
+    try:
+        handle.undo()
+    except OSError:
+        return False
+    return True
 
 
 def _cause(error: Exception) -> str:

@@ -70,6 +70,9 @@ class Shim:
         self._inbox = b""
         self._failure = ""
         self._sandbox_failed = False
+        self._may_run = False
+        self.found_no_room = False
+        """The disk was full before anything of the program ran, and nothing of it is going to."""
         self._status = -1
         self._started = 0
         self._ended = 0
@@ -85,6 +88,9 @@ class Shim:
         try:
             self._begin()
             self._serve()
+        except OSError as error:
+            self.found_no_room = not self._may_run and appending.is_full(error)
+            raise
         finally:
             self._end_children()
         if self._failure:
@@ -118,10 +124,12 @@ class Shim:
             room=self._room,
             mask=mask,
         )
+        # The last thing that takes room on the disk: what finds none before the program runs costs nothing.
+        self._reception.open()
         self._claim.sync()
+        self._may_run = True
         self._tell_guardian(b"go\n")
         # From here on beside the program: nobody waits for it.
-        self._reception.open()
         for handle, stream in self._outputs:
             script.open(handle, stream)
         self._loop.add(self._control.fileno(), self._hear_guardian)
@@ -201,8 +209,9 @@ class Shim:
             elif word == "ended":
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
-            elif word == "failed":
+            elif word in ("failed", "full"):
                 self._failure, self._sandbox_failed = rest, True
+                self.found_no_room = word == "full"
         if not data:
             self._loop.drop(self._control.fileno())
             if self._status < 0 and self._started:

@@ -85,6 +85,9 @@ class Place:
     def run(self, *argv: str, **fields: object) -> Line:
         """Start the next incarnation; hears its shim from its first word."""
         self._incarnation += 1
+        return self._start(*argv, **fields)
+
+    def _start(self, *argv: str, **fields: object) -> Line:
         ours, theirs = socket.socketpair()
         with theirs:
             plan = self.document(self._incarnation, *argv, **fields)
@@ -94,6 +97,11 @@ class Place:
 
     def python(self, program: str, **fields: object) -> Line:
         return self.run(PYTHON, "-c", program, **fields)
+
+    def again(self, program: str, **fields: object) -> Line:
+        """Ask for the first incarnation, which may have been asked for before."""
+        self._incarnation = 1
+        return self._start(PYTHON, "-c", program, **fields)
 
     def up(self, line: Line) -> None:
         """Wait until the program has written a line."""

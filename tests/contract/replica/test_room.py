@@ -208,3 +208,45 @@ def test_nothing_is_started_where_a_shim_would_find_no_room(small_disk: Path) ->
     subprocess.run(["mount", "-o", "remount,nr_inodes=50", str(small_disk)], check=True)
     with pytest.raises(OSError, match="No space left"):
         layout.require_room()
+
+
+@LEVELS
+@pytest.mark.parametrize("limit", ["size", "nr_inodes"])
+def test_a_start_that_finds_the_disk_full_has_not_begun(
+    small_disk: Path, zygote: zygotes.ZygoteHandle, level: str, limit: str
+) -> None:
+    """Issue 14: wherever in a start the room ends, its job paid for it. It can be made again, and its program runs once."""
+    place = Place(small_disk, zygote, level)
+    fill(small_disk).unlink()
+    refused = 0
+    for free in range(24):
+        found = os.statvfs(small_disk)
+        used = (
+            found.f_files - found.f_ffree
+            if limit == "nr_inodes"
+            else found.f_blocks - found.f_bfree
+        )
+        unit = 1 if limit == "nr_inodes" else found.f_frsize
+        remount(small_disk, f"{limit}={(used + free) * unit}")
+        line = place.again("print('ran')", environ={"PATH": os.environ["PATH"]})
+        answer = line.hear("started", "refused", "lost")
+        if answer["e"] == "started":
+            break
+        assert answer == {"e": "refused", "cause": protocol.REFUSED_FULL}
+        assert journal.Entries(str(place.slot)).latest == 0
+        assert not place.logs.exists() or not place.log()
+        with pytest.raises(EOFError):
+            line.hear("started")
+        refused += 1
+    else:
+        pytest.fail("it never found enough room")
+    assert refused
+    remount(small_disk, "size=8m,nr_inodes=1000")
+    assert line.record()["exit_code"] == 0
+    assert place.texts() == ["ran"]
+    again = place.again("print('ran')").hear("started", "refused", "lost")
+    assert again == {"e": "refused", "cause": protocol.REFUSED_KNOWN}
+
+
+def remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True, timeout=PATIENCE)
