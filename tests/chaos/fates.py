@@ -16,9 +16,6 @@ from tests.chaos.maintenance import Drain, overlaps
 from tests.chaos.plans import Pool
 
 _RESTARTS: Final = 5
-_NO_SHIM: Final = "no shim came up"
-"""What is told of a start that a zygote which hangs never took up: nothing has lived."""
-_NO_ROOM: Final = ("No space left", "disk is full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +29,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What became of one replica. `attempts`: of each life. `moved`: lives that were ended by a drain. `stillborn`: attempts
-    in which it could not be started, because the disk was full. `unborn`: how many starts a zygote that hangs never took up."""
+    """What became of one replica. `attempts`: of each life. `moved`: lives that were ended by a drain."""
 
     seen: ReplicaSeen
     starts: tuple[Start, ...]
     attempts: tuple[int, ...]
     moved: frozenset[int]
     asked_to_leave: int
-    stillborn: frozenset[int] = frozenset()
-    unborn: int = 0
 
     @property
     def counts(self) -> Counter[int]:
@@ -95,13 +89,7 @@ def fates(
         and _is_moved(life, pool, its_attempt == attempt, (replica, life.number) in killed)
     }
     asked = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
-    stillborn = frozenset(
-        int(entry["details"]["attempt"])
-        for entry in mine
-        if entry["kind"] == "service_failed" and any(s in entry["message"] for s in _NO_ROOM)
-    )
-    unborn = sum(e["kind"] == "replica_lost" and _NO_SHIM in e["message"] for e in mine)
-    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked, stillborn, unborn)
+    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked)
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:

@@ -20,8 +20,6 @@ from tests.chaos.plans import CancelAt, End, JobPlan
 from tests.chaos.victim import Address, request
 
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
-
-INTERNAL: Final = Outcome("FAILED", 13, "Internal error occurred for the current attempt")
 _LATE: Final = 10**9
 """Nanoseconds after a program's note of its end within which it has ended, where no record says when."""
 _PAGE: Final = 300
@@ -74,17 +72,11 @@ def check(
     }
     whole = course(plan, told[plan.actor].moves)
     wrong = [*story.trouble, *files.wrong]
-    # Starts that found the disk full cost retries that the service has for itself, and in the end the job: said, not lost.
-    is_starved = any(fate.stillborn for fate in told.values()) and _is(_told(view), INTERNAL)
-    if not is_starved:
-        wrong += _outcome(story, whole, view, public, seen)
+    wrong += _outcome(story, whole, view, public, seen)
     wrong += _after_the_end(view, seen)
     for replica, fate in told.items():
         wrong += [f"{replica}: {text}" for text in _starts(plan, view, replica, fate)]
-    is_worn = is_starved or any(
-        fate.is_worn for replica, fate in told.items() if replica != plan.actor
-    )
-    if not is_worn:
+    if not any(fate.is_worn for replica, fate in told.items() if replica != plan.actor):
         wrong += _attempts(plan, whole, view, told[plan.actor])
     for replica, diary_of in seen.items():
         wrong += [f"{replica}: {text}" for text in _lines(plan, replica, diary_of, files)]
@@ -186,7 +178,7 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
         yield f"the timeline tells starts twice: {twice}"
     # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
-    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave + fate.unborn:
+    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave:
         yield f"{len(fate.seen.lives)} lives, and the timeline tells of {starts}"
     if replica != plan.actor and (needless := fate.needless()):
         yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"
@@ -195,17 +187,14 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
 def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates) -> Iterator[str]:
     """Restarts and attempts as SPEC §2.1 counts them."""
     counts = fate.counts
-    # An attempt that found the disk full has lived no life; it costs one of the retries that the service has for itself.
-    begun = [n for n in range(1, view["attempt"] + 1) if counts[n] or n not in fate.stillborn]
-    mine = tuple(counts[number] for number in begun)
+    mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
     if view["state"] == "CANCELLED":
         fits = len(mine) <= len(whole.lives) and all(
             have == want if number < len(mine) - 1 else have <= want
             for number, (have, want) in enumerate(zip(mine, whole.lives, strict=False))
         )
     else:
-        # A restart that finds the disk full ends the attempt: the same lives are spread over more of them.
-        fits = mine == whole.lives or (bool(fate.stillborn) and sum(mine) >= sum(whole.lives))
+        fits = mine == whole.lives
     if not fits:
         moved = f", of which {sorted(fate.moved)} had to leave a node" if fate.moved else ""
         yield f"{plan.actor} lived {mine} times in its attempts{moved}; right is {whole.lives}"

@@ -70,7 +70,12 @@ class LocalEngine:
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
-        self._settler = Settler(self._shims.request, self._spawner.renew)
+        self._settler = Settler(
+            self._shims.request,
+            self._spawner.renew,
+            self._may_not_start,
+            self._layout.require_room,
+        )
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(self._layout, self._nodes, identity, self._emit, self._settler.later)
         self._lease = options.lease

@@ -28,8 +28,9 @@ class Seat:
     """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
 
     `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one did.
-    `answers`: its shim is of a version that answers to pings. `unclear` is called when the link breaks before the end
-    is known.
+    `answers`: its shim is of a version that answers to pings. `wants_room`: its start found no room on the disk, and is to
+    be tried again; `shortages`: how often it found none though there seemed to be some. `zygote`: process id of the one that
+    has its start; `was_given_on`: an earlier one may have it as well. `unclear` is called when the link breaks before the end is known.
     """
 
     def __init__(
@@ -50,6 +51,10 @@ class Seat:
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
         self.answers = True
+        self.wants_room = False
+        self.shortages = 0
+        self.zygote = 0
+        self.was_given_on = False
         self._emit = emit
         self._unclear = unclear
         self._link: Link | None = None
@@ -80,6 +85,9 @@ class Seat:
         self.plan = plan
         self.retries_left = _RETRIES
         self.answers = True
+        self.wants_room = False
+        self.shortages = 0
+        self.was_given_on = False
         self._started = 0
         self._record = None
         self._grace = None
@@ -89,13 +97,15 @@ class Seat:
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and say what it has not been told yet."""
         self.let_go()
+        self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
             self._link.stop(self._grace)
 
     def ask(self) -> int:
         """Have the shim give a sign of life; returns how many times it was asked in vain since it gave the last one."""
-        self._silent = 0 if self._heard_of or not self.answers else self._silent + 1
+        is_excused = self._heard_of or not self.answers or self.wants_room
+        self._silent = 0 if is_excused else self._silent + 1
         self._heard_of = False
         if self._link is not None and self.answers:
             self._link.ping(self._silent)
@@ -233,9 +243,14 @@ class Seat:
                 raise ValueError(f"a shim said {other!r}, which its protocol does not know")
 
     def _refused(self, cause: str) -> None:
-        """The shim must not start: the attempt was stopped, or the files know more than this service did."""
+        """The shim must not start: the attempt was stopped, or the files know more than this service did. Or it could not,
+        for want of room."""
         if cause == protocol.REFUSED_STOPPED:
             self.lose(protocol.NEVER_STARTED)
+        elif cause == protocol.REFUSED_FULL:
+            self.wants_room = True
+            self.let_go()
+            self._unclear(self)
         else:
             self.retries_left = 0
             self.let_go()

@@ -64,7 +64,7 @@ class Shims:
             seat.attach(ours)
             message = {"slot": str(seat.directory), "plan": seat.plan}
             try:
-                await self._spawner.request(message, theirs)
+                seat.zygote = await self._spawner.request(message, theirs)
             except BaseException:
                 seat.let_go()
                 raise

@@ -42,8 +42,8 @@ class Spawner:
         self._proving: asyncio.Task[None] | None = None
         self._is_unproven = False
 
-    async def request(self, message: protocol.Message, connection: socket.socket) -> None:
-        """Have a shim forked with `connection` as its own. Raises EngineUnavailable.
+    async def request(self, message: protocol.Message, connection: socket.socket) -> int:
+        """Have a shim forked with `connection` as its own; returns the process id of the zygote. Raises EngineUnavailable.
 
         Returning means handed over, not forked: if the zygote dies first, `connection`'s other end is closed.
         """
@@ -55,7 +55,7 @@ class Spawner:
                 await self._replace(handle)
             else:
                 self._prove()
-                return
+                return handle.pid
         raise EngineUnavailable(
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
         )
@@ -68,9 +68,10 @@ class Spawner:
         if self._handle is None:
             await self._replace(None)
 
-    async def renew(self) -> None:
-        """Kill the zygote, which does not do what it is asked to, and start another."""
-        if (handle := self._handle) is not None:
+    async def renew(self, zygote: int) -> None:
+        """Kill the zygote of that process id, which does not do what it is asked to, and start another; nothing if that
+        was done already."""
+        if (handle := self._handle) is not None and handle.pid == zygote:
             await self._replace(handle)
 
     def _prove(self) -> None:

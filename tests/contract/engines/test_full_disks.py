@@ -1,0 +1,93 @@
+"""Starts that meet a full disk after the engine has looked for room: they have not begun, and are made when there is room."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.engines.conftest import PRIMARY, House, Run
+from trainshed.engines.local import layout, settling
+from trainshed.engines.port import SlotLost
+from trainshed.replica import protocol, system
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A data directory on a file system of 8 MB, of which the engine takes the last byte for room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        system.mount("tmpfs", str(disk), "tmpfs", 0, "size=8m,mode=755")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    monkeypatch.setattr(layout, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(settling, "_PAUSE", 0.1)
+    yield disk / "data"
+    subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
+
+
+@contextlib.contextmanager
+def full(disk: Path) -> Generator[None]:
+    """Without a byte left, until the end."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 1000):
+            pass
+    yield
+    filler.unlink()
+
+
+class Ear(logging.Handler):
+    """Hears when the engine has found that a start has not begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = asyncio.Event()
+        logging.getLogger(settling.__name__).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is not started: the disk is full" in record.getMessage():
+            logging.getLogger(settling.__name__).removeHandler(self)
+            self.heard.set()
+
+
+def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house: Run) -> None:
+    async def test(house: House) -> None:
+        await house.restart(lease=0.6)
+        uid, ear = house.job(), Ear()
+        await house.allocate(uid)
+        plan = house.plan(uid, "echo", "ran")
+        # What the launch itself writes fits in.
+        hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
+        hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
+        with full(house.data.parent):
+            await house.engine.launch([plan])
+            await asyncio.wait_for(ear.heard.wait(), 20)
+            await asyncio.sleep(1.5)  # Longer than a lease: it is not silent, it waits.
+            assert not house.ends(uid)
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["ran"]
+
+    house(test)
+
+
+def test_a_start_that_waits_for_room_can_be_stopped(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid, ear = house.job(), Ear()
+        await house.allocate(uid)
+        hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
+        hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
+        with full(house.data.parent):
+            await house.engine.launch([house.plan(uid, "echo", "ran")])
+            await asyncio.wait_for(ear.heard.wait(), 20)
+            await house.engine.stop(uid, 1, 0)
+            end = await house.end(uid)
+        assert end == SlotLost(uid, 1, PRIMARY, 1, protocol.NEVER_STARTED)
+        assert house.texts(uid) == []
+
+    house(test)
