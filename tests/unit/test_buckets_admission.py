@@ -110,8 +110,10 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
 
 
 def test_refusals_say_why_and_what_to_do() -> None:
-    with pytest.raises(Forbidden, match=r"sa@p .* other\. .*project q.*Grant it a role"):
+    with pytest.raises(Forbidden, match=r"sa@p .* other\. .*Grant it a role") as refusal:
         admit(PROGRAM, "storage.objects.get", OTHER)
+    # Whose it is concerns nobody else.
+    assert "project q" not in str(refusal.value)
     with pytest.raises(Unauthenticated, match="trainshed env"):
         admit(NOBODY, "storage.objects.get", OWN)
     # Whether a bucket is there is not told to somebody unknown.
