@@ -205,8 +205,11 @@ def test_a_start_that_was_given_on_and_is_reported_lost_never_happens(
         asked: list[int] = []
 
         async def handing(message: protocol.Message, connection: socket.socket) -> int:
+            if "slot" not in message:  # The trash of the engine before is emptied by it as well.
+                return await request(message, connection)
             if asked:
-                os.kill(house.zygote(), signal.SIGSTOP)
+                zygote = spawner._handle or await spawner._replace(None)  # pyright: ignore[reportPrivateUsage]
+                os.kill(zygote.pid, signal.SIGSTOP)
             asked.append(await request(message, connection))
             if len(asked) > 1:
                 os.kill(asked[-1], signal.SIGKILL)
