@@ -1,8 +1,6 @@
 """Programs that mean harm, at every level of isolation: each is held as the table says that docs/isolation.md shows."""
 
 import io
-import os
-import sys
 import tarfile
 import urllib.request
 from collections.abc import Iterator
@@ -10,10 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.contract.ordinary_user import interpreter_of_nobody
 from tests.e2e.hostile.attacks import Attack, Meal, attack, eaten
 from tests.e2e.hostile.table import BEGIN, COLUMNS, END, HELD, ROWS, VARIES, Column, shown
-from tests.e2e.hostile.yard import MEMORY, NOBODY, OWN, Yard, opened
+from tests.e2e.hostile.yard import MEMORY, OWN, Yard, opened
 from tests.e2e.running import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -35,14 +32,7 @@ class Siege:
 @pytest.fixture(scope="module", params=COLUMNS, ids=lambda column: column.name)
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
     column: Column = request.param
-    user, python = os.geteuid(), sys.executable
-    if column.as_root and user:
-        pytest.skip("the suite does not run as root: this level is NOT tested")
-    if not column.as_root and not user:
-        user, python = NOBODY, interpreter_of_nobody()
-        if not python:
-            pytest.skip("no interpreter of this version that another user may run")
-    with opened(column.level, user, python) as yard:
+    with opened(column) as yard:
         engine = yard.service.call("GET", "/trainshed/v1/status")["engine"]
         assert engine["isolation"] == column.level
         # Those who take memory do so beside the attacker: who holds them has other things to do.

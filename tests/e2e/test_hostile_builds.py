@@ -3,9 +3,7 @@
 import gzip
 import io
 import json
-import os
 import struct
-import sys
 import tarfile
 import threading
 import time
@@ -18,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.ordinary_user import interpreter_of_nobody
 from tests.e2e.hostile.table import COLUMNS, Column
-from tests.e2e.hostile.yard import MEMORY, NOBODY, PROCESSES, Yard, opened
+from tests.e2e.hostile.yard import MEMORY, PROCESSES, Yard, opened
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import Service, running, submit
 
@@ -92,14 +89,7 @@ class Siege:
 @pytest.fixture(scope="module", params=COLUMNS, ids=lambda column: column.name)
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
     column: Column = request.param
-    user, python = os.geteuid(), sys.executable
-    if column.as_root and user:
-        pytest.skip("the suite does not run as root: this level is NOT tested")
-    if not column.as_root and not user:
-        user, python = NOBODY, interpreter_of_nobody()
-        if not python:
-            pytest.skip("no interpreter of this version that another user may run")
-    with opened(column.level, user, python) as yard:
+    with opened(column) as yard:
         service = yard.service
         at_home = yard.home_file()
         try:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.ordinary_user import interpreter_of_nobody
+from tests.e2e.hostile.table import Column
 from tests.e2e.running import CACHE, ROOT, Service
 from trainshed.core.names import project_number
 from trainshed.replica import sweeping
@@ -203,8 +205,15 @@ def _common_ground() -> Path:
 
 
 @contextlib.contextmanager
-def opened(level: str, user: int, python: str) -> Generator[Yard]:
-    """A service of a user's, with both projects. Skips where the level cannot be had here."""
+def opened(column: Column) -> Generator[Yard]:
+    """A service as the column says, with both projects. Skips where the level cannot be had here."""
+    level, user, python = column.level, os.geteuid(), sys.executable
+    if column.as_root and user:
+        pytest.skip("the suite does not run as root: this level is NOT tested")
+    if not column.as_root and not user:
+        user, python = NOBODY, interpreter_of_nobody()
+        if not python:
+            pytest.skip("no interpreter of this version that another user may run")
     place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=_common_ground()))
     place.chmod(0o755)
     data, cache = place / "data", _cache_of(user)
