@@ -24,6 +24,7 @@ from trainshed.engines.local.settling import Settler
 from trainshed.engines.local.shims import Shims
 from trainshed.engines.local.site import Site
 from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.local.starts import StartLimit
 from trainshed.engines.local.survey import survey
 from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.terminals import open_in
@@ -36,7 +37,10 @@ from trainshed.engines.port import (
     Fault,
     Node,
     Slot,
+    SlotExited,
+    SlotLost,
     SlotRequest,
+    SlotStarted,
 )
 from trainshed.engines.terminals import Terminal
 from trainshed.eventloop.background import in_turns
@@ -76,6 +80,7 @@ class LocalEngine:
             self._may_not_start,
             self._layout.require_room,
         )
+        self._starts = StartLimit()
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(self._layout, self._nodes, identity, self._emit, self._settler.later)
         self._lease = options.lease
@@ -188,6 +193,7 @@ class LocalEngine:
         self._leases.watch()
         async for some in in_turns(fresh, _IN_A_TURN):
             for seat, _, _ in some:
+                await self._starts.enter((seat.job_uid, seat.attempt, seat.slot.replica))
                 await self._request(seat)
         # Of use only for those that fail, and nothing that a start should wait for.
         async for some in in_turns(fresh, _IN_A_TURN):
@@ -318,6 +324,8 @@ class LocalEngine:
     # --- inside ---
 
     def _emit(self, event: EngineEvent) -> None:
+        if isinstance(event, SlotStarted | SlotExited | SlotLost):
+            self._starts.leave((event.job_uid, event.attempt, event.replica))
         self._events.append(event)
         self._wake.set()
 

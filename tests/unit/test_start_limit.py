@@ -1,0 +1,61 @@
+"""How many replicas start at once (docs/adr/0048)."""
+
+import asyncio
+
+from tests.sim import virtual
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.starts import Key, StartLimit
+from trainshed.engines.sim.clock import Clock
+
+KEYS: list[Key] = [(JobUid(7), 0, ReplicaId(1, number)) for number in range(5)]
+
+
+def test_a_start_waits_until_another_has_started() -> None:
+    async def story() -> None:
+        limit = StartLimit(2)
+        entered: list[Key] = []
+
+        async def start_all() -> None:
+            for key in KEYS[:4]:
+                await limit.enter(key)
+                entered.append(key)
+
+        starting = asyncio.create_task(start_all())
+        await asyncio.sleep(0.01)
+        assert entered == KEYS[:2]
+        limit.leave(KEYS[1])
+        limit.leave(KEYS[1])  # Its start, then its end.
+        await asyncio.sleep(0.01)
+        assert entered == KEYS[:3]
+        limit.leave(KEYS[4])  # Never entered.
+        await asyncio.sleep(0.01)
+        assert entered == KEYS[:3]
+        limit.leave(KEYS[0])
+        await starting
+
+    virtual.run(Clock(0), story(), [])
+
+
+def test_a_slow_start_does_not_hold_up_the_others_for_long() -> None:
+    """It pulls an image, say; the limit is for what takes processors."""
+    moments: list[float] = []
+
+    async def story() -> None:
+        limit = StartLimit(1)
+        for key in KEYS[:3]:
+            await limit.enter(key)
+            moments.append(asyncio.get_running_loop().time())
+
+    virtual.run(Clock(0), story(), [])
+    assert [round(moment, 2) for moment in moments] == [0, 0.25, 0.5]
+
+
+def test_one_that_starts_again_takes_one_place() -> None:
+    async def story() -> None:
+        limit = StartLimit(2)
+        await limit.enter(KEYS[0])
+        await limit.enter(KEYS[0])
+        async with asyncio.timeout(0.1):
+            await limit.enter(KEYS[1])
+
+    virtual.run(Clock(0), story(), [])
