@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tests.sim.rows import SPACING
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
-from trainshed.engines.sim.seats import Fate, Incarnation, Seat
+from trainshed.testing.engine.programs import Fate, Incarnation, SimSlot
 
 Which = tuple[int, str, int]
 """Attempt, replica, incarnation."""
@@ -16,7 +16,7 @@ _LOST = ("replica_lost", "service_failed")
 
 
 def unlike(
-    uid: JobUid, lived: Sequence[tuple[Seat, Incarnation]], story: Sequence[TimelineEntry]
+    uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], story: Sequence[TimelineEntry]
 ) -> Iterator[str]:
     """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all. `lived`: of this
     job."""
@@ -48,7 +48,9 @@ def unlike(
             yield f"job {uid}: {which} was lost, {one.cause}, and its timeline does not say so"
 
 
-def hurried(uid: JobUid, lived: Sequence[tuple[Seat, Incarnation]], window: int) -> Iterator[str]:
+def hurried(
+    uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], window: int
+) -> Iterator[str]:
     """Reducers that were started again sooner than SPEC §2.1 allows. `lived`: of this job, while the clock on the wall was
     right; `window`: ns."""
     before: dict[tuple[int, str], list[Incarnation]] = {}

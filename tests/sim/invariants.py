@@ -14,8 +14,8 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.sim.world import World
 from trainshed.scheduler.model import Policy
+from trainshed.testing.engine.world import World
 
 SECOND = 10**9
 _IDLE = 15 * 60 * SECOND

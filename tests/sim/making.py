@@ -34,9 +34,9 @@ from trainshed.core.specs.model import (
     WorkerPool,
 )
 from trainshed.engines.port import Node
-from trainshed.engines.sim.programs import OnTerm
-from trainshed.engines.sim.tidings import Delays
 from trainshed.scheduler.model import Policy
+from trainshed.testing.engine.events import Delays
+from trainshed.testing.engine.programs import OnTerm
 
 GIB = 2**30
 REGION = "us-central1"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tests.sim.scenario import HOUR, Mishap
 from trainshed.engines.port import Fault
-from trainshed.engines.sim.world import World
+from trainshed.testing.engine.world import World
 
 
 class Mishaps:

@@ -14,8 +14,8 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
-from trainshed.engines.sim.seats import Incarnation, Seat
 from trainshed.store.port import NOBODY, JobQuery, Reader
+from trainshed.testing.engine.programs import Incarnation, SimSlot
 
 _SIGHTINGS = (
     "replica_started",
@@ -33,7 +33,7 @@ _SOON = 90 * 10**9
 async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
     """The promises that were not kept, in words."""
     found: list[str] = []
-    lived: defaultdict[JobUid, list[tuple[Seat, Incarnation]]] = defaultdict(list)
+    lived: defaultdict[JobUid, list[tuple[SimSlot, Incarnation]]] = defaultdict(list)
     for seat, one in books.world.lived:
         lived[seat.job_uid].append((seat, one))
     for uid in {*accepted.submits, *lived}:

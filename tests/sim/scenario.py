@@ -12,9 +12,9 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.engines.port import Node
-from trainshed.engines.sim.programs import Life, OnTerm, Reports, Script
-from trainshed.engines.sim.tidings import Delays
 from trainshed.scheduler.model import Policy
+from trainshed.testing.engine.events import Delays
+from trainshed.testing.engine.programs import Life, OnTerm, Reports, Script
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

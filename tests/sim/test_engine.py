@@ -20,11 +20,11 @@ from trainshed.engines.port import (
     SlotRequest,
     SlotStarted,
 )
-from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.places import Times
-from trainshed.engines.sim.programs import Life, OnTerm, Script, forever
-from trainshed.engines.sim.tidings import Delays, Tidings
-from trainshed.engines.sim.world import World
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.events import Delays, FaultyEventBus
+from trainshed.testing.engine.nodes import Times
+from trainshed.testing.engine.programs import Life, OnTerm, Script, forever
+from trainshed.testing.engine.world import World
 
 SECOND = 10**9
 JOB = JobUid(5)
@@ -40,10 +40,8 @@ class Stage:
         self, scripts: Callable[[Life], Script] = forever, delays: Delays | None = None
     ) -> None:
         self.clock = Clock(1000 * SECOND)
-        tidings = Tidings(self.clock, delays, seed=3)
-        self.world = World(
-            self.clock, NODES, scripts, times=TIMES, tidings=tidings, strict=True, seed=1
-        )
+        bus = FaultyEventBus(self.clock, delays, seed=3)
+        self.world = World(self.clock, NODES, scripts, times=TIMES, bus=bus, strict=True, seed=1)
         self.heard: list[EngineEvent] = []
         self.listen()
 

@@ -32,10 +32,10 @@ from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
-from trainshed.engines.sim.programs import Life, Reports, Script
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import InlineStore
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
+from trainshed.testing.engine.programs import Life, Reports, Script
 
 
 def lived(world: Scenario) -> Universe:

@@ -18,7 +18,6 @@ from trainshed.core.study.changes import assigned, completed, stopped
 from trainshed.core.study.spec import Limits, StudySpec
 from trainshed.core.study.studies import Study, StudyState
 from trainshed.core.study.trials import Measurement, Parameters, StudyUid, Trial, TrialState
-from trainshed.engines.sim.clock import Clock
 from trainshed.store.notices import Notices
 from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.sqlite.inline import open_inline
@@ -31,6 +30,7 @@ from trainshed.studies.port import (
     Seen,
     StoppingVerdict,
 )
+from trainshed.testing.engine.clock import Clock
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.sim import virtual
-from trainshed.engines.sim.clock import Clock
+from trainshed.testing.engine.clock import Clock
 
 SECOND = 10**9
 YEAR = 365 * 24 * 3600

@@ -13,8 +13,8 @@ from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.trials import Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.engines.sim.notebooks import Notebooks
 from trainshed.store.port import Commit, Store
+from trainshed.testing.engine.streams import Notebooks
 
 T = TypeVar("T")
 

@@ -31,14 +31,14 @@ from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineEvent, EngineUnavailable, SlotExited
-from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.programs import Life, Script
-from trainshed.engines.sim.tidings import Tidings
-from trainshed.engines.sim.world import World
 from trainshed.store.port import Commit, Ledger, LiveJob, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.inline import InlineStore, open_inline
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.events import FaultyEventBus
+from trainshed.testing.engine.programs import Life, Script
+from trainshed.testing.engine.world import World
 
 _TIDY = 2 * HOUR
 """ns within which all slots are given back once every job is over."""
@@ -65,7 +65,7 @@ class Universe:
             self.clock,
             scenario.nodes,
             self._script,
-            tidings=Tidings(self.clock, scenario.delays, scenario.seed),
+            bus=FaultyEventBus(self.clock, scenario.delays, scenario.seed),
             strict=scenario.policy.strict,
             seed=scenario.seed,
         )
@@ -189,7 +189,7 @@ class Universe:
     def _after_crash(self, least: int) -> None:
         """The world goes on without a service for a while. `least`: ns."""
         self.tally.crashes += 1
-        self.world.tidings.detach()
+        self.world.bus.detach()
         if self._group is not None:
             self._group.abandon()
         self._under_way.clear()

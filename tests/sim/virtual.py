@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
-from trainshed.engines.sim.clock import Clock
+from trainshed.testing.engine.clock import Clock
 
 T = TypeVar("T")
 

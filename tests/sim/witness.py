@@ -10,8 +10,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineEvent, Fault
-from trainshed.engines.sim.engine import SimEngine
-from trainshed.engines.sim.world import World
+from trainshed.testing.engine.engine import SimEngine
+from trainshed.testing.engine.world import World
 
 Key = tuple[JobUid, int, ReplicaId, int]
 Gang = tuple[JobUid, int]

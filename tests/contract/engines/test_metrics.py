@@ -23,10 +23,10 @@ from trainshed.engines.port import (
     SlotRequest,
     SlotStarted,
 )
-from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.programs import Reports, Script
-from trainshed.engines.sim.world import World
 from trainshed.store.logs.metrics import MetricsReader
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.programs import Reports, Script
+from trainshed.testing.engine.world import World
 
 SECOND = 10**9
 WORKER = ReplicaId(1, 0)

@@ -12,10 +12,10 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalWish
 from trainshed.engines.port import SlotExited
-from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.engine import SimEngine
-from trainshed.engines.sim.world import World
 from trainshed.engines.terminals import Terminal, TerminalRefused
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.engine import SimEngine
+from trainshed.testing.engine.world import World
 
 PLAIN = {"is_terminal": False}
 

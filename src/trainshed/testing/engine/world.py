@@ -20,16 +20,24 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.gangs import Gang, Gangs
-from trainshed.engines.sim.journals import Journals
-from trainshed.engines.sim.nodes import Nodes
-from trainshed.engines.sim.notebooks import Notebooks
-from trainshed.engines.sim.places import SECOND, Times
-from trainshed.engines.sim.processes import Processes
-from trainshed.engines.sim.programs import SIGKILL, SIGSEGV, Life, Reports, Scripts, forever
-from trainshed.engines.sim.seats import Fate, Incarnation, Seat
-from trainshed.engines.sim.tidings import Tidings
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.events import FaultyEventBus
+from trainshed.testing.engine.nodes import SECOND, Nodes, Times
+from trainshed.testing.engine.programs import (
+    SIGKILL,
+    SIGSEGV,
+    Fate,
+    Gang,
+    Gangs,
+    Incarnation,
+    Life,
+    Processes,
+    Reports,
+    Scripts,
+    SimSlot,
+    forever,
+)
+from trainshed.testing.engine.streams import Journals, Notebooks
 
 
 class World:
@@ -42,15 +50,15 @@ class World:
         scripts: Scripts = forever,
         *,
         times: Times | None = None,
-        tidings: Tidings | None = None,
+        bus: FaultyEventBus | None = None,
         strict: bool = False,
         seed: int = 0,
     ) -> None:
         self.clock = clock
         self.scripts = scripts
         self.times = times or Times()
-        self.tidings = tidings or Tidings(clock)
-        self._nodes = Nodes(clock, nodes, self.times, self.tidings, self._fenced)
+        self.bus = bus or FaultyEventBus(clock)
+        self._nodes = Nodes(clock, nodes, self.times, self.bus, self._fenced)
         self.places = self._nodes.places
         self.strict = strict
         self.violations: list[str] = []
@@ -69,14 +77,14 @@ class World:
         )
         self._gangs = Gangs()
         self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
-        self.lived: list[tuple[Seat, Incarnation]] = []
+        self.lived: list[tuple[SimSlot, Incarnation]] = []
         """Everything that was ever handed over, in that order, whatever became of its slot."""
 
     # --- what a service asks for ---
 
     def attach(self, listener: Callable[[EngineEvent], None]) -> None:
         """A service listens from now on, in place of any before: it is told of every replica again."""
-        self.tidings.attach(listener)
+        self.bus.attach(listener)
         self._nodes.tell_all()
         for seat in self.seats():
             if (latest := seat.latest) is not None:
@@ -110,7 +118,7 @@ class World:
             if (known := seat.incarnations.get(plan.incarnation)) is not None:
                 self._tell(seat, known)
             elif plan.incarnation <= seat.refused:
-                self.tidings.tell(seat.never_started(plan.incarnation))
+                self.bus.tell(seat.never_started(plan.incarnation))
             else:
                 self._hand_over(seat, plan)
 
@@ -120,7 +128,7 @@ class World:
             latest = seat.latest
             seat.refused = 10**9
             if latest is None:
-                self.tidings.tell(seat.never_started(1))
+                self.bus.tell(seat.never_started(1))
             else:
                 self._stop(seat, latest, grace)
 
@@ -135,7 +143,7 @@ class World:
             self._stop(seat, known, grace)
         else:
             seat.refused = max(seat.refused, incarnation)
-            self.tidings.tell(seat.never_started(incarnation))
+            self.bus.tell(seat.never_started(incarnation))
 
     def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
@@ -198,7 +206,7 @@ class World:
         """The engine wants the node left, or takes that back."""
         self._nodes.drain(node, draining=draining)
 
-    def kill_shim(self, seat: Seat) -> bool:
+    def kill_shim(self, seat: SimSlot) -> bool:
         """A replica's shim is killed, and its program with it. False: nothing of it lives."""
         one = seat.latest
         if one is None or not one.lives:
@@ -216,13 +224,13 @@ class World:
 
     # --- what can be seen of it ---
 
-    def seats(self) -> Iterator[Seat]:
+    def seats(self) -> Iterator[SimSlot]:
         return self._gangs.seats()
 
-    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Seat | None:
+    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot | None:
         return self._gangs.of(job_uid, attempt).get(replica)
 
-    def running(self) -> list[Seat]:
+    def running(self) -> list[SimSlot]:
         """Slots with a living program."""
         return [s for s in self.seats() if s.latest is not None and s.latest.fate is Fate.RUNNING]
 
@@ -232,13 +240,13 @@ class World:
         if self.clock.now < self.unavailable_until:
             raise EngineUnavailable("the simulated engine was told not to answer now")
 
-    def _known(self, plan: LaunchPlan) -> Seat:
+    def _known(self, plan: LaunchPlan) -> SimSlot:
         seat = self.seat(plan.job_uid, plan.attempt, plan.replica)
         if seat is None:
             raise LaunchRejected(f"{plan.replica} of job {plan.job_uid} has no slot; allocate one")
         return seat
 
-    def _hand_over(self, seat: Seat, plan: LaunchPlan) -> None:
+    def _hand_over(self, seat: SimSlot, plan: LaunchPlan) -> None:
         script = self.scripts(Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation))
         for other in self._gangs.of_replica(seat.job_uid, seat.replica):
             if (latest := other.latest) is not None and latest.lives:
@@ -251,7 +259,7 @@ class World:
         self.lived.append((seat, one))
         self._processes.start(seat, one)
 
-    def _stop(self, seat: Seat, one: Incarnation, grace: int) -> None:
+    def _stop(self, seat: SimSlot, one: Incarnation, grace: int) -> None:
         if one.lives and not self.places[one.node].reachable:
             one.to_stop = grace  # as soon as it can be told, if its fence does not come first
         else:
@@ -263,7 +271,7 @@ class World:
                 self._processes.lose(seat, one, "its node does not answer", tell=False)
             self._tell(seat, one, fenced=True)
 
-    def _on(self, node: str) -> list[tuple[Seat, Incarnation]]:
+    def _on(self, node: str) -> list[tuple[SimSlot, Incarnation]]:
         """What was ever started there, of slots that were not given back."""
         found = ((seat, one) for seat in self.seats() for one in seat.incarnations.values())
         return [(seat, one) for seat, one in found if one.node == node]
@@ -277,7 +285,7 @@ class World:
             self._violated(f"node {node} has {has} and is given {used}")
 
     def _tell(
-        self, seat: Seat, one: Incarnation, *, fenced: bool = False, news: bool = False
+        self, seat: SimSlot, one: Incarnation, *, fenced: bool = False, news: bool = False
     ) -> None:
         """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing, until its
         fence has passed."""
@@ -285,20 +293,20 @@ class World:
             self._check_room(one.node)
         if self.places[one.node].reachable or fenced or one.cause == "never started":
             for event in seat.told(one)[-1:] if news else seat.told(one):
-                self.tidings.tell(event)
+                self.bus.tell(event)
 
-    def _printed(self, seat: Seat, one: Incarnation, text: str) -> None:
+    def _printed(self, seat: SimSlot, one: Incarnation, text: str) -> None:
         which = (seat.job_uid, seat.attempt, seat.replica)
         line = self.journals.write(*which, one.number, at=self.clock.wall, text=text)
-        self.tidings.tell(LinesWritten(*which, line.n + 1))
+        self.bus.tell(LinesWritten(*which, line.n + 1))
 
-    def _reported(self, seat: Seat, one: Incarnation, report: Reports) -> None:
+    def _reported(self, seat: SimSlot, one: Incarnation, report: Reports) -> None:
         self.notebooks.write(seat.job_uid, one.started, self.clock.wall, report)
-        self.tidings.tell(MetricsWritten(seat.job_uid, seat.attempt, seat.replica))
+        self.bus.tell(MetricsWritten(seat.job_uid, seat.attempt, seat.replica))
 
     def _violated(self, what: str) -> None:
         self.violations.append(f"at {self.clock.now / SECOND:.3f} s: {what}")
 
 
-def _name(seat: Seat) -> str:
+def _name(seat: SimSlot) -> str:
     return f"{seat.job_uid}/{seat.attempt}/{seat.replica}"

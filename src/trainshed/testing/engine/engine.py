@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Capabilities, EngineEvent, Fault, Node, Slot, SlotRequest
-from trainshed.engines.sim.world import World
+from trainshed.testing.engine.world import World
 
 
 class SimEngine:
@@ -31,7 +31,7 @@ class SimEngine:
         self._world.attach(self._events.put_nowait)
 
     async def close(self) -> None:
-        self._world.tidings.detach()
+        self._world.bus.detach()
         self._events.put_nowait(None)
 
     async def capacity(self) -> tuple[Node, ...]:

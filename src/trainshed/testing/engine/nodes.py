@@ -1,11 +1,47 @@
 """The nodes of the simulated world: which of them answer, and what a service is told of that."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from trainshed.engines.port import EngineUnavailable, Node, NodeChanged
-from trainshed.engines.sim.clock import Clock
-from trainshed.engines.sim.places import Place, Times
-from trainshed.engines.sim.tidings import Tidings
+from trainshed.engines.port import EngineUnavailable, Node, NodeChanged, NodeState
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.events import FaultyEventBus
+
+SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long things take, ns. `lease`: a silent node counts as gone after it. `fence`: then a cut-off shim has killed
+    its program, and its replica may be called lost; longer than `lease`. `start`: from a launch to its process, at most."""
+
+    lease: int = 30 * SECOND
+    fence: int = 120 * SECOND
+    start: int = SECOND // 2
+
+
+@dataclass(slots=True)
+class Place:
+    """A node. `reachable`: the service can speak with it. `since`: when that changed last."""
+
+    node: Node
+    reachable: bool = True
+    alive: bool = True
+    gone: bool = False
+    draining: bool = False
+    since: int = 0
+
+    @property
+    def state(self) -> NodeState:
+        if self.gone:
+            return NodeState.GONE
+        return NodeState.DRAINING if self.draining else NodeState.UP
+
+    @property
+    def has(self) -> tuple[float, int, int]:
+        """vCPUs, bytes of memory, accelerators."""
+        accelerators = sum(count for _, count in self.node.accelerators)
+        return self.node.vcpus, self.node.memory_bytes, accelerators
 
 
 class Nodes:
@@ -16,12 +52,12 @@ class Nodes:
         clock: Clock,
         nodes: Sequence[Node],
         times: Times,
-        tidings: Tidings,
+        bus: FaultyEventBus,
         fenced: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._times = times
-        self._tidings = tidings
+        self._bus = bus
         self._fenced = fenced
         self.places = {node.name: Place(node) for node in nodes}
 
@@ -72,4 +108,4 @@ class Nodes:
             self._tell(place, "it answers again")
 
     def _tell(self, place: Place, cause: str) -> None:
-        self._tidings.tell(NodeChanged(place.node.name, place.state, cause))
+        self._bus.tell(NodeChanged(place.node.name, place.state, cause))

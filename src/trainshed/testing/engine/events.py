@@ -1,4 +1,4 @@
-"""How news of the simulated world reaches a service: late, twice, overtaken by news of others, but in order per replica."""
+"""The event bus of the simulated world: events arrive late, twice, overtaken by others, but in order per replica."""
 
 import random
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineEvent, NodeChanged
-from trainshed.engines.sim.clock import Clock
+from trainshed.testing.engine.clock import Clock
 
 Subject = tuple[JobUid, int, ReplicaId] | str
 
@@ -19,8 +19,8 @@ class Delays:
     twice: float = 0.0
 
 
-class Tidings:
-    """News that is under way when the listener changes is lost: whoever listens next is told everything again."""
+class FaultyEventBus:
+    """Events under way when the listener changes are lost: the next listener is told everything again."""
 
     def __init__(self, clock: Clock, delays: Delays | None = None, seed: int = 0) -> None:
         self.delays = delays or Delays()

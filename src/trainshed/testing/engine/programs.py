@@ -1,0 +1,385 @@
+"""Simulated programs and the slots they run in: scripts (values), what a slot remembers of each incarnation, and how
+processes start, stop and end by their scripts. Knows no nodes: its caller has seen to it that a program can be reached."""
+
+import enum
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import EngineEvent, Slot, SlotExited, SlotLost, SlotRequest, SlotStarted
+from trainshed.testing.engine.clock import Clock
+
+SIGKILL = 9
+SIGSEGV = 11
+SIGTERM = 15
+
+
+class OnTerm(enum.StrEnum):
+    """What a program does when it is asked to stop.
+
+    DIE: it has no handler. EXIT: it writes a checkpoint for `term_takes` and exits with `term_code`. IGNORE: it
+    goes on until its own end or SIGKILL.
+    """
+
+    DIE = "die"
+    EXIT = "exit"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """`after` so many ns from its start a trial's program reports one metric at one step."""
+
+    after: int
+    metric: str
+    value: float
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One incarnation's program: runs for `runs` ns, then ends with `code`, or by `signal`, or of its memory limit.
+
+    `start_fails`: the engine cannot start it at all, by its own fault. `hangs`: after `runs` it does nothing any more,
+    and only a stall watchdog, or whoever stops it, ends it. `prints`: moments, ns after its start, at which it prints
+    a line: "step 1", "step 2", … `reports`: what it reports; nobody listens unless its plan says `watch_metrics`.
+    """
+
+    runs: int
+    code: int = 0
+    signal: int | None = None
+    oom: bool = False
+    on_term: OnTerm = OnTerm.DIE
+    term_takes: int = 0
+    term_code: int = 0
+    start_fails: bool = False
+    hangs: bool = False
+    prints: tuple[int, ...] = ()
+    reports: tuple[Reports, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Which incarnation a script is asked for."""
+
+    job_uid: JobUid
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+
+
+Scripts = Callable[[Life], Script]
+"""Must answer the same for the same life: it may be asked again."""
+
+
+def forever(_: Life) -> Script:
+    """Programs that run until somebody stops them."""
+    return Script(runs=10**18)
+
+
+class Fate(enum.StrEnum):
+    """STARTING: handed over, no process yet. RUNNING: its process lives. EXITED: sealed. LOST: gone without a record."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    EXITED = "EXITED"
+    LOST = "LOST"
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can be reached.
+    `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without progress after which
+    its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken down. `begun`, `over`: when it was handed
+    over and when it ended, by the clock that is never set (ns); what it says itself goes by the one on the wall."""
+
+    number: int
+    script: Script
+    node: str
+    fate: Fate = Fate.STARTING
+    started: int = 0
+    stopped: bool = False
+    to_stop: int | None = None
+    exit: ExitRecord | None = None
+    cause: str = ""
+    by_service: bool = False
+    vcpus: float = 0.0
+    memory_bytes: int = 0
+    accelerators: int = 0
+    stall_after: int = 0
+    watch_metrics: bool = False
+    begun: int = 0
+    over: int = 0
+
+    @property
+    def takes(self) -> tuple[float, int, int]:
+        """vCPUs, bytes of memory, accelerators."""
+        return self.vcpus, self.memory_bytes, self.accelerators
+
+    @property
+    def lives(self) -> bool:
+        return self.fate in (Fate.STARTING, Fate.RUNNING)
+
+
+@dataclass(slots=True)
+class SimSlot:
+    """One replica's slot. `refused`: incarnations up to this one never start."""
+
+    job_uid: JobUid
+    attempt: int
+    slot: Slot
+    accelerators: int = 0
+    refused: int = 0
+    incarnations: dict[int, Incarnation] = field(default_factory=dict[int, Incarnation])
+
+    @property
+    def replica(self) -> ReplicaId:
+        return self.slot.replica
+
+    @property
+    def latest(self) -> Incarnation | None:
+        return self.incarnations[max(self.incarnations)] if self.incarnations else None
+
+    def begin(self, plan: LaunchPlan, script: Script) -> Incarnation:
+        """One more, handed over."""
+        one = self.incarnations[plan.incarnation] = Incarnation(
+            plan.incarnation,
+            script,
+            self.slot.node,
+            vcpus=plan.cpu_weight / 100,
+            memory_bytes=plan.memory_limit,
+            accelerators=self.accelerators,
+            stall_after=plan.stall_after,
+            watch_metrics=plan.watch_metrics,
+        )
+        return one
+
+    def never_started(self, number: int) -> SlotLost:
+        return SlotLost(self.job_uid, self.attempt, self.replica, number, "never started")
+
+    def told(self, one: Incarnation) -> tuple[EngineEvent, ...]:
+        """All that can be said of an incarnation now, in order."""
+        key = (self.job_uid, self.attempt, self.replica, one.number)
+        events: list[EngineEvent] = []
+        if one.started:
+            events.append(SlotStarted(*key, one.started))
+        if one.fate is Fate.EXITED:
+            assert one.exit is not None
+            events.append(SlotExited(*key, one.exit))
+        if one.fate is Fate.LOST:
+            events.append(SlotLost(*key, one.cause, one.by_service))
+        return tuple(events)
+
+
+class Tell(Protocol):
+    """Something can be said of an incarnation; `news`: the last of it was not said before."""
+
+    def __call__(self, seat: SimSlot, one: Incarnation, *, news: bool = False) -> None: ...
+
+
+class Processes:
+    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a line.
+    `reported`: when a program that is listened to reports something."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        longest_start: int,
+        dice: random.Random,
+        tell: Tell,
+        *,
+        printed: Callable[[SimSlot, Incarnation, str], None],
+        reported: Callable[[SimSlot, Incarnation, Reports], None],
+    ) -> None:
+        self._clock = clock
+        self._longest_start = longest_start
+        self._random = dice
+        self._tell = tell
+        self._printed = printed
+        self._reported = reported
+        self._earliest = 0
+
+    def no_starts_before(self, moment: int) -> None:
+        """There is no zygote until then."""
+        self._earliest = max(self._earliest, moment)
+
+    def start(self, seat: SimSlot, one: Incarnation) -> None:
+        """Hand it over; its process comes a little later."""
+        wait = max(0, self._earliest - self._clock.now)
+        delay = wait + self._random.randint(1, self._longest_start)
+        self._clock.after(delay, lambda: self._begin(seat, one))
+
+    def stop(self, seat: SimSlot, one: Incarnation, grace: int) -> None:
+        """SIGTERM, and SIGKILL after `grace` ns; what has no process yet gets none; what is over is told again."""
+        if one.fate is Fate.STARTING:
+            one.fate, one.cause, one.over = Fate.LOST, "never started", self._clock.now
+        if not one.lives:
+            self._tell(seat, one)
+            return
+        if one.stopped:
+            return
+        one.stopped = True
+        script = one.script
+        if script.on_term is OnTerm.DIE:
+            self.end(seat, one, None, SIGTERM)
+        elif script.on_term is OnTerm.EXIT and script.term_takes < grace:
+            self._end_after(seat, one, script.term_takes, script.term_code, None)
+        else:
+            self._end_after(seat, one, grace, None, SIGKILL)
+
+    def end(
+        self,
+        seat: SimSlot,
+        one: Incarnation,
+        code: int | None,
+        signal: int | None,
+        *,
+        oom: bool = False,
+        stalled: bool = False,
+    ) -> None:
+        """It ends now, and its record is sealed."""
+        one.fate, one.over = Fate.EXITED, self._clock.now
+        one.exit = ExitRecord(
+            code,
+            signal,
+            oom,
+            one.started,
+            self._clock.wall,
+            stopped=one.stopped,
+            stalled=stalled,
+        )
+        self._tell(seat, one, news=True)
+
+    def lose(
+        self,
+        seat: SimSlot,
+        one: Incarnation,
+        cause: str,
+        *,
+        by_service: bool = False,
+        tell: bool = True,
+    ) -> None:
+        """It is gone, and nobody wrote down how."""
+        one.fate, one.over = Fate.LOST, self._clock.now
+        one.cause, one.by_service = cause, by_service
+        if tell:
+            self._tell(seat, one, news=True)
+
+    def _begin(self, seat: SimSlot, one: Incarnation) -> None:
+        if one.fate is not Fate.STARTING:
+            return
+        script = one.script
+        if script.start_fails:
+            self.lose(seat, one, "its sandbox could not be made", by_service=True)
+            return
+        one.fate, one.started = Fate.RUNNING, self._clock.wall
+        self._tell(seat, one, news=True)
+        self._print_later(seat, one)
+        self._report_later(seat, one)
+        if script.hangs:
+            if one.stall_after:
+                silent_for = script.runs + one.stall_after
+                self._end_after(seat, one, silent_for, None, SIGKILL, stalled=True)
+            return
+        code = None if script.signal is not None or script.oom else script.code
+        signal = SIGKILL if script.oom else script.signal
+        self._end_after(seat, one, script.runs, code, signal, oom=script.oom)
+
+    def _print_later(self, seat: SimSlot, one: Incarnation) -> None:
+        for number, delay in enumerate(one.script.prints, 1):
+
+            def prints(text: str = f"step {number}") -> None:
+                if one.fate is Fate.RUNNING:
+                    self._printed(seat, one, text)
+
+            self._clock.after(delay, prints)
+
+    def _report_later(self, seat: SimSlot, one: Incarnation) -> None:
+        for report in one.script.reports if one.watch_metrics else ():
+
+            def reports(report: Reports = report) -> None:
+                if one.fate is Fate.RUNNING:
+                    self._reported(seat, one, report)
+
+            self._clock.after(report.after, reports)
+
+    def _end_after(
+        self,
+        seat: SimSlot,
+        one: Incarnation,
+        delay: int,
+        code: int | None,
+        signal: int | None,
+        *,
+        oom: bool = False,
+        stalled: bool = False,
+    ) -> None:
+        def ends() -> None:
+            if one.fate is Fate.RUNNING:
+                self.end(seat, one, code, signal, oom=oom, stalled=stalled)
+
+        self._clock.after(delay, ends)
+
+
+Gang = tuple[JobUid, int]
+"""A job's attempt."""
+
+
+class Gangs:
+    """All that were given out and not given back."""
+
+    def __init__(self) -> None:
+        self._seats: dict[Gang, dict[ReplicaId, SimSlot]] = {}
+
+    def names(self) -> tuple[Gang, ...]:
+        return tuple(self._seats)
+
+    def of(self, job_uid: JobUid, attempt: int) -> Mapping[ReplicaId, SimSlot]:
+        return self._seats.get((job_uid, attempt), {})
+
+    def seats(self) -> Iterator[SimSlot]:
+        for gang in self._seats.values():
+            yield from gang.values()
+
+    def of_replica(self, job_uid: JobUid, replica: ReplicaId) -> Iterator[SimSlot]:
+        """Its slots in all attempts of the job."""
+        for (uid, _), gang in self._seats.items():
+            if uid == job_uid and replica in gang:
+                yield gang[replica]
+
+    def take(
+        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        """Give out slots; a replica that has one keeps it, and may move with it."""
+        gang = self._seats.setdefault((job_uid, attempt), {})
+        for request in requests:
+            seat = gang.get(request.replica)
+            if seat is None:
+                slot = _slot(job_uid, len(gang), request)
+                gang[request.replica] = SimSlot(job_uid, attempt, slot, request.accelerators)
+            elif seat.slot.node != request.node:
+                seat.slot = replace(seat.slot, node=request.node)
+        return tuple(gang[request.replica].slot for request in requests)
+
+    def release(self, job_uid: JobUid, attempt: int) -> None:
+        self._seats.pop((job_uid, attempt), None)
+
+
+def _slot(job_uid: JobUid, number: int, request: SlotRequest) -> Slot:
+    """`number`: of those that the gang has already."""
+    devices = None
+    if request.accelerator or request.accelerators:
+        devices = ",".join(map(str, range(request.accelerators)))
+    return Slot(
+        request.replica,
+        request.node,
+        request.hostname,
+        request.hostname,
+        f"127.{64 + job_uid % 64}.{number // 250}.{number % 250 + 1}",
+        2222,
+        devices,
+    )
