@@ -20,7 +20,8 @@ class EngineUnavailable(Exception):
 
 
 class LevelUnavailable(Exception):
-    """The isolation that an operator demands cannot be had on this machine. The message says why, and what can."""
+    """The isolation that an operator demands cannot be had on this machine, or nobody can tell. The message says why, and
+    what can."""
 
 
 class LaunchRejected(Exception):

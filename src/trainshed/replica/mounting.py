@@ -122,6 +122,14 @@ def _set_read_only(place: str, given: int, taken: int, flags: int) -> None:
     )
 
 
+def is_directory(path: str) -> bool:
+    """Raises OSError where that cannot be seen: what is not looked at would not be hidden."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def is_file(path: str) -> bool:
     try:
         return not os.path.isdir(path) and os.path.exists(path)
@@ -153,9 +161,10 @@ def first_closed(path: str) -> str:
 
 
 def outermost(directories: "list[str]") -> "list[str]":
+    """Those that exist and lie in none of the others. Raises OSError."""
     found: "list[str]" = []
     for path in sorted(set(directories)):
-        if os.path.isdir(path) and not any(holds(outer, [path]) for outer in found):
+        if is_directory(path) and not any(holds(outer, [path]) for outer in found):
             found.append(path)
     return found
 

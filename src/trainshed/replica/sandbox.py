@@ -8,16 +8,29 @@ Order: `detach` in the shim, then a fork, whose child is the first process of th
 module), then `drop`.
 """
 
+import errno
 import os
+import signal
+import time
 
 from trainshed.replica import protocol, system, users, view
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence
+    from typing import Callable, Sequence
 
 LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
 _PROBE_USERS = 0x7FFF0000
+_PASSING = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+)
+_PAUSES = (0.5, 1.0, 2.0)
+_WORKS, _SHORT = "works", "short: "
 
 
 def detach(level: str) -> None:
@@ -48,38 +61,85 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
         system.forbid_inspection()
 
 
-def probe(scratch: str, wanted: "Sequence[str]" = LEVELS) -> "tuple[str, dict[str, str]]":
+class ProbeFailed(Exception):
+    """Whether a level works could not be found out: the machine is short of something, most likely for a while."""
+
+
+def probe(
+    scratch: str, wanted: "Sequence[str]" = LEVELS, pauses: "Sequence[float]" = _PAUSES
+) -> "tuple[str, dict[str, str]]":
     """The strongest of the `wanted` levels that works here ("" = none), found by trying each in a child; and why those
-    before it do not. `scratch`: an empty directory."""
+    before it do not. `scratch`: an empty directory. `pauses`: seconds before each new try of a level while the machine is
+    short of something. Raises ProbeFailed if it stays so: a weaker level is never taken for want of a file handle."""
     refused: "dict[str, str]" = {}
     for level in wanted:
-        cause = _cause(level, scratch)
+        cause = _lasting_cause(level, scratch, pauses)
         if not cause:
             return level, refused
         refused[level] = cause
     return "", refused
 
 
+def _lasting_cause(level: str, scratch: str, pauses: "Sequence[float]") -> str:
+    """Why a program can never be started at this level; "" = it can. Raises ProbeFailed."""
+    for pause in pauses:
+        try:
+            return _cause(level, scratch)
+        except ProbeFailed:
+            time.sleep(pause)
+    return _cause(level, scratch)
+
+
 def _cause(level: str, scratch: str) -> str:
-    """Why a program cannot be started at this level; "" = it can."""
+    """Why a program cannot be started at this level; "" = it can. Raises ProbeFailed."""
     if level == protocol.LEVEL_SESSION:
         return ""
     if not system.LINUX:
         return "only Linux has namespaces"
     if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
         return "the service does not run as root"
+    try:
+        text = _in_child(lambda: _try(level, scratch))
+    except OSError as error:
+        text = _text(error)
+    if text.startswith(_SHORT):
+        raise ProbeFailed(
+            "isolation cannot be probed: %s (at level %s)" % (text[len(_SHORT) :], level)
+        )
+    return "" if text == _WORKS else text
+
+
+def _in_child(attempt: "Callable[[], str]") -> str:
+    """What `attempt` returns in a child process, or how that was killed. Raises OSError: there is no child."""
     answer, say = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        system.close_all([answer, say])
+        raise
     if child == 0:
         try:
-            os.write(say, _try(level, scratch).encode("utf-8", "replace"))
+            os.write(say, attempt().encode("utf-8", "replace"))
         finally:
             os._exit(0)
     os.close(say)
-    with open(answer, "rb") as told:
-        text = told.read().decode("utf-8", "replace")
-    os.waitpid(child, 0)
-    return {"works": ""}.get(text, text or "the attempt was killed")
+    with open(answer, "rb") as file:
+        text = file.read().decode("utf-8", "replace")
+    _, status = os.waitpid(child, 0)
+    if text:
+        return text
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    killed = "the attempt was killed by signal %d" % number if number else "the attempt ended"
+    # A filter of system calls kills by others, and will do so again; by this one kills who is short of memory.
+    return (_SHORT if number == signal.SIGKILL else "") + killed
+
+
+def _text(error: "OSError | MemoryError") -> str:
+    """The error, marked if it may pass."""
+    passes = isinstance(error, MemoryError) or (
+        error.errno in _PASSING and not isinstance(error, system.NamespaceRefused)
+    )
+    return (_SHORT if passes else "") + (str(error) or "out of memory")
 
 
 def _try(level: str, scratch: str) -> str:
@@ -91,24 +151,15 @@ def _try(level: str, scratch: str) -> str:
         with open(hosts, "w", encoding="utf-8") as file:
             file.write("127.0.0.1 localhost\n")
         detach(level)
-        answer, say = os.pipe()
-        if os.fork() == 0:
-            try:
-                os.write(say, _try_inside(level, scratch, files, hosts).encode("utf-8", "replace"))
-            finally:
-                os._exit(0)
-        os.close(say)
-        with open(answer, "rb") as told:
-            return told.read().decode("utf-8", "replace")
-    except OSError as error:
-        return str(error)
+        return _in_child(lambda: _try_inside(level, scratch, files, hosts))
+    except (OSError, MemoryError) as error:
+        return _text(error)
 
 
 def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
     try:
-        os.umask(
-            0o022
-        )  # As a guardian's: directories on the way to what is shown are for everybody.
+        # As a guardian's: directories on the way to what is shown are for everybody.
+        os.umask(0o022)
         own = level == protocol.LEVEL_OWN
         seen = view.View(
             hostname="probe",
@@ -125,6 +176,6 @@ def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
         with open(os.path.join(files, "written"), "w", encoding="utf-8") as file:
             file.write("x")
         os.unlink(os.path.join(files, "written"))
-    except OSError as error:
-        return str(error)
-    return "works"
+    except (OSError, MemoryError) as error:
+        return _text(error)
+    return _WORKS

@@ -63,8 +63,19 @@ def _bytes(path: "str | None") -> "bytes | None":
     return None if path is None else os.fsencode(path)
 
 
+class NamespaceRefused(OSError):
+    """There may be no more namespaces of a kind: none at all is allowed here, most likely (`user.max_*_namespaces`). Its
+    error number is that of a full disk, which may be emptied; this lasts."""
+
+
 def unshare(flags: int) -> None:
-    _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
+    """Move this process into new namespaces. Raises OSError."""
+    try:
+        _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise NamespaceRefused(error.errno, error.strerror) from None
+        raise
 
 
 def enter_namespace(handle: int, kind: int) -> None:

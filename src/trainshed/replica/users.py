@@ -5,6 +5,7 @@ A program that is root in it is nobody outside. Files need not change hands: a m
 Needs root; runs on Python 3.6.
 """
 
+import errno
 import os
 import struct
 
@@ -42,19 +43,22 @@ class Namespace:
         if child == 0:
             try:
                 os.close(done_write)
-                system.unshare(system.CLONE_NEWUSER)
-                os.write(made_write, b"m")
-                os.read(done_read, 1)
+                try:
+                    system.unshare(system.CLONE_NEWUSER)
+                except OSError as error:
+                    os.write(made_write, b"%d" % error.errno)
+                else:
+                    os.write(made_write, b"m")
+                    os.read(done_read, 1)
             finally:
                 os._exit(0)
         os.close(made_write)
         os.close(done_read)
         opened: "list[int]" = []
         try:
-            if not os.read(made_read, 1):
-                raise OSError(
-                    "a user namespace cannot be made: user.max_user_namespaces, or a policy"
-                )
+            answer = os.read(made_read, 16)
+            if answer != b"m":
+                raise _refusal(int(answer or b"0"))
             for name, flags in (
                 ("uid_map", os.O_WRONLY),
                 ("gid_map", os.O_WRONLY),
@@ -80,6 +84,14 @@ class Namespace:
     def close(self) -> None:
         """Of a copy in a process that has no use for it."""
         system.close_all(self.handles)
+
+
+def _refusal(number: int) -> OSError:
+    """Why there is no user namespace. `number`: of the error; 0 = who was to make it was killed."""
+    what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
+    if number == errno.ENOSPC:
+        return system.NamespaceRefused(number, what)
+    return OSError(number, what) if number else OSError(what)
 
 
 class Users:

@@ -123,7 +123,8 @@ class View:
         shown = [(self._own(source), target) for source, target in self._binds]
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
         hosts = self._source(self._hosts_file)
-        places = [path for path in self._hidden + self._closed_ways() if os.path.isdir(path)]
+        ways = self._hidden + self._closed_ways()
+        places = [path for path in ways if mounting.is_directory(path)]
         hidden = mounting.outermost(places)
         self._add_missing([target for _, target in self._binds])
         if self._buckets:

@@ -198,7 +198,11 @@ def _become(line: bytes, handle: int) -> None:
         return
     message = json.loads(line.decode("utf-8"))
     if "probe" in message:
-        level, refused = sandbox.probe(message["probe"], message["levels"])
-        connection.sendall(protocol.encode({"level": level, "refused": refused}))
+        try:
+            level, refused = sandbox.probe(message["probe"], message["levels"])
+        except sandbox.ProbeFailed as failure:
+            connection.sendall(protocol.encode({"failed": str(failure)}))
+        else:
+            connection.sendall(protocol.encode({"level": level, "refused": refused}))
     else:
         sweeping.sweep(message["sweep"])

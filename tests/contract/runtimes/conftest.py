@@ -58,16 +58,20 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
 
 @dataclass
 class Workshop:
-    """A service's runtimes, its bucket, and what it said while building. `data`: of the service, hidden."""
+    """A service's runtimes and its bucket."""
 
     cache: Path
     objects: Objects
     runtimes: LocalRuntimes
     choice: RuntimeChoice
     base: PreparedRuntime
+    #: What the service said while it built, one line each.
     said: list[str]
+    #: The service's own directory, which is hidden from scripts.
     data: Path
     terms: Terms
+    #: Why no stronger isolation level works here, by level.
+    refused: Mapping[str, str]
 
     def prepare(self, *uris: str) -> PreparedRuntime:
         return asyncio.run(self.runtimes.prepare(self.choice, uris, self.said.append))
@@ -115,7 +119,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     said: list[str] = []
     data = tmp_path_factory.mktemp("data")
     (data / "secret").write_text("a secret of the service")
-    level, _ = sandbox.probe(str(tmp_path_factory.mktemp("probe")))
+    level, refused = sandbox.probe(str(tmp_path_factory.mktemp("probe")))
     terms = Terms(level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600)
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
@@ -132,7 +136,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     assert all("is built in" in ear[-1] for ear in ears)
     assert all(other == base for other in others)
     wait_until_finished()
-    yield Workshop(cache, objects, runtimes, choice, base, said, data, terms)
+    yield Workshop(cache, objects, runtimes, choice, base, said, data, terms, refused)
     runtimes.close()
     remove_cache(cache)
 

@@ -69,7 +69,8 @@ def test_a_setup_script_sees_and_changes_nothing_of_the_service(
     workshop: Workshop, level: str
 ) -> None:
     facts = _facts(workshop)
-    assert facts["secret"].startswith("refused")
+    built = f"at {workshop.terms.level} (not {workshop.refused}; alone: {level}): {workshop.said}"
+    assert facts["secret"].startswith("refused"), built
     assert facts["data"] == "[]" or facts["data"].startswith("refused")
     assert facts["written to the base"].startswith("refused")
     # Where the cache lies in /tmp, it was written to the script's own.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainshed.engines.local import handles, zygotes
-from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.port import EngineUnavailable, LevelUnavailable
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 
@@ -95,12 +95,14 @@ class Spawner:
 
     async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
         """The first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" = none; and why those
-        before it do not."""
+        before it do not. Raises LevelUnavailable: that could not be found out."""
         for _ in range(_PROBES):
             if answer := await self._try_levels(directory, levels):
                 found = json.loads(answer)
+                if "failed" in found:
+                    raise LevelUnavailable(found["failed"])
                 return found["level"], found["refused"]
-        return "", dict.fromkeys(levels, "whoever tried it was killed")
+        raise LevelUnavailable("isolation cannot be probed: whoever tried it was killed")
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
         """The answer of who tried; none if it was killed, most likely with its zygote."""

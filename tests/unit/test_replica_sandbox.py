@@ -1,0 +1,152 @@
+"""What is taken for a refusal of an isolation level, and what for a shortage that passes."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica import mounting, protocol, sandbox, system, users
+
+_USER = protocol.LEVEL_USER
+_WANTED = (_USER, protocol.LEVEL_SESSION)
+
+
+@pytest.fixture
+def attempts(tmp_path: Path) -> Callable[[], int]:
+    """How often a level was tried, by any child."""
+    return lambda: len((tmp_path / "attempts").read_bytes())
+
+
+@pytest.fixture
+def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let each attempt meet that; `times`: only the first few, after which the level works."""
+
+    def arrange(error: BaseException | int, times: int = 1000) -> None:
+        def detach(level: str) -> None:
+            with (tmp_path / "attempts").open("ab", buffering=0) as file:
+                file.write(b"x")
+                if file.tell() > times:
+                    return
+            if isinstance(error, int):
+                os.kill(os.getpid(), error)
+            else:
+                raise error
+
+        def works(level: str, scratch: str, files: str, hosts: str) -> str:
+            return "works"
+
+        monkeypatch.setattr(system, "LINUX", True)
+        monkeypatch.setattr(sandbox, "detach", detach)
+        monkeypatch.setattr(sandbox, "_try_inside", works)
+
+    return arrange
+
+
+def _probe(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    return sandbox.probe(str(tmp_path / "scratch"), _WANTED, pauses=(0.0, 0.0, 0.0))
+
+
+_SHORTAGES = [
+    OSError(errno.ENOSPC, "No space left on device", "/some/file"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EDQUOT, "Disk quota exceeded"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENFILE, "Too many open files in system"),
+    OSError(errno.ENOMEM, "unshare(0x20000000): Cannot allocate memory"),
+    OSError(errno.EAGAIN, "Resource temporarily unavailable"),
+    MemoryError(),
+    signal.SIGKILL,
+]
+
+
+@pytest.mark.parametrize("shortage", _SHORTAGES, ids=repr)
+def test_a_shortage_that_passes_costs_no_level(
+    shortage: BaseException | int, tmp_path: Path, fail: Callable[..., None]
+) -> None:
+    fail(shortage, times=3)
+    assert _probe(tmp_path) == (_USER, {})
+
+
+@pytest.mark.parametrize("shortage", _SHORTAGES, ids=repr)
+def test_a_shortage_that_stays_is_an_error_that_says_what_is_short(
+    shortage: BaseException | int,
+    tmp_path: Path,
+    fail: Callable[..., None],
+    attempts: Callable[[], int],
+) -> None:
+    fail(shortage)
+    with pytest.raises(sandbox.ProbeFailed, match=r"isolation cannot be probed: .+at level user"):
+        _probe(tmp_path)
+    assert attempts() == 4
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        PermissionError(errno.EPERM, "unshare(0x10000000): Operation not permitted"),
+        system.NamespaceRefused(errno.ENOSPC, "unshare(0x10000000): No space left on device"),
+        OSError(errno.ENOSYS, "mount_setattr: Function not implemented"),
+        signal.SIGSYS,
+    ],
+    ids=repr,
+)
+def test_a_refusal_that_lasts_is_no_error(
+    refusal: BaseException | int,
+    tmp_path: Path,
+    fail: Callable[..., None],
+    attempts: Callable[[], int],
+) -> None:
+    fail(refusal)
+    level, refused = _probe(tmp_path)
+    assert level == protocol.LEVEL_SESSION
+    assert refused[_USER] and "short" not in refused[_USER]
+    assert attempts() == 1
+
+
+def test_no_process_for_an_attempt_is_a_shortage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(system, "LINUX", True)
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(sandbox.ProbeFailed, match="temporarily unavailable"):
+        _probe(tmp_path)
+
+
+def test_namespaces_that_are_switched_off_are_no_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, what: str, *arguments: object) -> None:
+        raise OSError(errno.ENOSPC, f"{what}: No space left on device")
+
+    monkeypatch.setattr(system, "_call", refuse)
+    with pytest.raises(system.NamespaceRefused, match="No space left"):
+        system.unshare(system.CLONE_NEWPID)
+    with pytest.raises(system.NamespaceRefused, match=r"user\.max_user_namespaces"):
+        users.Namespace()
+
+
+def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It might be there for a program that may see it: to go on would be to leave it open."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (tmp_path / "file").touch()
+    missing, beyond = tmp_path / "missing", tmp_path / "file" / "beyond"
+    assert mounting.is_directory(str(hidden))
+    for other in (tmp_path / "file", missing, beyond):
+        assert not mounting.is_directory(str(other))
+
+    def stat(path: str) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat)
+        with pytest.raises(PermissionError):
+            mounting.is_directory(str(hidden))
+        with pytest.raises(PermissionError):
+            mounting.outermost([str(hidden)])
