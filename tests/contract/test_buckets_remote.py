@@ -28,7 +28,7 @@ from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import BucketRules, BucketTable
-from trainshed.serve.summary_places import BucketSummaries
+from trainshed.serve.bucket_adapters import BucketSummaries
 from trainshed.summaries.following import Follower
 
 pytest.importorskip("obstore", reason="the library for remote buckets is not installed: NOT TESTED")

@@ -20,7 +20,7 @@ from trainshed.access.principals import Principal, Role
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.rules import BucketRules
 from trainshed.replica import relay
-from trainshed.serve import interception
+from trainshed.serve import certificates
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 PATIENCE = 30
@@ -62,7 +62,7 @@ class Replica:
 def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
     data = tmp_path_factory.mktemp("service")
     service = Service(data, BucketRules("p1"))
-    files = interception.prepare(data, time.time(), {})
+    files = certificates.prepare_interception(data, time.time(), {})
     identity = {
         "job_uid": "17",
         "attempt": 1,

@@ -12,7 +12,7 @@ MOST_MEGABYTES = 64
 the bucket process carried all that the service loads."""
 
 BEFORE_THE_FORK = "import trainshed.serve.up, trainshed.buckets.process, trainshed.serve.children"
-ALL = f"{BEFORE_THE_FORK}, trainshed.serve.assembly"
+ALL = f"{BEFORE_THE_FORK}, trainshed.serve.bootstrap"
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -15,7 +15,7 @@ import pytest
 from tests.reduction.certificates import authority
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
 from trainshed.access.job_tokens import JobTokens
-from trainshed.serve.job_certificates import JobCertificate, job_certificate
+from trainshed.serve.vault import JobCertificate, job_certificate
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 from trainshed_reduction.wire import DType, Kind, Reduction

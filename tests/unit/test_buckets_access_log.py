@@ -14,7 +14,7 @@ from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import PLAIN
 from trainshed.core.resume.traffic import Access
 from trainshed.replica import system
-from trainshed.serve.adapters import BucketDoor, BucketHistory
+from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory
 
 _LONG = 1 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from trainshed.serve import certificates, interception
+from trainshed.serve import certificates
 from trainshed.serve.certificates import make, signed
 
 NOW = 1_760_000_000.0
@@ -22,17 +22,17 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "_make_elsewhere", make)
 
 
-def chain(files: interception.Interception) -> x509.Certificate:
+def chain(files: certificates.Interception) -> x509.Certificate:
     return x509.load_pem_x509_certificate(files.certificate.read_bytes())
 
 
-def trusted(files: interception.Interception) -> list[str]:
+def trusted(files: certificates.Interception) -> list[str]:
     """The certificates in the file, as they stand there."""
     return re.findall(r"-----BEGIN [^-]+-----\n[^-]+-----END [^-]+-----\n", files.trust.read_text())
 
 
 def test_the_certificate_is_for_googles_hosts_and_trusted_by_the_file(tmp_path: Path) -> None:
-    files = interception.prepare(tmp_path, NOW, {})
+    files = certificates.prepare_interception(tmp_path, NOW, {})
     leaf = chain(files)
     ours = x509.load_pem_x509_certificate(trusted(files)[0].encode())
     builder = PolicyBuilder().store(Store([ours])).time(leaf.not_valid_before_utc)
@@ -43,11 +43,11 @@ def test_the_certificate_is_for_googles_hosts_and_trusted_by_the_file(tmp_path: 
     with pytest.raises(VerificationError):
         builder.build_server_verifier(x509.DNSName("oauth2.googleapis.com")).verify(leaf, [])
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate)
-    assert files == interception.places(tmp_path)
+    assert files == certificates.interception_files(tmp_path)
 
 
 def test_programs_of_any_user_may_read_whom_to_trust_and_no_key(tmp_path: Path) -> None:
-    files = interception.prepare(tmp_path, NOW, {})
+    files = certificates.prepare_interception(tmp_path, NOW, {})
     assert stat.S_IMODE(files.trust.stat().st_mode) == 0o644
     assert stat.S_IMODE(files.trust.parent.stat().st_mode) == 0o755
     assert [each.name for each in files.trust.parent.iterdir()] == [files.trust.name]
@@ -63,25 +63,27 @@ def test_whom_the_operator_trusts_is_trusted_too_and_nobody_twice(tmp_path: Path
     bundle = tmp_path / "bundle.pem"
     bundle.write_text(f"# Our proxy\n{other.read_text()}")
     environ = {"SSL_CERT_FILE": str(bundle), "CURL_CA_BUNDLE": str(bundle)}
-    plain = trusted(interception.prepare(tmp_path / "a", NOW, {}))
-    files = interception.prepare(tmp_path / "a", NOW, {**environ, "REQUESTS_CA_BUNDLE": "/none"})
+    plain = trusted(certificates.prepare_interception(tmp_path / "a", NOW, {}))
+    files = certificates.prepare_interception(
+        tmp_path / "a", NOW, {**environ, "REQUESTS_CA_BUNDLE": "/none"}
+    )
     found = trusted(files)
     assert set(found) - set(plain) == {other.read_text()}
     assert len(found) == len(set(found)) == len(plain) + 1
 
 
 def test_the_files_stay_as_long_as_they_are_good(tmp_path: Path) -> None:
-    files = interception.prepare(tmp_path, NOW, {})
+    files = certificates.prepare_interception(tmp_path, NOW, {})
     before = [files.certificate.stat().st_ino, files.trust.stat().st_ino]
-    interception.prepare(tmp_path, NOW + DAY, {})
+    certificates.prepare_interception(tmp_path, NOW + DAY, {})
     assert [files.certificate.stat().st_ino, files.trust.stat().st_ino] == before
-    interception.prepare(tmp_path, NOW + 600 * DAY, {})
+    certificates.prepare_interception(tmp_path, NOW + 600 * DAY, {})
     assert files.certificate.stat().st_ino != before[0]
     assert chain(files).not_valid_after_utc.timestamp() > NOW + 1_000 * DAY
 
 
 def test_it_shares_the_authority_of_the_servers_own_certificate(tmp_path: Path) -> None:
     server = certificates.own(tmp_path / "tls", "127.0.0.1", NOW)
-    files = interception.prepare(tmp_path, NOW, {})
+    files = certificates.prepare_interception(tmp_path, NOW, {})
     assert server.ca.read_text() in files.trust.read_text()
     assert certificates.own(tmp_path / "tls", "127.0.0.1", NOW) == server

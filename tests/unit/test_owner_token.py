@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.access.tokens import TokenAuthority
-from trainshed.serve.service import owner_token
+from trainshed.serve.bootstrap import owner_token
 
 
 def opened(directory: Path) -> TokenAuthority:

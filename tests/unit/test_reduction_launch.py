@@ -38,7 +38,7 @@ from trainshed.engines.local import environs
 from trainshed.engines.local.documents import Ground, Host, launch_document
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
-from trainshed.serve.job_certificates import JobCertificate, job_certificate
+from trainshed.serve.vault import JobCertificate, job_certificate
 from trainshed_reduction import settings, variables, wire
 
 PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (

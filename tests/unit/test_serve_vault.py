@@ -13,8 +13,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef, job_mark, marked
 from trainshed.engines.local.revealing import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
-from trainshed.serve.job_certificates import JobCertificate
-from trainshed.serve.vault import Vault
+from trainshed.serve.vault import JobCertificate, Vault
 from trainshed.store.sqlite.inline import InlineStore, open_inline
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,13 @@ The authority is made at the first start and stays, so that clients that were to
 certificate is renewed at a start when it nears its end or the service got other names. Making them happens in a
 process of its own (`python -m trainshed.serve.certificates`), because what it takes to make one, a service that runs
 for weeks has no use for. Blocks on disks and processes; the service has no event loop yet.
+
+Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's gs://, the
+Vertex SDK and Google's other clients know no other way than those names. Nobody but a program that was told so trusts
+that certificate.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -14,12 +19,13 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.replica import durable
+from trainshed.core.catalog import google_hosts
+from trainshed.replica import durable, roots
 
 _DAY: Final = 86_400
 AUTHORITY_DAYS: Final = 3_650
@@ -30,6 +36,9 @@ RENEW_DAYS: Final = 275
 _MAKE_SECONDS: Final = 60
 _AUTHORITY: Final = "ca.pem"
 _SERVER: Final = "server"
+_TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+"""Variables by which the operator tells programs whom to trust."""
+_END: Final = "-----END CERTIFICATE-----"
 
 
 class CertificatesUnusable(Exception):
@@ -54,6 +63,15 @@ class Signed:
     chain: Path
     key: Path
     ca: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Interception:
+    """`certificate`: PEM with the key and the chain, for relays alone. `trust`: everybody's roots and ours, which any
+    user may read."""
+
+    certificate: Path
+    trust: Path
 
 
 def given(chain: Path, key: Path, directory: Path) -> Certificates:
@@ -228,6 +246,55 @@ def make(files: Signed, names: tuple[str, ...], now: float) -> None:
         "ca": ca.read_text(),
     }
     durable.write(str(_note(files)), json.dumps(note))
+
+
+def interception_files(data: Path) -> Interception:
+    """Where the files of a data directory are, made or not."""
+    return Interception(data / "tls" / "storage-relay.pem", data / "trust" / "roots.pem")
+
+
+def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
+    """Have the files there and good. `now`: seconds since the epoch; `environ`: the service's own. Raises
+    CertificatesUnusable, OSError."""
+    found = interception_files(data)
+    names = (*google_hosts.STORAGE, "*.storage.googleapis.com", *google_hosts.apis())
+    made = signed(data / "tls", "storage", names, now)
+    _put(found.certificate, made.key.read_text() + made.chain.read_text(), 0o600)
+    found.trust.parent.mkdir(mode=0o755, exist_ok=True)
+    found.trust.parent.chmod(0o755)
+    _put(found.trust, "".join(_roots(made.ca, environ)), 0o644)
+    return found
+
+
+def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
+    """Ours and all that a program would trust otherwise, each once: it is shown in place of the machine's own, too."""
+    usual = ssl.get_default_verify_paths().cafile
+    named = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
+    texts = [ca.read_text()]
+    for path in (*named, *([usual] if usual else []), *roots.PLACES):
+        # Named and not there: the program would not have found it either.
+        with contextlib.suppress(OSError):
+            texts.append(Path(path).read_text(errors="replace"))
+    if not (usual or any(map(os.path.isfile, roots.PLACES))):
+        texts += public_roots()
+    blocks: dict[str, None] = {}
+    for text in texts:
+        for block in text.split(_END)[:-1]:
+            begin = block.rfind("-----BEGIN CERTIFICATE-----")
+            if begin >= 0:
+                blocks[f"{block[begin:]}{_END}\n"] = None
+    return blocks
+
+
+def _put(path: Path, text: str, mode: int) -> None:
+    """Write a file unless it is so already; nobody sees a part of it."""
+    try:
+        if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
+            return
+    except OSError:
+        pass  # Not there yet.
+    durable.write(str(path), text)
+    path.chmod(mode)
 
 
 def _main() -> None:

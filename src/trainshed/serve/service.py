@@ -8,21 +8,17 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
 
 from trainshed.access.job_tokens import JobClaims
-from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
 from trainshed.buckets.doorkeeper import Doorkeeper
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.boto import BOTO_FILE, boto_document
 from trainshed.cli.credentials import credentials_document
-from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
@@ -31,9 +27,9 @@ from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import Ways, guarded
 from trainshed.httpd.secure import Certificate, SecureDoor, SecureServer
-from trainshed.replica import durable, protocol
-from trainshed.serve import clock, memory, websockets
-from trainshed.serve.announcing import (
+from trainshed.replica import protocol
+from trainshed.serve import clock
+from trainshed.serve.addresses import (
     SERVICE_FILE,
     own_hosts,
     secure_addresses,
@@ -41,10 +37,15 @@ from trainshed.serve.announcing import (
     write_private,
     write_private_text,
 )
+from trainshed.serve.app import wire
+from trainshed.serve.bootstrap import Bootstrap
+from trainshed.serve.children import settle
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
-from trainshed.serve.wiring import Parts, wire
 from trainshed.store.set_aside import ADVICE, RecordSetAside
+
+if TYPE_CHECKING:
+    from trainshed.httpd.protocol import Ways
 
 log = logging.getLogger(__name__)
 
@@ -60,58 +61,60 @@ class Service:
     """A running service. `announce` is called once requests are served, with what `service.json` holds."""
 
     def __init__(
-        self, parts: Parts, announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
+        self, bootstrap: Bootstrap, announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
     ) -> None:
-        self._parts = parts
+        self._bootstrap = bootstrap
         self._announce = announce
         self._stop_jobs = stop_jobs
         self._stopping = asyncio.Event()
-        self._works = wire(parts, self._stopping)
-        parts.tokens.refuse(self._is_over)
+        self._app = wire(bootstrap, self._stopping)
+        bootstrap.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        self._parts.buckets.start()
+        self._bootstrap.buckets.start()
         try:
             await self._serve()
         finally:
             # Whatever went wrong: a thread waits for the bucket process, and the end of ours for the thread.
-            await self._parts.buckets.close()
-            self._works.lag.close()
+            await self._bootstrap.buckets.close()
+            self._app.lag.close()
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        self._parts.store.when_set_aside(
-            lambda record: loop.call_soon_threadsafe(self._works.controller.set_aside, record)
+        self._bootstrap.store.when_set_aside(
+            lambda record: loop.call_soon_threadsafe(self._app.controller.set_aside, record)
         )
-        await self._works.controller.start()
-        if bad := await self._parts.store.reader.set_aside():
+        await self._app.controller.start()
+        if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
-        await self._works.suggesting.start()
-        self._works.runtimes.search()
-        data, authenticate = self._parts.settings.data, self._parts.tokens.authenticate
-        settings = self._parts.settings
-        doorkeeper = Doorkeeper(lambda: self._parts.tokens, anonymous=settings.anonymous_storage)
-        gateway = BucketsGateway(self._parts.gateway_socket, doorkeeper.caller)
+        await self._app.suggesting.start()
+        self._app.runtimes.search()
+        data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
+        settings = self._bootstrap.settings
+        doorkeeper = Doorkeeper(
+            lambda: self._bootstrap.tokens, anonymous=settings.anonymous_storage
+        )
+        gateway = BucketsGateway(self._bootstrap.gateway_socket, doorkeeper.caller)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
         ways = Ways(limits.of_this_process())
-        plain = [self._parts.listener, self._parts.programs.rest]
+        plain = [self._bootstrap.listener, self._bootstrap.programs.rest]
         doors: list[SecureDoor] = []
-        if speaks_tls(settings) and self._parts.certified is not None:
-            shown = await asyncio.wrap_future(self._parts.certified)
+        if speaks_tls(settings) and self._bootstrap.certified is not None:
+            shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             doors = [SecureDoor(plain.pop(0), certificate, plain=True)]
         server = _Server(
             uvicorn.Config(
                 Checked(
-                    ApiApplication(self._works.services, authenticate, mounts),
+                    ApiApplication(self._app.services, authenticate, mounts),
                     own_hosts(settings),
                 ),
                 http=guarded(ways),
-                ws=cast("Any", websockets.protocol(ways)),
+                ws=cast("Any", websocket_protocol(ways)),
                 ws_max_size=1 << 20,
                 ws_per_message_deflate=False,
                 lifespan="off",
@@ -126,24 +129,26 @@ class Service:
             ways,
             ready=self._ready,
         )
-        programs = self._parts.programs
-        front = GrpcFront(self._parts.grpc, programs.grpc, data, self._works.services, authenticate)
+        programs = self._bootstrap.programs
+        front = GrpcFront(
+            self._bootstrap.grpc, programs.grpc, data, self._app.services, authenticate
+        )
         await front.start()
-        await asyncio.wrap_future(self._parts.intercepting)
+        await asyncio.wrap_future(self._bootstrap.intercepting)
         serving = joined(server.serve(plain))
         stopping = joined(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if self._stop_jobs:
             await self._cancel_jobs()
-        live = self._works.controller.running()
+        live = self._app.controller.running()
         server.should_exit = True
         await asyncio.gather(serving, front.close(DRAIN))
-        await self._works.suggesting.close()
-        await self._works.controller.close()
-        await self._works.advisor.close()
+        await self._app.suggesting.close()
+        await self._app.controller.close()
+        await self._app.advisor.close()
         await gateway.close()
-        self._works.runtimes.close()
-        (self._parts.settings.data / SERVICE_FILE).unlink(missing_ok=True)
+        self._app.runtimes.close()
+        (self._bootstrap.settings.data / SERVICE_FILE).unlink(missing_ok=True)
         if live:
             many = len(live) > 1
             say(
@@ -152,41 +157,44 @@ class Service:
             )
 
     def _ready(self) -> None:
-        settings = self._parts.settings
+        settings = self._bootstrap.settings
         document: dict[str, Any] = {
-            "rest": web_address(settings, self._parts.listener.getsockname()[1]),
-            "token": self._parts.token,
+            "rest": web_address(settings, self._bootstrap.listener.getsockname()[1]),
+            "token": self._bootstrap.token,
             "pid": os.getpid(),
             # As text: some readers' numbers have 53 bits.
             "since": str(protocol.process_start(os.getpid())),
-            "storage": web_address(settings, self._parts.storage_port),
+            "storage": web_address(settings, self._bootstrap.storage_port),
             "project": settings.project,
             "region": settings.region,
             "bucket": settings.default_bucket,
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
             **secure_addresses(
-                self._parts.certified, self._parts.grpc, settings, self._parts.storage_tls_port
+                self._bootstrap.certified,
+                self._bootstrap.grpc,
+                settings,
+                self._bootstrap.storage_tls_port,
             ),
         }
         write_private(settings.data / SERVICE_FILE, document)
         write_private(
             settings.data / "credentials.json",
-            credentials_document(self._parts.token, settings.project),
+            credentials_document(self._bootstrap.token, settings.project),
         )
         if address := document.get("storage_tls"):
-            roots, token = document["ca_bundle"], self._parts.token
+            roots, token = document["ca_bundle"], self._bootstrap.token
             # Plain HTTP is for this machine, whatever others speak.
             plain = f"http://{urlsplit(str(document['storage'])).netloc}"
             boto = boto_document(plain, address, roots, token, settings.project)
             write_private_text(settings.data / BOTO_FILE, boto)
         self._announce(document)
-        memory.settle()
-        self._works.lag.start()
+        settle()
+        self._app.lag.start()
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot be there any more."""
-        running = self._works.controller.running()
+        running = self._app.controller.running()
         return not any(
             (job.uid, job.attempt) == (claims.job_uid, claims.attempt) for job in running
         )
@@ -194,9 +202,9 @@ class Service:
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are."""
         try:
-            async with asyncio.timeout(self._parts.settings.grace + STOP_JOBS):
+            async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
                 # Again: a create that was on its way when the stop began may have come to its end since.
-                while live := await self._parts.store.ledger.load_live():
+                while live := await self._bootstrap.store.ledger.load_live():
                     await self._cancel([each.job for each in live])
         except TimeoutError:
             say("Some jobs did not stop in time; they are stopped at the next start.")
@@ -206,19 +214,19 @@ class Service:
         for job in jobs:
             # A job that ended in this moment has nothing left to cancel.
             with contextlib.suppress(Exception):
-                await self._parts.store.intake.request_cancel(
+                await self._bootstrap.store.intake.request_cancel(
                     job.name, CancelRequested(CancelCause.USER, clock.now())
                 )
-            self._works.controller.wake(job.uid)
+            self._app.controller.wake(job.uid)
         for job in jobs:
             await self._until_over(job.uid)
 
     async def _until_over(self, uid: JobUid) -> None:
         while True:
-            seen = self._works.services.notices.count(uid)
-            if await self._parts.store.ledger.load(uid) is None:
+            seen = self._app.services.notices.count(uid)
+            if await self._bootstrap.store.ledger.load(uid) is None:
                 return
-            await self._works.services.notices.wait_beyond(uid, seen, 5)
+            await self._app.services.notices.wait_beyond(uid, seen, 5)
 
 
 class _Server(SecureServer):
@@ -259,17 +267,12 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def owner_token(data: Path, tokens: TokenAuthority) -> str:
-    """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007).
+def websocket_protocol(ways: "Ways") -> Callable[..., asyncio.Protocol]:
+    """Uvicorn's protocol for WebSockets, whose library is loaded with the first call: most services never have one."""
 
-    A new one where the file holds none that is known: after a crash in the middle, or when the token file was moved away.
-    """
-    path = data / "owner.token"
-    if path.exists():
-        token = path.read_text().strip()
-        with contextlib.suppress(Unauthenticated):
-            tokens.authenticate(f"Bearer {token}")
-            return token
-    token = tokens.issue(Principal("owner@trainshed.local"))
-    durable.write(str(path), token + "\n")
-    return token
+    def made(**options: Any) -> asyncio.Protocol:
+        from trainshed.httpd.sockets import CountedWebSocket
+
+        return CountedWebSocket(ways, **options)
+
+    return made

@@ -14,7 +14,9 @@ from trainshed.cli.printable import plain
 from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
 
 if TYPE_CHECKING:
-    from trainshed.serve.wiring import Parts
+    from trainshed.serve.bootstrap import Bootstrap
+import errno
+import sqlite3
 
 
 class _PrintableLog(logging.Formatter):
@@ -117,9 +119,8 @@ def command(
     from trainshed.cli.spelling import data_option, typed
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
-    from trainshed.serve import full_disk
-    from trainshed.serve.announcing import write_line, write_private
-    from trainshed.serve.assembly import StartFailed, assembled
+    from trainshed.serve.addresses import write_line, write_private
+    from trainshed.serve.bootstrap import StartFailed, assembled
     from trainshed.serve.service import say
 
     def announce(document: dict[str, Any]) -> None:
@@ -148,24 +149,24 @@ def command(
 
     try:
         with (
-            assembled(settings, handle, buckets) as parts,
+            assembled(settings, handle, buckets) as bootstrap,
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
-            loop.run(_serve(parts, announce, stop_jobs=stop_jobs_on_exit))
+            loop.run(_serve(bootstrap, announce, stop_jobs=stop_jobs_on_exit))
     except Exception as failure:
-        if full_disk.is_behind(failure):
-            raise click.ClickException(full_disk.advice(settings.data)) from None
+        if is_disk_full(failure):
+            raise click.ClickException(disk_full_advice(settings.data)) from None
         if isinstance(failure, StartFailed | LevelUnavailable | Unavailable):
             raise click.ClickException(str(failure)) from None
         raise
 
 
 async def _serve(
-    parts: "Parts", announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
+    bootstrap: "Bootstrap", announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
 ) -> None:
     from trainshed.serve.service import Service
 
-    await Service(parts, announce, stop_jobs=stop_jobs).run()
+    await Service(bootstrap, announce, stop_jobs=stop_jobs).run()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -173,3 +174,23 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     import uvloop
 
     return uvloop.new_event_loop
+
+
+def is_disk_full(failure: BaseException) -> bool:
+    """Whether a full disk is what the failure came from, however it was wrapped."""
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def disk_full_advice(data: Path) -> str:
+    """One line that says what to do about a full disk."""
+    return (
+        f"The disk that holds the data directory {data} is full, so nothing can be stored there. "
+        "Make room on it and start again; programs that run wait for room as well and lose nothing."
+    )

@@ -1,19 +1,41 @@
-"""Opens sealed secrets for programs that are about to start (`engines.port.SecretDoor`)."""
+"""Opens sealed secrets for programs that are about to start (`engines.port.SecretDoor`).
+
+Also issues the certificates by which workers know the reducers of their job (SPEC §7), by an authority that signs for this
+job alone. Nothing of it is stored: the authority's key follows from the service's key for jobs and the job's number, so
+that workers believe a reducer that is started again later, by a service that was started again itself.
+"""
 
 import asyncio
 import contextlib
+import datetime
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import Made, SecretRef
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.eventloop.background import Crew
-from trainshed.serve.job_certificates import JobCertificate
 from trainshed.store.secrets import Secrets
 
 _SAME_USE = 60 * 10**9
 """Uses of one version within so many ns are noted once: what starts does not wait for it, but the disk is everybody's."""
+_BEGINS: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp()
+_ENDS: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC).timestamp()
+"""That is: no end of its own (RFC 5280, 4.1.2.5). It is worth as much as the job's token and as long, and no clock of a
+machine that is wrong keeps a reducer from being believed."""
+_NAME: Final = "reducer"
+"""Workers know reducers by addresses, and compare no names."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCertificate:
+    """As PEM: whom workers are to believe, and what a reducer shows, with its key."""
+
+    authority: str
+    certificate: str
+    key: str
 
 
 class Vault:
@@ -89,3 +111,14 @@ class Vault:
         # Of no use but to whoever wonders whether a secret may go: no start fails for want of it.
         with contextlib.suppress(Unavailable):
             await self._secrets.note_use(project_id, [(one.name, one.version) for one in used], at)
+
+
+def job_certificate(job_uid: int, seed: bytes) -> JobCertificate:
+    """A new certificate by the job's authority, whose key follows from `seed` (`JobTokens.authority_seed`). Takes a millisecond,
+    the first time some tens more."""
+    # Not before some job asks for it: most services never load it.
+    from trainshed.serve.authority import Authority
+
+    authority = Authority.derived(seed, f"Trainshed job {job_uid}", _BEGINS, _ENDS)
+    certificate, key = authority.issue((_NAME,), _BEGINS, _ENDS)
+    return JobCertificate(authority.certificate_pem().decode(), certificate.decode(), key.decode())

@@ -15,8 +15,7 @@ import pytest
 from tests.contract.api.house import House
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.serve import certificates
-from trainshed.serve.grpc_front import GrpcDoors, GrpcFront
-from trainshed.serve.relay import Relay
+from trainshed.serve.grpc_front import GrpcDoors, GrpcFront, Relay
 
 pytestmark = pytest.mark.anyio
 

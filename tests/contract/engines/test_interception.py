@@ -11,7 +11,7 @@ from tests.contract.engines.conftest import House, Run
 from trainshed.engines.port import NoteWritten
 from trainshed.replica import failures
 from trainshed.replica.protocol import LEVEL_SESSION
-from trainshed.serve import interception
+from trainshed.serve import certificates
 
 
 def test_the_metadata_server_is_found_by_name_and_by_address(house: Run, tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_calls_that_fail_again_and_again_are_told_while_the_program_runs(house: 
         if house.engine.capabilities().isolation == LEVEL_SESSION:
             pytest.skip("without namespaces nothing is intercepted")
         place = house.data / "buckets.sock"
-        files = interception.prepare(house.data, time.time(), {})
-        other = interception.prepare(house.data / "other", time.time(), {})
+        files = certificates.prepare_interception(house.data, time.time(), {})
+        other = certificates.prepare_interception(house.data / "other", time.time(), {})
         root = (other.certificate.parent / "ca.pem").read_text()
         server = await asyncio.start_unix_server(refuse, place)
         lent = {"storage_socket": place, "certificate": files.certificate, "trust": files.trust}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE
 from tests.contract.replica.relays import Behind, running
-from trainshed.serve import interception
+from trainshed.serve import certificates
 
 NOW = 1_760_000_000.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -37,12 +37,12 @@ class Endpoint:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> interception.Interception:
-    return interception.prepare(tmp_path_factory.mktemp("service"), NOW, {})
+def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
+    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), NOW, {})
 
 
 @pytest.fixture
-def endpoint(tmp_path: Path, files: interception.Interception) -> Iterator[Endpoint]:
+def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpoint]:
     behind = [Behind(tmp_path / name) for name in ("buckets", "rest", "grpc")]
     service = (behind[1].path, behind[2].path)
     with running(behind[0].path, files.certificate, service=service) as relaying:

@@ -21,7 +21,7 @@ from tests.contract.replica.relays import running
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.buckets.rules import BucketRules
 from trainshed.replica import targets
-from trainshed.serve import interception
+from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
 IDENTITY = json.dumps({"job_uid": "1", "project": "p1", "service_account": "a@p1"}).encode()
@@ -62,7 +62,7 @@ class Real:
             def log_request(self, code: object = 0, size: object = 0) -> None:
                 pass  # It would write to standard error.
 
-        files = interception.prepare(directory, time.time(), {})
+        files = certificates.prepare_interception(directory, time.time(), {})
         self.trust = files.trust
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(files.certificate)
@@ -81,7 +81,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.service = Service(directory, BucketRules("p1"))
-        self.files = interception.prepare(directory, time.time(), {})
+        self.files = certificates.prepare_interception(directory, time.time(), {})
         self.real = Real(directory / "google")
         tokens = JobTokens.open(directory / KEY_FILE, time.time_ns)
         self.claims = JobClaims(1, 1, "workerpool0-0", "p1", "a@p1")

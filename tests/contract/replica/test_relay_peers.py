@@ -17,7 +17,7 @@ from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
 from tests.contract.replica.relays import IDENTITY, Behind
 from trainshed.engines.local import zygotes
 from trainshed.replica import fence, protocol, relay
-from trainshed.serve import interception
+from trainshed.serve import certificates
 
 ADDRESS, PORT = "127.77.0.21", 23456
 OTHER_ADDRESS = "127.77.0.22"
@@ -153,7 +153,7 @@ def test_another_replica_is_refused(place: Place, other: Place, behind: Behind) 
 
 def test_a_process_of_the_machine_is_refused(place: Place, behind: Behind) -> None:
     """Over TLS as well, and is told why."""
-    files = interception.prepare(place.slot.parents[3] / "service", time.time(), {})
+    files = certificates.prepare_interception(place.slot.parents[3] / "service", time.time(), {})
     line, stay = stays(place, behind, certificate=str(files.certificate))
     trust = ssl.create_default_context(cafile=str(files.trust))
     with socket.create_connection((ADDRESS, PORT + 1), timeout=PATIENCE) as raw:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE
 from tests.contract.replica.relays import IDENTITY, Behind, running
-from trainshed.serve import interception
+from trainshed.serve import certificates
 
 NOW = 1_760_000_000.0
 HOST = "storage.googleapis.com"
@@ -42,12 +42,12 @@ def behind(tmp_path: Path) -> Iterator[Behind]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> interception.Interception:
-    return interception.prepare(tmp_path_factory.mktemp("service"), NOW, {})
+def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
+    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), NOW, {})
 
 
 @pytest.fixture
-def secure(behind: Behind, files: interception.Interception) -> Iterator[Secure]:
+def secure(behind: Behind, files: certificates.Interception) -> Iterator[Secure]:
     with running(behind.path, files.certificate) as relaying:
         trust = ssl.create_default_context(cafile=str(files.trust))
         yield Secure(relaying.port, relaying.secure_port, trust)
@@ -197,7 +197,7 @@ def test_what_is_no_request_is_refused(secure: Secure, said: bytes) -> None:
 
 
 def test_without_the_certificate_the_plain_port_is_served_all_the_same(
-    behind: Behind, files: interception.Interception, tmp_path: Path
+    behind: Behind, files: certificates.Interception, tmp_path: Path
 ) -> None:
     with running(behind.path, tmp_path / "gone.pem") as relaying:
         trust = ssl.create_default_context(cafile=str(files.trust))

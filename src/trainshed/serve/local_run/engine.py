@@ -6,7 +6,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.engines.port import SecretDoor
-from trainshed.serve import clock, interception
+from trainshed.serve import certificates, clock
 from trainshed.serve.local_run.storage import socket_of
 from trainshed.serve.settings import Settings
 
@@ -15,7 +15,7 @@ def new_engine(
     settings: Settings, directory: Path, secrets: SecretDoor, zygote: ZygoteHandle
 ) -> LocalEngine:
     """One whose slots and logs are in `directory`, below the data directory."""
-    intercepting = interception.places(settings.data.resolve())
+    intercepting = certificates.interception_files(settings.data.resolve())
     options = Options(
         storage_socket=socket_of(settings.data),
         # Of the cache a program sees what it runs in, not what others run in.

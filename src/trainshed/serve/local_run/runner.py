@@ -25,8 +25,8 @@ from trainshed.eventloop.background import begin
 from trainshed.replica import program, protocol
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.serve import clock, interception
-from trainshed.serve.adapters import BucketDoor
+from trainshed.serve import certificates, clock
+from trainshed.serve.bucket_adapters import BucketDoor
 from trainshed.serve.local_run import furnishing, packing
 from trainshed.serve.local_run import job as jobs
 from trainshed.serve.local_run.output import Output
@@ -155,7 +155,9 @@ class Run:
 
     async def _prepare(self, runtimes: LocalRuntimes, job: Job) -> PreparedRuntime:
         now = clock.now() / 1e9
-        certifying = asyncio.to_thread(interception.prepare, self._settings.data, now, os.environ)
+        certifying = asyncio.to_thread(
+            certificates.prepare_interception, self._settings.data, now, os.environ
+        )
         prepared, _ = await asyncio.gather(self._environment(runtimes, job), certifying)
         return prepared
 

@@ -8,7 +8,7 @@ from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.port import PackageSource
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.serve import clock
-from trainshed.serve.build_terms import build_terms
+from trainshed.serve.engine_adapters import build_terms
 from trainshed.serve.settings import Settings
 
 

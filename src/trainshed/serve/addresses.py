@@ -1,4 +1,4 @@
-"""Says where a service is: to people, to a ready file or descriptor, and to the command line's look-up."""
+"""Says where a service is: to people, to a ready file, to the command line, and to the endpoints of replicas."""
 
 import contextlib
 import json
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from trainshed.serve.certificates import Certificates
     from trainshed.serve.grpc_front import GrpcDoors
+from dataclasses import dataclass
+
+from trainshed.buckets.sockets import listen_unix
 
 SERVICE_FILE = "service.json"
 """In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
@@ -95,3 +98,32 @@ def write_line(descriptor: int, document: dict[str, Any]) -> None:
     """One JSON line into a descriptor that a parent process gave, which is then closed."""
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps(document) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDoors:
+    """The Unix sockets by which replicas' endpoints reach the service for its APIs; programs do not see them.
+
+    Who calls is not known by the way in: it takes a token here as anywhere. The paths stay the same from start to start:
+    replicas outlive the service.
+    """
+
+    rest: socket.socket
+    grpc: socket.socket
+    rest_path: Path
+    grpc_path: Path
+
+    def close(self) -> None:
+        self.rest.close()
+        self.grpc.close()
+
+
+def open_doors(data: Path) -> ProgramDoors:
+    """Listen on the sockets of a data directory. Raises OSError."""
+    rest_path, grpc_path = data / "programs.sock", data / "programs-grpc.sock"
+    rest = listen_unix(rest_path)
+    try:
+        return ProgramDoors(rest, listen_unix(grpc_path), rest_path, grpc_path)
+    except OSError:
+        rest.close()
+        raise

@@ -1,21 +1,16 @@
-"""What runs in a service, built from its parts and connected: engine, runtimes, controller, and the API's services."""
+"""Builds and connects what runs in a service, from what the bootstrap opened: engine, runtimes, controller, API services."""
 
 import asyncio
 import os
 import socket
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainshed.access.job_tokens import JobTokens
-from trainshed.access.sealing import Sealer
-from trainshed.access.tokens import TokenAuthority
 from trainshed.api.services import ApiSettings, Services
 from trainshed.api.shell.tickets import Links, Tickets
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.rules import BucketRules
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
@@ -28,71 +23,28 @@ from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.eventloop.lag import LagMeter
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
-from trainshed.serve import clock, interception
-from trainshed.serve.adapters import BucketDoor, BucketHistory
-from trainshed.serve.announcing import web_address
-from trainshed.serve.build_terms import build_terms
-from trainshed.serve.certificates import Certificates
-from trainshed.serve.children import BucketKeeper
-from trainshed.serve.grpc_front import GrpcDoors
-from trainshed.serve.interception import Interception
-from trainshed.serve.job_certificates import job_certificate
-from trainshed.serve.program_doors import ProgramDoors
-from trainshed.serve.program_logs import EngineLogs
+from trainshed.serve import certificates, clock
+from trainshed.serve.addresses import web_address
+from trainshed.serve.bootstrap import Bootstrap
+from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory, BucketSummaries
+from trainshed.serve.engine_adapters import EngineLogs, EngineShells, build_terms, link_key
 from trainshed.serve.setting_rules import accelerators_of
 from trainshed.serve.settings import Settings
-from trainshed.serve.shells import EngineShells, link_key
-from trainshed.serve.summary_places import BucketSummaries
-from trainshed.serve.vault import Vault
+from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
-from trainshed.store.port import Store
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.port import Advisor, EngineName
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What exists before the event loop does. `storage_port`: the bucket process's own TCP port, `storage_tls_port` the one with TLS, 0 = none; `bucket_socket`: its
-    Unix socket for replicas, `gateway_socket` that for our gateway alone; `programs`: our own for replicas; `grpc`: its ports,
-    if there are any; `certified`: done when what TLS shows is there, None = nothing speaks it; `intercepting`: done when the files of `interception.places` are there."""
-
-    settings: Settings
-    listener: socket.socket
-    programs: ProgramDoors
-    grpc: GrpcDoors | None
-    certified: "Future[Certificates] | None"
-    intercepting: "Future[Interception]"
-    zygote: ZygoteHandle
-    buckets: BucketKeeper
-    storage_port: int
-    storage_tls_port: int
-    bucket_socket: Path
-    gateway_socket: Path
-    bucket_rules: BucketRules
-    store: Store
-    token: str
-    tokens: TokenAuthority
-    jobs: JobTokens
-    sealer: Sealer
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """All that the service listens on."""
-        doors = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
-        listening = (door.getsockname()[1] for door in (self.listener, *doors))
-        return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
-
-
-@dataclass(frozen=True, slots=True)
-class Works:
+class App:
     """What `wire` connected, as far as a service starts, asks and closes it."""
 
     controller: Controller
@@ -103,20 +55,20 @@ class Works:
     lag: LagMeter
 
 
-def wire(parts: Parts, stopping: asyncio.Event) -> Works:
-    """Build everything; nothing runs yet. `stopping`: set when the service is to take no more work."""
-    settings, data = parts.settings, parts.settings.data
-    buckets = LocalStore(data / "buckets", now=clock.now, rules=parts.bucket_rules)
+def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
+    """Build the app; nothing runs yet. `stopping`: set when the service is to take no more work."""
+    settings, data = bootstrap.settings, bootstrap.settings.data
+    buckets = LocalStore(data / "buckets", now=clock.now, rules=bootstrap.bucket_rules)
     buckets.ensure_bucket(settings.default_bucket, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     door, notices, logs = BucketDoor(buckets), Notices(), LogReader(data / "logs")
     new_uid, lag = clock.JobUids(), LagMeter(clock.now)
-    engine = _engine(parts)
+    engine = _engine(bootstrap)
     choosing = RuntimeSettings(
         exact=settings.exact_runtimes,
         image_map=settings.images,
-        terms=build_terms(settings, engine, parts.ports),
+        terms=build_terms(settings, engine, bootstrap.ports),
         has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
     )
     runtimes = LocalRuntimes(
@@ -124,11 +76,11 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
     )
     advisor = ProcessAdvisor(EngineName(settings.tuning_engine))
     suggesting = Suggesting(
-        parts.store.studies, advisor, notices, clock.now, settings.max_study_trials
+        bootstrap.store.studies, advisor, notices, clock.now, settings.max_study_trials
     )
     controller = Controller(
-        ledger=parts.store.ledger,
-        reader=parts.store.reader,
+        ledger=bootstrap.store.ledger,
+        reader=bootstrap.store.reader,
         logs=logs,
         hands=lambda report: Hands(
             engine=engine,
@@ -145,7 +97,7 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         notices=notices,
         now=clock.now,
         owner=f"{socket.gethostname()}:{os.getpid()}",
-        doors=_doors(parts, advisor, buckets, new_uid),
+        doors=_doors(bootstrap, advisor, buckets, new_uid),
         scheduling=Policy(
             strict=settings.capacity == "strict",
             max_replicas=settings.max_replicas,
@@ -155,18 +107,18 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
     )
     services = Services(
-        intake=parts.store.intake,
-        reader=parts.store.reader,
-        studies=parts.store.studies,
-        models=parts.store.models,
-        secrets=parts.store.secrets,
-        sealer=parts.sealer,
+        intake=bootstrap.store.intake,
+        reader=bootstrap.store.reader,
+        studies=bootstrap.store.studies,
+        models=bootstrap.store.models,
+        secrets=bootstrap.store.secrets,
+        sealer=bootstrap.sealer,
         logs=logs,
         notices=notices,
         runtimes=runtimes.catalog,
         buckets=door,
         history=BucketHistory(data / "buckets", door),
-        shells=_shells(parts, engine),
+        shells=_shells(bootstrap, engine),
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
@@ -178,17 +130,17 @@ def wire(parts: Parts, stopping: asyncio.Event) -> Works:
         settings=_api_settings(settings),
         closing=stopping,
     )
-    return Works(controller, suggesting, advisor, runtimes, services, lag)
+    return App(controller, suggesting, advisor, runtimes, services, lag)
 
 
-def _engine(parts: Parts) -> LocalEngine:
-    settings = parts.settings
-    intercepting = interception.places(settings.data.resolve())
+def _engine(bootstrap: Bootstrap) -> LocalEngine:
+    settings = bootstrap.settings
+    intercepting = certificates.interception_files(settings.data.resolve())
     options = Options(
-        storage_socket=parts.bucket_socket,
-        rest_url=f"http://127.0.0.1:{parts.listener.getsockname()[1]}",
-        rest_socket=parts.programs.rest_path,
-        grpc_socket=parts.programs.grpc_path,
+        storage_socket=bootstrap.bucket_socket,
+        rest_url=f"http://127.0.0.1:{bootstrap.listener.getsockname()[1]}",
+        rest_socket=bootstrap.programs.rest_path,
+        grpc_socket=bootstrap.programs.grpc_path,
         # Of the cache a program sees what it runs in, not what others run in.
         hidden=(settings.data, settings.cache),
         certificate=intercepting.certificate,
@@ -199,30 +151,30 @@ def _engine(parts: Parts) -> LocalEngine:
         now=clock.now,
         nodes=settings.nodes,
         secrets=Vault(
-            parts.store.secrets,
-            parts.sealer,
+            bootstrap.store.secrets,
+            bootstrap.sealer,
             clock.now,
-            parts.jobs.reduction_token,
-            lambda uid: job_certificate(uid, parts.jobs.authority_seed(uid)),
+            bootstrap.jobs.reduction_token,
+            lambda uid: job_certificate(uid, bootstrap.jobs.authority_seed(uid)),
         ),
         lease=settings.lease,
         level=settings.isolation,
         visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),
         processes=settings.max_processes,
-        kept_ports=parts.ports,
+        kept_ports=bootstrap.ports,
         usage_every=settings.usage_every,
         disk_enforced=settings.enforce_disk,
         node_vcpus=settings.node_cpus,
         node_memory_bytes=round(settings.node_memory * 2**30),
         node_accelerators=accelerators_of(settings.node_accelerators),
     )
-    return LocalEngine(settings.data, options, zygote=parts.zygote)
+    return LocalEngine(settings.data, options, zygote=bootstrap.zygote)
 
 
-def _shells(parts: Parts, engine: LocalEngine) -> EngineShells:
-    settings = parts.settings
-    address = settings.web_url or web_address(settings, parts.listener.getsockname()[1])
-    links = Links(link_key(parts.token), address)
+def _shells(bootstrap: Bootstrap, engine: LocalEngine) -> EngineShells:
+    settings = bootstrap.settings
+    address = settings.web_url or web_address(settings, bootstrap.listener.getsockname()[1])
+    links = Links(link_key(bootstrap.token), address)
     allowed = settings.shell == "on"
     return EngineShells(
         engine, Tickets(clock.now), links, allowed=allowed, idle=settings.shell_idle
@@ -247,15 +199,15 @@ def _images(settings: Settings, engine: LocalEngine) -> Images:
 
 
 def _doors(
-    parts: Parts, advisor: Advisor, buckets: LocalStore, new_uid: Callable[[], JobUid]
+    bootstrap: Bootstrap, advisor: Advisor, buckets: LocalStore, new_uid: Callable[[], JobUid]
 ) -> Doors:
     return Doors(
-        intake=parts.store.intake,
-        reader=parts.store.reader,
-        studies=parts.store.studies,
-        models=parts.store.models,
+        intake=bootstrap.store.intake,
+        reader=bootstrap.store.reader,
+        studies=bootstrap.store.studies,
+        models=bootstrap.store.models,
         advisor=advisor,
-        metrics=MetricsReader(parts.settings.data / "logs"),
+        metrics=MetricsReader(bootstrap.settings.data / "logs"),
         summaries=BucketSummaries(buckets),
         buckets=BucketDoor(buckets),
         now=clock.now,

@@ -1,5 +1,7 @@
-"""What has to exist before the event loop: data directory, children, store, listening socket. In this order,
-because children are forked before there are threads."""
+"""Opens what has to exist before the event loop: data directory, children, store, listening sockets.
+
+In this order, because children are forked before there are threads.
+"""
 
 import contextlib
 import errno
@@ -7,29 +9,30 @@ import os
 import socket
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
+from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
+from trainshed.buckets.rules import BucketRules
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp
+from trainshed.core.errors import Unauthenticated
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.httpd.hosts import listed
-from trainshed.serve import certificates, clock, interception
-from trainshed.serve.announcing import own_hosts
+from trainshed.replica import durable
+from trainshed.serve import certificates, clock
+from trainshed.serve.addresses import ProgramDoors, open_doors, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
-from trainshed.serve.certificates import Certificates, CertificatesUnusable
+from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
 from trainshed.serve.grpc_front import GrpcDoors
-from trainshed.serve.interception import Interception
-from trainshed.serve.program_doors import ProgramDoors, open_doors
-from trainshed.serve.service import owner_token
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
-from trainshed.serve.wiring import Parts
-from trainshed.store.port import StoreInUse, StoreTooNew, StoreUnreadable
+from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable
 from trainshed.store.registry import open_store
 
 T = TypeVar("T")
@@ -39,16 +42,59 @@ class StartFailed(Exception):
     """The service cannot start. The message says why and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """What exists before the event loop does."""
+
+    settings: Settings
+    #: Listens for REST.
+    listener: socket.socket
+    #: The Unix sockets that replicas call for the APIs.
+    programs: ProgramDoors
+    #: The ports of gRPC; None = there is none.
+    grpc: GrpcDoors | None
+    #: Done when what TLS shows is there; None = nothing speaks TLS.
+    certified: "Future[Certificates] | None"
+    #: Done when the files of `certificates.interception_files` are there.
+    intercepting: "Future[Interception]"
+    zygote: ZygoteHandle
+    buckets: BucketKeeper
+    #: The bucket process's own TCP ports, without and with TLS; 0 = none.
+    storage_port: int
+    storage_tls_port: int
+    #: The bucket process's Unix sockets: for replicas, and for the service's gateway alone.
+    bucket_socket: Path
+    gateway_socket: Path
+    bucket_rules: BucketRules
+    store: Store
+    #: The owner's token.
+    token: str
+    #: Who may call: the tokens of people.
+    tokens: TokenAuthority
+    #: Makes and checks the tokens of programs.
+    jobs: JobTokens
+    sealer: sealing.Sealer
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All that the service listens on."""
+        doors = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
+        listening = (door.getsockname()[1] for door in (self.listener, *doors))
+        return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
+
+
 @contextlib.contextmanager
-def assembled(settings: Settings, zygote: ZygoteHandle, buckets: ForkedBuckets) -> Generator[Parts]:
+def assembled(
+    settings: Settings, zygote: ZygoteHandle, buckets: ForkedBuckets
+) -> Generator[Bootstrap]:
     """Everything a `Service` is made of; closed again at the end. Raises StartFailed."""
     with contextlib.ExitStack() as cleanup:
         try:
-            parts = _open_in_order(settings, zygote, buckets, cleanup)
+            bootstrap = _open_in_order(settings, zygote, buckets, cleanup)
         except BaseException:
             buckets.dismiss()
             raise
-        yield parts
+        yield bootstrap
 
 
 def _open_in_order(
@@ -56,7 +102,7 @@ def _open_in_order(
     zygote: ZygoteHandle,
     buckets: ForkedBuckets,
     cleanup: contextlib.ExitStack,
-) -> Parts:
+) -> Bootstrap:
     """The store first: its lock says whether the data directory is ours."""
     if (settings.data / UNFINISHED).exists():
         raise StartFailed(
@@ -100,7 +146,7 @@ def _open_in_order(
             f"The buckets in {wanted.root} cannot be served: {failure}. "
             "What the bucket process said above tells why."
         ) from failure
-    return Parts(
+    return Bootstrap(
         settings=settings,
         listener=listener,
         programs=programs,
@@ -166,7 +212,7 @@ def _program_doors(data: Path) -> ProgramDoors:
 
 
 def _prepare(settings: Settings) -> Interception:
-    return interception.prepare(settings.data, clock.now() / 1e9, os.environ)
+    return certificates.prepare_interception(settings.data, clock.now() / 1e9, os.environ)
 
 
 def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certificates]":
@@ -253,3 +299,19 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
         ) from failure
     listener.setblocking(False)
     return listener
+
+
+def owner_token(data: Path, tokens: TokenAuthority) -> str:
+    """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007).
+
+    A new one where the file holds none that is known: after a crash in the middle, or when the token file was moved away.
+    """
+    path = data / "owner.token"
+    if path.exists():
+        token = path.read_text().strip()
+        with contextlib.suppress(Unauthenticated):
+            tokens.authenticate(f"Bearer {token}")
+            return token
+    token = tokens.issue(Principal("owner@trainshed.local"))
+    durable.write(str(path), token + "\n")
+    return token

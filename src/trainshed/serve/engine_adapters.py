@@ -1,0 +1,141 @@
+"""Fits the engine to what other packages ask of it: shells, logs of programs, the terms of building packages."""
+
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+
+from trainshed.api.services import Terminal
+from trainshed.api.shell.tickets import Links, Tickets
+from trainshed.core.errors import FailedPrecondition, Unavailable
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.engines.local.documents import COVERED
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.places import PROGRAM_PORT
+from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.terminals import TerminalRefused, Terminals
+from trainshed.replica import socket_calls
+from trainshed.runtimes.port import BuildFailed
+from trainshed.runtimes.terms import MOST_UNPACKED, Terms
+from trainshed.serve.settings import Settings
+
+
+class EngineShells:
+    """The engine's terminals and autopsies as `api.services.Shells`.
+
+    `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which one is hung up, 0 = never."""
+
+    def __init__(
+        self, engine: Terminals, tickets: Tickets, links: Links, *, allowed: bool, idle: float
+    ) -> None:
+        self.tickets = tickets
+        self.links = links
+        self.allowed = allowed
+        self.idle = idle
+        self._engine = engine
+
+    async def open(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        wish: TerminalWish,
+    ) -> Terminal:
+        with _told(f"There is no shell in {replica}"):
+            return await self._engine.open_terminal(job_uid, attempt, replica, incarnation, wish)
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        return self._engine.autopsies(job_uid)
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+    ) -> Terminal:
+        with _told(f"There is no shell in what {replica} left"):
+            return await self._engine.open_autopsy(job_uid, attempt, replica, wish)
+
+    async def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        with _told(f"There are no files of {replica}"):
+            files = self._engine.autopsy_files(job_uid, attempt, replica)
+            async with contextlib.aclosing(files):
+                async for chunk in files:
+                    yield chunk
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        with _told(f"What {replica} left cannot be deleted"):
+            return await self._engine.delete_autopsy(job_uid, attempt, replica)
+
+
+def link_key(owner_token: str) -> bytes:
+    """What signs the links of jobs: the same after a restart, another one once the owner's token is another."""
+    return hashlib.sha256(b"trainshed web access " + owner_token.encode()).digest()
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Generator[None]:
+    try:
+        yield
+    except TerminalRefused as refused:
+        raise FailedPrecondition(f"{what}: {refused}.") from None
+    except EngineUnavailable as failure:
+        raise Unavailable(f"{what} now: {failure}; try again.") from None
+
+
+class EngineLogs:
+    """The engine's way into the logs of programs as `api.services.ProgramLogs`."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    async def write(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
+    ) -> None:
+        try:
+            await self._engine.write_log(job_uid, attempt, replica, lines)
+        except EngineUnavailable as failure:
+            raise Unavailable(
+                f"The log of {replica} takes no lines now: {failure}; try again, or print them."
+            ) from None
+
+
+_CPU_WEIGHT = 400
+"""As a program of four vCPUs."""
+_MEMORY = 8 << 30
+"""Bytes, where no setting says how many."""
+_REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
+
+
+def build_terms(
+    settings: Settings, engine: LocalEngine, ports: tuple[int, ...] = ()
+) -> Callable[[], Terms]:
+    """On what terms packages of jobs are installed: at the level of the engine's programs, hidden from what they are.
+
+    The function is to be called once the engine has started. `ports`: those that the service listens on."""
+
+    def terms() -> Terms:
+        try:
+            host = engine.host
+        except EngineUnavailable as failure:
+            raise BuildFailed(f"The packages cannot be installed yet: {failure}.") from None
+        memory = (settings.build_memory or settings.memory_per_replica) << 20
+        disk = round(settings.build_disk * 2**30)
+        return Terms(
+            level=host.level,
+            hidden=engine.hidden,
+            covered=COVERED,
+            visible=engine.visible,
+            memory_bytes=min(memory or _MEMORY, host.memory_bytes),
+            processes=settings.max_processes,
+            disk_bytes=disk,
+            seconds=settings.build_time,
+            cpu_weight=_CPU_WEIGHT,
+            memory_base=host.memory_base,
+            cpu_base=host.cpu_base,
+            pids_base=host.pids_base,
+            kept_ports=(*ports, *_REPLICA_PORTS),
+            unpacked_bytes=min(disk or MOST_UNPACKED, MOST_UNPACKED),
+        )
+
+    return terms
