@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.store.codec import encode_details
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.rows import work_parameters

@@ -14,12 +14,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.store.port import Commit, JobQuery, Store
 from trainshed.store.registry import open_store
 

@@ -21,10 +21,7 @@ from tests.sim.scenario import (
 from tests.sim.service import BAD_PACKAGE, BROKEN, COLD
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, SECOND
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.lifecycle.drills import Drill, DrillKind
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, JobName, JobUid
-from trainshed.core.specs.model import (
+from trainshed.core.job.spec import (
     Accelerators,
     JobSpec,
     Machine,
@@ -33,6 +30,9 @@ from trainshed.core.specs.model import (
     Strategy,
     WorkerPool,
 )
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobName, JobUid
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 from trainshed.testing.engine.events import Delays

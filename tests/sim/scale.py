@@ -16,11 +16,11 @@ from tests.sim.scenario import HOUR, SECOND
 from tests.unit.jobs import RUNTIME
 from trainshed.controller.room import Room
 from trainshed.controller.sightings import event_of_decision
+from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler.model import Admit, Decision, Policy
 

@@ -7,8 +7,8 @@ test say what an engine sees, and when.
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import (

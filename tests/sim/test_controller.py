@@ -15,11 +15,11 @@ from trainshed.controller import carrying
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
 from trainshed.controller.launching import Launching
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.specs.model import Scheduling
 from trainshed.engines.port import LaunchRejected, SlotRequest
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.scheduler.model import Policy

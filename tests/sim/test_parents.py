@@ -20,12 +20,12 @@ from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
 from tests.unit.jobs import CREATED, SECOND
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.specs.model import Scheduling
 from trainshed.core.study.spec import Algorithm, Limits, StudySpec
 from trainshed.core.study.trials import Parameters, Trial, TrialState
 from trainshed.core.tuning import machine as tuning_machine

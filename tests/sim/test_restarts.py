@@ -10,6 +10,7 @@ import pytest
 from tests.sim.test_controller import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, REDUCER, SECOND, job
 from trainshed.controller import advancing
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import Event
@@ -18,7 +19,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.specs.model import Scheduling
 from trainshed.engines.port import EngineUnavailable, Fault, LaunchRejected, NodeState, SlotStarted
 from trainshed.store.port import Commit, NodeDrain
 

@@ -10,6 +10,7 @@ from tests.sim.judging import Judge
 from tests.sim.traces import Life
 from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.core.failure.table import RULES
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
     Preempted,
@@ -18,7 +19,6 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.machine import step
-from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import ReplicaId

@@ -11,12 +11,12 @@ from tests.sim.universe import Universe
 from tests.sim.variety import scenario
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.capacity import QuotaKey
+from trainshed.core.job.spec import Machine
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.turn import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.specs.model import Machine
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 

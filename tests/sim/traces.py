@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job.spec import JobSpec, Program, Scheduling
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -30,10 +32,9 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.machine import step
-from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
+from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
-from trainshed.core.specs.model import JobSpec, Program, Scheduling
 
 SECOND = 10**9
 NODES = ("node-0", "node-1", "node-2")

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.jobs import CREATED, MACHINE, program
+from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
 from trainshed.core.pipelines.records import ModelDraft, Pipeline, PipelineSpec, Task
-from trainshed.core.specs.model import JobSpec, Scheduling, WorkerPool
 from trainshed.core.study.spec import (
     Goal,
     Limits,

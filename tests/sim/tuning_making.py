@@ -17,11 +17,11 @@ from tests.sim.scenario import (
 )
 from tests.sim.tuning_jobs import OUTPUT, pipeline, study_spec, trial_spec, tuning
 from tests.unit.jobs import CREATED, MACHINE, SECOND
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.pipelines import machine
 from trainshed.core.pipelines.records import Pipeline, Task
-from trainshed.core.specs.model import Scheduling
 from trainshed.core.study.spec import Goal, MedianStopping, Selection
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

@@ -23,10 +23,10 @@ from tests.sim.tuning_making import joined
 from tests.unit.jobs import CREATED
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
-from trainshed.core.specs.model import Scheduling
 
 
 def scenario(seed: int, *, jobs: int | None = None) -> Scenario:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -21,12 +23,11 @@ from trainshed.core.lifecycle.events import (
     TimelineEntry,
 )
 from trainshed.core.lifecycle.machine import deadlines, step
-from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
+from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 
 SECOND = 10**9
 CREATED = 1_000 * SECOND

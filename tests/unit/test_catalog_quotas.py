@@ -6,9 +6,7 @@ from tests.unit.jobs import MACHINE, job, program
 from trainshed.core.capacity import UNLIMITED
 from trainshed.core.catalog.quotas import metrics, public_limit, usage
 from trainshed.core.catalog.regions import regions
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, ReplicaId
-from trainshed.core.specs.model import (
+from trainshed.core.job.spec import (
     Accelerators,
     Disk,
     JobSpec,
@@ -17,6 +15,8 @@ from trainshed.core.specs.model import (
     Strategy,
     WorkerPool,
 )
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, ReplicaId
 from trainshed.scheduler.demand import gang
 from trainshed.scheduler.model import Demand
 

@@ -29,11 +29,11 @@ from tests.unit.specs_requests import (
 from trainshed.controller.launching import Launching, launch_plans
 from trainshed.core.cluster import Endpoint, cluster_spec, hostname, rank, tf_config
 from trainshed.core.environment import Gang, arguments, environment, expand
+from trainshed.core.job.spec import Disk, JobSpec, Program
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.model import Disk, JobSpec, Program
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import PreparedRuntime

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.room import Room
 from trainshed.controller.sightings import event_of_decision
+from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -18,7 +19,6 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.specs.model import Scheduling, Strategy
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 

@@ -9,9 +9,9 @@ from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.failure.overrides import WrongRules, table_with
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import RULES
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.turn import FailurePolicy
-from trainshed.core.specs.model import Scheduling
 
 
 def table(text: str) -> tuple[Rule, ...]:

@@ -10,7 +10,7 @@ from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.messages import Message, logs_link
 from trainshed.core.failure.rules import Action, Effect, Rule, Spent, judge
 from trainshed.core.failure.table import RULES
-from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import Api, JobName, ReplicaId
 
 VERTEX = JobName(Api.VERTEX, "demo", "us-central1", "42")

@@ -8,11 +8,11 @@ import pytest
 from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, ml_job, package
 from trainshed.controller.launching import Launching, launch_plans
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import ReplicaId
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.table import RULES
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -29,7 +30,6 @@ from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import ReplicaId
-from trainshed.core.specs.model import Scheduling
 
 DISABLED = Scheduling(disable_retries=True)
 WHOLE_JOB = Scheduling(restart_job_on_worker_restart=True)

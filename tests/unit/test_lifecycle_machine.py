@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
+from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
 from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -25,7 +26,6 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
-from trainshed.core.specs.model import DEFAULT_TIMEOUT, Scheduling
 
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HOUR = 3600 * SECOND

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
 from trainshed.core.failure.table import RULES
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
@@ -34,7 +35,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import step
-from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
+from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import (
     FINAL_STATES,
     AttemptState,

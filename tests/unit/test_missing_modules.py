@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.jobs import RUNTIME, Life, job
 from trainshed.core.failure.missing_modules import advice, distribution, missing_module
+from trainshed.core.job.spec import JobSpec, Program
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
-from trainshed.core.specs.model import JobSpec, Program
 
 TRACEBACK = """Traceback (most recent call last):
   File "task.py", line 1, in <module>

@@ -8,8 +8,9 @@ import pytest
 
 from tests.sim.tuning_jobs import OUTPUT, pipeline, tuning
 from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines import machine

@@ -19,12 +19,12 @@ from tests.unit.specs_requests import (
 )
 from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
+from trainshed.core.job.spec import Accelerators, Machine
 from trainshed.core.names import Api
 from trainshed.core.reducer_support import TABLE, warning_for
 from trainshed.core.reducers import IMAGE, MACHINE, RECOMMENDED_VCPUS, bandwidth, enough
 from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
-from trainshed.core.specs.model import Accelerators, Machine
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.reduction.trainshed_reduction import layout, settings, variables
 from trainshed.runtimes.families import FAMILIES

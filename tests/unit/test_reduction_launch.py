@@ -28,11 +28,11 @@ from trainshed.core import reduction, secrets
 from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.local import environs
 from trainshed.engines.local.documents import Ground, Host, launch_document

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
+from trainshed.core.job.spec import Program
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillLanded, DrillOrdered
 from trainshed.core.lifecycle.records import Job
@@ -21,7 +22,6 @@ from trainshed.core.resume.traffic import (
     traffic,
     written,
 )
-from trainshed.core.specs.model import Program
 
 OUTPUT = "gs://bucket/run"
 UNSEEN = Traffic(unseen="nobody looked")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from trainshed.core.catalog.machines import GIB, machine_types
+from trainshed.core.job.spec import Accelerators, Machine
 from trainshed.core.names import Api
 from trainshed.core.sizing import Used, hints
-from trainshed.core.specs.model import Accelerators, Machine
 
 USED = Used(memory=GIB, cpus=0.9, host_cpus=64, seconds=3600.0)
 

@@ -15,9 +15,9 @@ from tests.unit.specs_requests import (
     ml_job,
 )
 from trainshed.core.errors import InvalidRequest
+from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.names import Api
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
-from trainshed.core.specs.model import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.warnings import without_gpus
 
 OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"

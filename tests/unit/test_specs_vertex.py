@@ -20,8 +20,8 @@ from tests.unit.specs_requests import (
     pool,
 )
 from trainshed.core.errors import InvalidRequest
+from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
-from trainshed.core.specs.model import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 
 DAY = 24 * 3600 * 10**9

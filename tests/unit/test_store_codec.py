@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainshed.core.lifecycle.events import CancelRequested
-from trainshed.core.lifecycle.records import ExitRecord, Job, JobError, Outcome, Parent, Replica
-from trainshed.core.names import Api, JobName, JobUid, ModelName, ReplicaId, StudyName
-from trainshed.core.pipelines.records import ModelDraft, ModelVersion, Pipeline, PipelineSpec
-from trainshed.core.runtime import RuntimeChoice
-from trainshed.core.specs.model import (
+from trainshed.core.job.exits import ExitRecord, JobError
+from trainshed.core.job.spec import (
     Accelerators,
     Disk,
     JobSpec,
@@ -23,6 +19,11 @@ from trainshed.core.specs.model import (
     Scheduling,
     WorkerPool,
 )
+from trainshed.core.lifecycle.events import CancelRequested
+from trainshed.core.lifecycle.records import Job, Outcome, Parent, Replica
+from trainshed.core.names import Api, JobName, JobUid, ModelName, ReplicaId, StudyName
+from trainshed.core.pipelines.records import ModelDraft, ModelVersion, Pipeline, PipelineSpec
+from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.study.spec import (
     ConvexStopping,
     DecayCurveStopping,

@@ -7,7 +7,7 @@ import pytest
 
 from trainshed.core.errors import FailedPrecondition, InvalidRequest
 from trainshed.core.lifecycle.transitions import Next
-from trainshed.core.specs.request import Faults
+from trainshed.core.requests import Faults
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger
 from trainshed.core.study.proposing import Claim, GivenTrial, parse_trial

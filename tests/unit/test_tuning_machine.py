@@ -9,10 +9,10 @@ import pytest
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.sim.tuning_play import Play
 from tests.unit.jobs import CREATED, SECOND
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
-from trainshed.core.specs.model import Scheduling
 from trainshed.core.study.spec import Goal, Limits, Selection
 from trainshed.core.study.trials import TrialState
 from trainshed.core.tuning import machine

@@ -17,9 +17,9 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.study.spec import Value
 from trainshed.core.study.trials import Parameters

@@ -11,6 +11,7 @@ from trainshed.api.services import BucketProbe, Services
 from trainshed.api.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
@@ -18,7 +19,6 @@ from trainshed.core.lifecycle.story import drill_ordered
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (
     bucket_elsewhere,

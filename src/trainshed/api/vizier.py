@@ -19,7 +19,7 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.names import JobUid, StudyName
-from trainshed.core.specs.request import Faults
+from trainshed.core.requests import Faults
 from trainshed.core.study import changes
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.proposing import GivenTrial, parse_trial

@@ -12,8 +12,8 @@ from trainshed.access.principals import Principal
 from trainshed.api.call import Call
 from trainshed.api.services import Services
 from trainshed.api.shell.tickets import Links
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.tuning.records import TuningJob
 
 OPEN: Final = "trainshed.v1.Jobs.Shell"

@@ -7,9 +7,9 @@ from typing import Any
 
 from trainshed.cli.colours import faint
 from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.core.job.spec import Accelerators
 from trainshed.core.reducers import IMAGE, RECOMMENDED_VCPUS, Fleet, enough
 from trainshed.core.specs.machines import MAX_REPLICAS
-from trainshed.core.specs.model import Accelerators
 from trainshed.reduction.trainshed_reduction.layout import bounds, break_even, shares
 
 GIGABYTE = 10**9

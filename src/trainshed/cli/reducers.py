@@ -12,6 +12,7 @@ from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
 from trainshed.cli.tables import Column, joined, table
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import MachineType, closest, egress_with
+from trainshed.core.job.spec import Accelerators
 from trainshed.core.names import Api
 from trainshed.core.reducer_support import TABLE
 from trainshed.core.reducers import MACHINE, Fleet
@@ -21,7 +22,6 @@ from trainshed.core.specs.machines import (
     machine_named,
     unknown_machine,
 )
-from trainshed.core.specs.model import Accelerators
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _ACCELERATOR = "'--accelerator'"

@@ -8,11 +8,11 @@ from trainshed.core import reduction
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import STALL_LABEL, ImageRoot, LaunchPlan, ReductionWatch
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.core.specs.model import JobSpec
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 

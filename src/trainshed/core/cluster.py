@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.core.catalog import images, runtime_versions
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, host_token, project_number
-from trainshed.core.specs.model import JobSpec
 
 WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from trainshed.core import reduction, secrets
 from trainshed.core.cluster import Endpoints, cluster_spec, is_reducer, rank, tf_config
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
+from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
-from trainshed.core.specs.model import JobSpec
-from trainshed.core.specs.request import snake_case
 
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 """The variable that names a trial's metrics file (facts §3.4). An engine that cannot show one replica alone the file

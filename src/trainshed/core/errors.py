@@ -1,6 +1,6 @@
 """The errors a request can meet, as values that the api room maps to google.rpc codes.
 
-A replica's failure is never one of these: it is data (`lifecycle.records.ExitRecord`).
+A replica's failure is never one of these: it is data (`job.exits.ExitRecord`).
 """
 
 from dataclasses import dataclass

@@ -5,10 +5,10 @@ What their variables are called and may say is `trainshed_reduction.variables`' 
 
 from trainshed.core import secrets
 from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
 from trainshed.core.secrets import Made
-from trainshed.core.specs.model import JobSpec
 from trainshed.reduction.trainshed_reduction import variables as known
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainshed.core.catalog.machines import GIB, MachineType, machine_types, named_in
+from trainshed.core.job.spec import Machine
 from trainshed.core.names import Api
-from trainshed.core.specs.model import Machine
 
 _FAR_BELOW = 4
 """Who used at most a fourth of the memory that it could have is told so."""

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import SecretRef
 

@@ -1,8 +1,8 @@
 """From a stored job to the gang that the scheduler knows."""
 
 from trainshed.core.catalog import quotas
+from trainshed.core.job.spec import Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.specs.model import Strategy, WorkerPool
 from trainshed.scheduler.model import Demand, Gang
 
 

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.trials import StudyUid
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec

@@ -18,7 +18,8 @@ from tests.unit.test_specs_pipeline import (
 from trainshed.access.principals import Principal
 from trainshed.api.call import Call
 from trainshed.api.registry import handlers
-from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import JobName, JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion

@@ -13,8 +13,9 @@ from tests.unit.test_specs_ml_tuning import tuned
 from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inputs
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.capacity import Waiting, WaitReason
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
-from trainshed.core.lifecycle.records import JobError, Outcome
+from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState

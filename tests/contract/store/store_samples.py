@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from trainshed.core.capacity import QuotaKey
+from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.core.specs.model import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.works import Work
 from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import Commit, LiveJob

@@ -14,7 +14,7 @@ from tests.contract.store.study_samples import (
     suggesting,
 )
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.studies import StudyState
 from trainshed.core.study.trials import StudyUid, Trial, TrialState

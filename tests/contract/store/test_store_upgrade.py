@@ -32,13 +32,13 @@ from tests.contract.store.study_samples import (
 )
 from trainshed.core.capacity import UNLIMITED
 from trainshed.core.errors import AlreadyExists
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     DrillOrdered,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import AttemptState, JobState, OperationState, ReplicaState
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.study.trials import StudyUid

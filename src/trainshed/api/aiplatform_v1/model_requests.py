@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import ModelName
-from trainshed.core.specs.request import Faults, Section
+from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import (
     alias_fault,
     bucket_path_fault,

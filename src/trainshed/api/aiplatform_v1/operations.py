@@ -16,7 +16,7 @@ from trainshed.api.paging import SCAN_LIMIT, decode_token, encode_token, page_si
 from trainshed.api.services import Services
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.failure.messages import CANCELLED
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationTrigger
 from trainshed.core.lifecycle.tables import OPERATION
 from trainshed.core.names import JobUid

@@ -18,8 +18,8 @@ from trainshed.api.submission import kept_json
 from trainshed.api.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api
+from trainshed.core.requests import Faults, Section
 from trainshed.core.specs import machines
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.specs.vertex_pools import read_machine
 from trainshed.store.models import PersistentResource

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from trainshed.core.errors import Violation
 from trainshed.core.pipelines.records import Task
+from trainshed.core.requests import snake_case
 from trainshed.core.specs.pipeline import DEFINITIONS
-from trainshed.core.specs.request import snake_case
 from trainshed.core.tuning.trial_jobs import printed
 from trainshed.wire import json as wire_json
 from trainshed.wire import plans, pool

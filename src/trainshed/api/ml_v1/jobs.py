@@ -33,8 +33,8 @@ from trainshed.api.web_access import add_to_job, add_to_trials
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
+from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.syntax import read_labels
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.works import Work

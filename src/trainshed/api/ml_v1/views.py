@@ -10,10 +10,10 @@ from google.protobuf.message import Message
 
 from trainshed.api.timestamps import set_micros
 from trainshed.core.catalog.ml_units import consumed_units, units_per_hour
+from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.specs.model import WorkerPool
 from trainshed.core.study.spec import Goal, Metric
 from trainshed.core.study.trials import Trial, TrialState
 from trainshed.core.tuning.records import TuningJob

@@ -14,9 +14,9 @@ from trainshed.api.submission import new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
-from trainshed.core.specs.model import WorkerPool
 from trainshed.wire.binding import bind
 from trainshed.wire.json import encode_text
 from trainshed.wire.routes import route_table

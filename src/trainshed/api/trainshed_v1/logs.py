@@ -20,10 +20,10 @@ from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.api.trainshed_v1.log_places import seen_places
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced

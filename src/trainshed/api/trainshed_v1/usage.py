@@ -22,10 +22,10 @@ from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.api.trainshed_v1.reduction import reduction_views
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.sizing import Used, hints
-from trainshed.core.specs.model import WorkerPool
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 
 _POINTS: Final = 60

@@ -24,8 +24,9 @@ from typing import Any, Final, assert_never
 from trainshed.api.timestamps import text_micros, text_nanos
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.capacity import Waiting
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
+from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline

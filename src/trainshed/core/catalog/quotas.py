@@ -12,8 +12,8 @@ from trainshed.core.capacity import UNLIMITED
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.catalog.tables import table
+from trainshed.core.job.spec import JobSpec, Strategy, WorkerPool
 from trainshed.core.names import Api
-from trainshed.core.specs.model import JobSpec, Strategy, WorkerPool
 
 PREEMPTIBLE = "preemptible_"
 ML = "ml_"

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import JobName, ReplicaId, public_replica_name
 
 

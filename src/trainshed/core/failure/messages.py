@@ -7,7 +7,7 @@ from typing import Final, assert_never
 from urllib.parse import quote
 
 from trainshed.core.failure.evidence import Evidence
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.names import JobName, project_number
 
 CANCELLED = 1

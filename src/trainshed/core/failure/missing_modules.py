@@ -10,9 +10,9 @@ from typing import Final
 from trainshed.core.catalog import runtime_versions
 from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.catalog.tables import table
+from trainshed.core.job.spec import JobSpec, Program
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
-from trainshed.core.specs.model import JobSpec, Program
 
 _MISSING = re.compile(r"(?:Error|python[\d.]*): No module named '?([A-Za-z_][\w.]*)")
 """Of a traceback, and of an interpreter that is to run a module."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.messages import Message, public_message
-from trainshed.core.lifecycle.records import Counters, JobError
+from trainshed.core.job.exits import JobError
+
+Counters = tuple[tuple[str, int], ...]
+"""How often something was done, by the name of the failure rule because of which it was done."""
 
 
 class Action(enum.StrEnum):

@@ -5,8 +5,9 @@
 from typing import Final
 
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.events import ReplicaNoted, TimelineEntry
-from trainshed.core.lifecycle.records import ExitRecord, Job, Replica
+from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.turn import Turn
 from trainshed.core.names import public_replica_name
 

@@ -6,8 +6,9 @@ from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.missing_modules import advice, missing_module
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle import story
-from trainshed.core.lifecycle.records import ExitRecord, Outcome, Replica, Retry
+from trainshed.core.lifecycle.records import Outcome, Replica, Retry
 from trainshed.core.lifecycle.states import (
     AttemptState,
     AttemptTrigger,

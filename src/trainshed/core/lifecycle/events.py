@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
-from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import ReplicaId
 
 

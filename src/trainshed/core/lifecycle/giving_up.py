@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.events import Event, ReplicaExited, ReplicaLost
-from trainshed.core.lifecycle.records import Job, JobError, Outcome, Replica
+from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.turn import Step
 

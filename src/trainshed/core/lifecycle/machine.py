@@ -9,6 +9,7 @@ from typing import assert_never
 
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle import disks, drilling, pausing, preparing, reminders, story
 from trainshed.core.lifecycle.endings import all_up, decide, evidence, judged, settle
 from trainshed.core.lifecycle.events import (
@@ -35,7 +36,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaStarted,
     RuntimePrepared,
 )
-from trainshed.core.lifecycle.records import Job, JobError, Outcome, Replica
+from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import (
     AttemptState,
     AttemptTrigger,

@@ -5,38 +5,12 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 
 from dataclasses import dataclass
 
+from trainshed.core.failure.rules import Counters
+from trainshed.core.job.exits import ExitRecord, JobError
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import JobName, JobUid, ReplicaId
-from trainshed.core.specs.model import JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ExitRecord:
-    """How a replica's main process ended, as its shim saw it (DESIGN §4, "attempt record").
-
-    Exactly one of `exit_code` and `signal` is set. `oom`: the replica's memory limit was hit and the main
-    process died of it. `log_lines`: lines written in all, so that readers know the log is whole.
-    `tail`: the last lines of the log, at most 2 kB, for the public error message. `child_oom`: how many other
-    processes of the replica the memory limit cost. `stopped`: it had been asked to stop before it ended.
-    `stalled`: the stall watchdog ended it. `out_of_disk`: whoever holds it to its disk did.
-    """
-
-    exit_code: int | None
-    signal: int | None
-    oom: bool
-    started: int
-    ended: int
-    log_lines: int = 0
-    tail: str = ""
-    child_oom: int = 0
-    stopped: bool = False
-    stalled: bool = False
-    out_of_disk: bool = False
-
-
-Counters = tuple[tuple[str, int], ...]
-"""How often something was done, by the name of the failure rule because of which it was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +48,6 @@ class Note:
     name: str
     severity: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobError:
-    """The public error of a job: a google.rpc code and the public message (SPEC §2.1), with typed facts beside it.
-
-    `cause`: the word of `core.failure.evidence.Cause`. `replica`: whose end it was ("" = the whole attempt's).
-    `status`: its published exit status. `tail`: the last lines of its log. `reason`: what was wrong, in words, where
-    the public message does not say it.
-    """
-
-    code: int
-    message: str
-    cause: str = ""
-    replica: str = ""
-    status: int | None = None
-    tail: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

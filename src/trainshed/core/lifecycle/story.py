@@ -5,11 +5,12 @@ from typing import assert_never
 
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
-from trainshed.core.lifecycle.records import ExitRecord, Job, Outcome, Replica
+from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.names import public_replica_name
-from trainshed.core.specs.model import Scheduling
 
 REDUCTION_KINDS = ("reduction", "reduction_warning")
 STORAGE_KINDS = ("storage", "storage_warning")

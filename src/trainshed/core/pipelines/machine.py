@@ -14,10 +14,11 @@ from trainshed.core.failure.messages import (
     INTERNAL_ERROR_MESSAGE,
     INVALID_ARGUMENT,
 )
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle import story as job_story
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Job, JobError
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTrigger
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task

@@ -6,7 +6,7 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 import enum
 from dataclasses import dataclass
 
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import JobName, JobUid, ModelName
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from trainshed.core.catalog.images import parse_prebuilt
+from trainshed.core.job.spec import Program
+from trainshed.core.requests import Section
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice
 from trainshed.core.specs import syntax
-from trainshed.core.specs.model import Program
-from trainshed.core.specs.request import Section
 
 _MODULE, _PACKAGES = "--module_name", "--package_uris"
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from trainshed.core.catalog import accelerators, machines
 from trainshed.core.catalog.machines import MachineType
+from trainshed.core.job.spec import Accelerators, Disk, Machine
 from trainshed.core.names import Api
-from trainshed.core.specs.model import Accelerators, Disk, Machine
-from trainshed.core.specs.request import Section
+from trainshed.core.requests import Section
 
 DISK_TYPES = {
     Api.VERTEX: ("pd-ssd", "pd-standard", "hyperdisk-balanced"),

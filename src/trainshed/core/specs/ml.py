@@ -12,14 +12,14 @@ from typing import Any
 
 from trainshed.core.catalog import machines
 from trainshed.core.catalog.regions import regions
+from trainshed.core.job.spec import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import ML_ROLES, Api
+from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
 from trainshed.core.specs.ml_pools import CLOUD_TPU, ROLES, Hardware, Role, read_hardware
 from trainshed.core.specs.ml_programs import Programs, read_programs
 from trainshed.core.specs.ml_tuning import read_counts, read_resumed, read_study, tuning_spec
-from trainshed.core.specs.model import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from trainshed.core.catalog import tiers
 from trainshed.core.catalog.machines import MachineType, machine_types
+from trainshed.core.job.spec import Accelerators, Disk, Machine
 from trainshed.core.names import Api
+from trainshed.core.requests import Section
 from trainshed.core.specs import machines
-from trainshed.core.specs.model import Accelerators, Disk, Machine
-from trainshed.core.specs.request import Section
 
 CLOUD_TPU = "cloud_tpu"
 

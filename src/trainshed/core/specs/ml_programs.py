@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainshed.core import reducers
 from trainshed.core.catalog import images, runtime_versions
 from trainshed.core.cluster import PS_POOL
+from trainshed.core.job.spec import Program
+from trainshed.core.requests import Section
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
-from trainshed.core.specs import reducers, syntax
+from trainshed.core.specs import syntax
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 from trainshed.core.specs.ml_pools import ROLES, Role
-from trainshed.core.specs.model import Program
-from trainshed.core.specs.request import Section
 
 _UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
 _CONTAINER_FIELDS = ("imageUri", "containerCommand", "containerArgs")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainshed.core.specs.request import Faults, Section
+from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.study import ParsedStudy, read_algorithm, read_metrics
 from trainshed.core.specs.study_parameters import ML_STUDY, read_parameters
 from trainshed.core.specs.study_stopping import read_ml_stopping

@@ -1,8 +1,8 @@
 """The `hyperparameters` of an `ml` v1 training job (SPEC §6, facts §7.1)."""
 
+from trainshed.core.job.spec import JobSpec
+from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.model import JobSpec
-from trainshed.core.specs.request import Section
 from trainshed.core.specs.study import read_algorithm, tag_fault
 from trainshed.core.specs.study_parameters import ML_JOB, read_parameters
 from trainshed.core.specs.tuning import Counts, check_counts

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelDraft, PipelineSpec, Task
+from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.pipeline_data import read_data
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.tuning import ParsedTuningJob, read_tuning_spec
 from trainshed.core.specs.vertex import ParsedCustomJob, read_job_spec, unserved, with_warnings
 

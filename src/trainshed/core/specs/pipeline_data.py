@@ -7,8 +7,8 @@ in the directory's name, so that they can be put there beforehand (docs/choices.
 import re
 from dataclasses import dataclass
 
+from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.request import Section
 
 _DATASET_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TABLE = re.compile(r"bq://[^./\s]+(\.[^./\s]+)?")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from trainshed.core.requests import Faults, Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.study_parameters import VERTEX, read_parameters
 from trainshed.core.specs.study_stopping import read_limits, read_stopping
 from trainshed.core.study.spec import (

@@ -7,8 +7,8 @@ job has everything flat and no children. Rules are the same for all three.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.request import Section
 from trainshed.core.specs.study_values import (
     Space,
     read_bounds,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.request import Section
 from trainshed.core.study.spec import (
     ConvexStopping,
     DecayCurveStopping,

@@ -4,8 +4,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.request import Section
 from trainshed.core.study.spec import ParameterType, Scale, Value
 
 MAX_DISCRETE_VALUES = 1_000

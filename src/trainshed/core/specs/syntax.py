@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from trainshed.core import secrets
-from trainshed.core.specs.request import Section
+from trainshed.core.requests import Section
 
 MAX_LABELS = 64
 MAX_LABEL_CHARS = 63

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.study import read_study_spec
 from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
 from trainshed.core.tuning.records import TuningSpec

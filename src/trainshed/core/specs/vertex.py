@@ -12,11 +12,11 @@ from itertools import islice
 from typing import Any
 
 from trainshed.core.catalog import accelerators
+from trainshed.core.job.spec import DEFAULT_TIMEOUT, JobSpec, Scheduling, Strategy, WorkerPool
 from trainshed.core.names import Api
+from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
-from trainshed.core.specs.model import DEFAULT_TIMEOUT, JobSpec, Scheduling, Strategy, WorkerPool
-from trainshed.core.specs.request import Faults, Section
 from trainshed.core.specs.vertex_pools import MAX_POOLS, read_pools
 
 FLEX_START_WAIT = 24 * 3600 * 10**9

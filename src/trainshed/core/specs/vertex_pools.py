@@ -2,15 +2,16 @@
 
 from itertools import islice
 
+from trainshed.core import reducers
 from trainshed.core.catalog import accelerators, images
 from trainshed.core.catalog.machines import MachineType
+from trainshed.core.job.spec import Accelerators, Machine, Program, WorkerPool
 from trainshed.core.names import Api
 from trainshed.core.reducers import reducers_of
+from trainshed.core.requests import Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
-from trainshed.core.specs import machines, reducers, syntax
+from trainshed.core.specs import machines, syntax
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
-from trainshed.core.specs.model import Accelerators, Machine, Program, WorkerPool
-from trainshed.core.specs.request import Section, is_blank
 
 MAX_POOLS = 4
 REDUCER_POOL = 2

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterator
 
 from trainshed.core import secrets
 from trainshed.core.catalog.accelerators import RETIRED
+from trainshed.core.job.spec import Disk, WorkerPool
 from trainshed.core.reducers import reducer_warnings, reducers_of
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.machines import default_disk
-from trainshed.core.specs.model import Disk, WorkerPool
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
 """Runtime families whose framework makes use of workers, or may: nobody knows what is in an image."""

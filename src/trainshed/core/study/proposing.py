@@ -4,7 +4,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainshed.core.specs.request import Faults
+from trainshed.core.requests import Faults
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.reading import (
     GivenMeasurement,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from trainshed.core.specs.request import Faults
+from trainshed.core.requests import Faults
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.core.study.trials import Measurement, Parameters
 

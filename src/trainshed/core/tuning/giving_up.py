@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle import story
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.giving_up import RULE
-from trainshed.core.lifecycle.records import JobError, Outcome
+from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.study.trials import Trial, TrialState
 from trainshed.core.tuning.records import TuningJob

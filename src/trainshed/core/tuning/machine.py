@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INVALID_ARGUMENT
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle import story as job_story
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.machine import Deadline
-from trainshed.core.lifecycle.records import Job, JobError, Outcome
+from trainshed.core.lifecycle.records import Job, Outcome
 from trainshed.core.lifecycle.states import JobState, JobTrigger
 from trainshed.core.names import Api, JobUid
 from trainshed.core.study.final import final_measurement

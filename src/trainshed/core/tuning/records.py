@@ -5,10 +5,11 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 
 from dataclasses import dataclass
 
-from trainshed.core.lifecycle.records import JobError, Outcome, Parent
+from trainshed.core.job.exits import JobError
+from trainshed.core.job.spec import JobSpec
+from trainshed.core.lifecycle.records import Outcome, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.study.trials import Measurement, StudyUid
 

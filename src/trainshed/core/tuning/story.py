@@ -1,7 +1,7 @@
 """How a tuning job's life is told: the timeline entries of its trials, and the reasons of its end. Words only."""
 
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.study.spec import StudySpec, Value

@@ -3,8 +3,8 @@
 import dataclasses
 
 from trainshed.core.cluster import is_reducer
+from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api
-from trainshed.core.specs.model import JobSpec, Scheduling, WorkerPool
 from trainshed.core.study.spec import Value
 from trainshed.core.study.trials import Parameters
 

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import Api
-from trainshed.core.specs.model import JobSpec
 
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:

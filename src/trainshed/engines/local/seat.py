@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainshed.core.lifecycle.records import ExitRecord
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import JobUid
 from trainshed.engines.local import findings
 from trainshed.engines.local.link import Link

@@ -8,11 +8,11 @@ from typing import Any
 from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.secrets import SecretRef, references
-from trainshed.core.specs.model import JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of

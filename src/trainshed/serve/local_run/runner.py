@@ -13,8 +13,9 @@ from typing import Any
 
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import ExitRecord, Job
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
 from trainshed.engines.local import machine

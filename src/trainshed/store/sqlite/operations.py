@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import replace
 
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.records import JobError
+from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.trials import StudyUid
 from trainshed.store.codec import decode_operation, encode_operation

@@ -1,0 +1,52 @@
+"""How a replica's process ended, and the public error of the job that this may lead to."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """How a replica's main process ended, as its shim saw it (DESIGN §4, "attempt record").
+
+    Exactly one of `exit_code` and `signal` is set.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    #: The replica's memory limit was hit, and the main process died of it.
+    oom: bool
+    #: Nanoseconds since the epoch.
+    started: int
+    #: Nanoseconds since the epoch.
+    ended: int
+    #: Lines written to the log in all, so that readers know the log is whole.
+    log_lines: int = 0
+    #: The last lines of the log, at most 2 kB, for the public error message.
+    tail: str = ""
+    #: How many other processes of the replica the memory limit cost.
+    child_oom: int = 0
+    #: It had been asked to stop before it ended.
+    stopped: bool = False
+    #: The stall watchdog ended it.
+    stalled: bool = False
+    #: Ended by whoever holds the replica to its disk limit.
+    out_of_disk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """The public error of a job: a google.rpc code and the public message (SPEC §2.1), with typed facts beside it."""
+
+    #: A google.rpc code.
+    code: int
+    #: The public message.
+    message: str
+    #: A value of `core.failure.evidence.Cause`.
+    cause: str = ""
+    #: The replica whose end it was; "" = the whole attempt's.
+    replica: str = ""
+    #: The published exit status; None if there is none.
+    status: int | None = None
+    #: The last lines of that replica's log.
+    tail: str = ""
+    #: What was wrong, in words, where the public message does not say it.
+    reason: str = ""
