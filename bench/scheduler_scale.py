@@ -11,7 +11,7 @@ from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
-    NodeRoom,
+    NodeCapacity,
     Plan,
     Policy,
     Preempt,
@@ -31,13 +31,13 @@ NOW = 1_000_000 * HOUR
 DEVICES = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100")
 
 
-def nodes(count: int = NODES) -> list[NodeRoom]:
+def nodes(count: int = NODES) -> list[NodeCapacity]:
     """One in four has devices; three sizes of the others."""
-    rooms: list[NodeRoom] = []
+    rooms: list[NodeCapacity] = []
     for at in range(count):
         cpus = (16, 32, 64, 96)[at % 4]
         devices = ((DEVICES[at // 4 % 3], 8),) if at % 4 == 3 else ()
-        rooms.append(NodeRoom(f"node-{at:05}", cpus, cpus * 4 * GIB, devices))
+        rooms.append(NodeCapacity(f"node-{at:05}", cpus, cpus * 4 * GIB, devices))
     return rooms
 
 
@@ -112,7 +112,7 @@ def measure(nodes_count: int = NODES, jobs: int = JOBS) -> dict[str, float]:
     apply(snapshot, made, NOW)
     _, found["full"] = timed(snapshot, NOW + 2 * SECOND)
     _, found["impatient"] = timed(snapshot, NOW + HOUR)
-    running = [uid for uid, entry in snapshot.entries.items() if entry.has_room]
+    running = [uid for uid, entry in snapshot.entries.items() if entry.is_placed]
     for uid in running[::100]:
         snapshot.remove(uid)
     made, found["freed"] = timed(snapshot, NOW + 3 * SECOND)

@@ -81,11 +81,11 @@ class Books:
             judge.differences.clear()
         self._check_truth(before, job)
         self._check_idle(job)
-        if job.has_room:
+        if job.is_placed:
             self.admitted.setdefault(job.uid, self.world.clock.now)
         if _took_room(before, job):
             self._check_nodes(job)
-            if not before.has_room:
+            if not before.is_placed:
                 self._check_quotas(job)
         if job.state.is_final and not before.state.is_final:
             self._check_end(job)
@@ -158,7 +158,7 @@ class Books:
         project, region = job.name.project_id, job.spec.region
         used: dict[str, float] = {}
         for other in self.jobs.values():
-            if other.has_room and (other.name.project_id, other.spec.region) == (project, region):
+            if other.is_placed and (other.name.project_id, other.spec.region) == (project, region):
                 for metric, amount in usage(other.spec):
                     used[metric] = used.get(metric, 0) + amount
         for metric, _ in usage(job.spec):
@@ -172,7 +172,7 @@ class Books:
             return
         for node in {r.node for r in job.replicas if r.node}:
             has = self.world.places[node].node
-            there = [(j, r) for j in self.jobs.values() if j.has_room for r in _placed(j, node)]
+            there = [(j, r) for j in self.jobs.values() if j.is_placed for r in _placed(j, node)]
             machines = [j.spec.pool(r.id.pool).machine for j, r in there]
             factors = [j.memory_factor for j, _ in there]
             devices = sum(m.accelerators.count for m in machines if m.accelerators)
@@ -220,7 +220,7 @@ class Books:
             waiting = [job.uid for job in self.jobs.values() if _waits(job)]
             self.wrong.append(f"from {since} to {now} nothing ran, while {waiting} waited")
         self.jobs[job.uid] = job
-        busy = any(job.has_room for job in self.jobs.values() if not job.state.is_final)
+        busy = any(job.is_placed for job in self.jobs.values() if not job.state.is_final)
         wall = self.world.clock.wall
         waits = any(_waits(job) and job.not_before <= wall for job in self.jobs.values())
         free = not busy and not self.quotas and not self.drained
@@ -248,7 +248,7 @@ def _took_room(before: Job, after: Job) -> bool:
 
 
 def _places(job: Job) -> set[tuple[ReplicaId, str]]:
-    return {(r.id, r.node) for r in job.replicas if r.node and job.has_room}
+    return {(r.id, r.node) for r in job.replicas if r.node and job.is_placed}
 
 
 def _placed(job: Job, node: str) -> list[Replica]:

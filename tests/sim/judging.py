@@ -124,8 +124,8 @@ class Judge:
                 asks = before.phase is not AttemptState.STOPPING and now >= before.not_before
                 return [spec.NoRoom(ran=running)] if waits and asks else []
             case Preempted():
-                has_room = before.has_room and before.phase is not AttemptState.STOPPING
-                return [spec.Evicted()] if has_room else []
+                is_placed = before.is_placed and before.phase is not AttemptState.STOPPING
+                return [spec.Evicted()] if is_placed else []
             case CancelRequested(cause) if cause is CancelCause.MAX_WAIT and before.started:
                 return []  # SPEC §2: it cancels a job that is not RUNNING by then
             case CancelRequested():

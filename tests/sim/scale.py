@@ -62,14 +62,14 @@ class Hall:
         self.admitted = len(made)
         self._time("decide: just after it", self._decide)
         self._mean("put: a job that is new", (lambda job=job: room.put(job) for job in self.late))
-        waiting = [uid for uid, job in self.jobs.items() if not job.has_room]
+        waiting = [uid for uid, job in self.jobs.items() if not job.is_placed]
         some = waiting[:: max(1, len(waiting) // _TIMES)]
         self._time("decide: nothing fits", self._decide)
         self._mean("why", (lambda uid=uid: room.why(uid, self.now) for uid in some))
         self._mean("position", (lambda uid=uid: room.position(uid) for uid in some))
         newest = replace(self.late[0], uid=JobUid(10**9))
         self._time("preflight", lambda: room.preflight(newest, self.now))
-        running = [job for job in self.jobs.values() if job.has_room][::100]
+        running = [job for job in self.jobs.values() if job.is_placed][::100]
         self._mean("put: a job that is over", (self._ender(job) for job in running))
         self._time("decide: after 1 % have ended", self._decide)
         self.now += HOUR

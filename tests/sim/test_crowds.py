@@ -21,7 +21,7 @@ def test_every_job_is_admitted_within_its_bound(seed: int) -> None:
 
 def test_a_scheduler_that_keeps_no_room_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail."""
-    monkeypatch.setattr(planning, "RESERVATIONS", 0)
+    monkeypatch.setattr(planning, "MAX_RESERVATIONS", 0)
     assert any(late_in(lived_through(seed)) for seed in range(CROWDS))
 
 

@@ -152,5 +152,5 @@ def test_a_spot_job_that_is_being_restarted_gives_its_room_up_when_it_is_preempt
     ):
         subject = step(subject, event, CREATED + 30 * SECOND).job
     assert subject.phase is AttemptState.WAITING
-    assert not subject.has_room
+    assert not subject.is_placed
     assert dict(subject.retries) == {"transient_exit": 1}

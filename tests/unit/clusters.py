@@ -9,7 +9,7 @@ from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
-    NodeRoom,
+    NodeCapacity,
     Place,
     Plan,
     Policy,
@@ -69,8 +69,8 @@ def node(
     gpus: int = 0,
     kind: str = T4,
     condition: NodeCondition = NodeCondition.READY,
-) -> NodeRoom:
-    return NodeRoom(name, cpus, memory * GIB, ((kind, gpus),) if gpus else (), condition)
+) -> NodeCapacity:
+    return NodeCapacity(name, cpus, memory * GIB, ((kind, gpus),) if gpus else (), condition)
 
 
 class World:
@@ -78,7 +78,7 @@ class World:
 
     def __init__(
         self,
-        nodes: Iterable[NodeRoom],
+        nodes: Iterable[NodeCapacity],
         policy: Policy = STRICT,
         quotas: Quotas | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class World:
         self.snapshot.set_quotas(self.quotas)
         self.set_nodes(nodes)
 
-    def set_nodes(self, nodes: Iterable[NodeRoom]) -> None:
+    def set_nodes(self, nodes: Iterable[NodeCapacity]) -> None:
         self.nodes = {room.name: room for room in nodes}
         self.snapshot.set_nodes(list(self.nodes.values()))
 
@@ -115,7 +115,9 @@ class World:
         self.snapshot.remove(JobUid(uid))
 
     def plan(self, now: int = NOW) -> Plan:
-        return plan(self.snapshot, now)
+        made = plan(self.snapshot, now)
+        self.snapshot.set_reservations(made.reservations)
+        return made
 
     def admitted(self, now: int = NOW) -> list[int]:
         return [d.uid for d in self.plan(now).decisions if isinstance(d, Admit)]
@@ -134,7 +136,7 @@ class World:
                     self.put(Standing(item, places=nodes, until=until))
                 case Place(replica=replica, node=name):
                     places = (*standing.places, (replica, name))
-                    lost = tuple(h for h in standing.homeless if h[0] != replica)
+                    lost = tuple(h for h in standing.unplaced if h[0] != replica)
                     self.put(Standing(item, places, lost, until=standing.until))
                 case Preempt():
                     self.put(Standing(item, standing.places, leaving=True, until=standing.until))
@@ -155,10 +157,10 @@ class World:
         gangs = 0
         for standing in self.standings.values():
             item = standing.gang
-            if not standing.places and not standing.homeless:
+            if not standing.places and not standing.unplaced:
                 continue
             placed = [replica for replica, _ in standing.places]
-            named = sorted([*placed, *(replica for replica, _ in standing.homeless)])
+            named = sorted([*placed, *(replica for replica, _ in standing.unplaced)])
             assert named == [replica for replica, _ in item.replicas]
             running += len(item.replicas)
             gangs += 1

@@ -17,8 +17,7 @@ from trainshed.core.job.spec import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId
-from trainshed.scheduler.demand import gang
-from trainshed.scheduler.model import Demand
+from trainshed.scheduler.model import Demand, gang
 
 GPU_MACHINE = Machine("n1-standard-8", 8, 30, 24, Accelerators("NVIDIA_TESLA_T4", 2))
 A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))

@@ -117,7 +117,7 @@ def test_memory_may_grow_after_an_out_of_memory() -> None:
         """
     )
     found.exits(PRIMARY, signal=9, oom=True)
-    assert not found.job.has_room, "where it was there may not be so much"
+    assert not found.job.is_placed, "where it was there may not be so much"
     assert (found.up().job.attempt, found.job.memory_factor) == (2, 1.5)
 
 

@@ -270,7 +270,7 @@ def test_a_replica_that_finds_no_other_node_is_a_stock_out_of_the_whole_job() ->
     assert life.job.state is JobState.PREPARING
     assert life.job.retry is not None
     life.exits(PRIMARY, 143, stopped=True)
-    assert (life.job.phase, life.job.has_room) == (AttemptState.WAITING, False)
+    assert (life.job.phase, life.job.is_placed) == (AttemptState.WAITING, False)
     assert instructions(life.job) == (ReleaseSlots(1),)
     assert life.up().job.attempt == 2
     assert life.job.state is JobState.RUNNING
@@ -291,7 +291,7 @@ def test_a_preempted_job_gives_its_room_back() -> None:
     assert instructions(life.job) == (StopReplicas(1),)
     life.exits(PRIMARY, 143, stopped=True)
     assert (life.job.state, life.job.phase) == (JobState.PREPARING, AttemptState.WAITING)
-    assert life.job.has_room is False
+    assert life.job.is_placed is False
 
 
 def test_counters_are_separate_by_cause_and_never_reset() -> None:

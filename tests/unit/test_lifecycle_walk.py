@@ -81,7 +81,7 @@ def anything(subject: Job) -> Iterator[Event]:
     if phase in (AttemptState.PREPARING, AttemptState.STARTING, AttemptState.RUNNING):
         yield PreparationFailed(attempt, "no disk", by_user=False)
         yield Preempted("another")
-    for replica in subject.replicas if subject.has_room else ():
+    for replica in subject.replicas if subject.is_placed else ():
         if replica.node in ("a", "b"):
             yield NodeLeft(replica.node, "it is drained")
         if not replica.node and not replica.state.is_over:

@@ -58,7 +58,7 @@ class Advancing:
         for event in (*(intent.event for intent in live.intents), *current):
             job = self._fold(job, event, told)
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
-            if job.has_room and (news := self._room.unfit(node)) is not None:
+            if job.is_placed and (news := self._room.unfit(node)) is not None:
                 job = self._fold(job, NodeLeft(node, news.cause), told)
         job = self._take_room(job, told)
         if job.phase is AttemptState.PREPARING:

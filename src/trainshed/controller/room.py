@@ -29,20 +29,20 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Node, NodeState
-from trainshed.scheduler import explaining, reporting
-from trainshed.scheduler.demand import gang
+from trainshed.scheduler import explaining
+from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
     Decision,
-    NodeRoom,
+    NodeCapacity,
     Place,
     Policy,
     Preempt,
     Standing,
     StockOut,
+    gang,
 )
 from trainshed.scheduler.planning import plan
-from trainshed.scheduler.positions import position
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
@@ -129,6 +129,7 @@ class Room:
             return ()
         self._changed = False
         made = plan(self._snapshot, now)
+        self._snapshot.set_reservations(made.reservations)
         for decision in made.decisions:
             self._count(decision)
         if made.look_again:
@@ -188,13 +189,13 @@ class Room:
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
         causes = {name: one.cause for name, one in news.items() if one is not None}
-        return reporting.node_statuses(self._snapshot, causes)
+        return explaining.node_statuses(self._snapshot, causes)
 
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         """Every quota of the project in the region that has a limit, is used, or is waited for; by metric."""
         told = {
             one.key: one
-            for one in reporting.quota_statuses(self._snapshot, project_id)
+            for one in explaining.quota_statuses(self._snapshot, project_id)
             if one.key.region == region
         }
         for key in (QuotaKey(project_id, region, metric) for metric in metrics()):
@@ -214,11 +215,11 @@ class Room:
         before = self._snapshot.entries[decision.uid].standing
         match decision:
             case Admit(_, nodes):
-                standing = replace(before, places=nodes, homeless=())
+                standing = replace(before, places=nodes, unplaced=())
             case Place(_, replica, node):
-                homeless = tuple(one for one in before.homeless if one[0] != replica)
+                unplaced = tuple(one for one in before.unplaced if one[0] != replica)
                 standing = replace(
-                    before, places=(*before.places, (replica, node)), homeless=homeless
+                    before, places=(*before.places, (replica, node)), unplaced=unplaced
                 )
             case Preempt():
                 standing = replace(before, leaving=True)
@@ -230,16 +231,16 @@ class Room:
         self._snapshot.set_nodes([self._node_room(node) for node in self._nodes.values()])
         self._changed = True
 
-    def _node_room(self, node: Node) -> NodeRoom:
+    def _node_room(self, node: Node) -> NodeCapacity:
         news = self.unfit(node.name)
         condition = news.condition if news else NodeCondition.READY
-        return NodeRoom(node.name, node.vcpus, node.memory_bytes, node.accelerators, condition)
+        return NodeCapacity(node.name, node.vcpus, node.memory_bytes, node.accelerators, condition)
 
 
 def standing_of(job: Job, before: Standing | None) -> Standing:
     """A job as the scheduler sees it."""
     asked = before.gang if before and job.memory_factor == 1.0 else gang(job)
-    if not job.has_room:
+    if not job.is_placed:
         return Standing(
             asked,
             waiting_since=max(job.created, job.not_before),

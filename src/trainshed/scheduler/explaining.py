@@ -1,27 +1,39 @@
-"""Why a job waits, and what would let it start: sentences for people, with exact counts."""
+"""Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see them."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from trainshed.core.capacity import NodeCondition, Preflight, Waiting, WaitReason
-from trainshed.core.names import JobUid
-from trainshed.scheduler.books import Entry, Meter
-from trainshed.scheduler.hints import hint
-from trainshed.scheduler.model import Admit, Gang, Preempt, Standing
-from trainshed.scheduler.planning import decide
-from trainshed.scheduler.positions import position
-from trainshed.scheduler.rooms import Kind, Kinds, holds, orders, slots
-from trainshed.scheduler.snapshot import Snapshot
-from trainshed.scheduler.verdicts import (
+from trainshed.core.capacity import (
+    NodeCondition,
+    NodeStatus,
+    Preflight,
+    QuotaStatus,
+    Waiting,
+    WaitReason,
+)
+from trainshed.core.names import ML_ROLES, Api, JobName, JobUid, ReplicaId
+from trainshed.scheduler.entries import Entry, Meter
+from trainshed.scheduler.fair_share import position
+from trainshed.scheduler.feasibility import (
     GIB,
+    assess,
+    assess_kinds,
+    count_placeable,
     cpus,
     described,
     memory,
     nodes_that_hold,
-    room_for,
-    verdict,
-    verdict_of,
 )
+from trainshed.scheduler.model import Admit, Demand, Gang, Preempt, Standing
+from trainshed.scheduler.planning import plan
+from trainshed.scheduler.resources import (
+    Kind,
+    Kinds,
+    count_fitting,
+    find_placements,
+    placement_orders,
+)
+from trainshed.scheduler.snapshot import Snapshot
 
 _NAMED = 5
 """So many blockers are named."""
@@ -29,7 +41,7 @@ SECOND = 10**9
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
-    """Why the job, or a replica of it that lost its place, has no room at `now` (ns); None if it has all it needs.
+    """Why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has all it needs.
 
     Says what is true after the last plan; costs no plan.
     """
@@ -38,7 +50,7 @@ def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
         return None
     if entry.waits:
         return _waiting(snapshot, entry, now)
-    return _homeless(snapshot, entry) if entry.standing.homeless else None
+    return _unplaced(snapshot, entry) if entry.standing.unplaced else None
 
 
 def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
@@ -49,11 +61,13 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
             f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
         )
     notices = _notices(snapshot, gang)
-    kept = snapshot.kept
+    in_force = snapshot.reservations
     snapshot.put(Standing(gang, waiting_since=now))
     try:
         place = position(snapshot, gang.uid)
-        made = decide(snapshot, now).plan.decisions
+        planned = plan(snapshot, now)
+        made = planned.decisions
+        snapshot.set_reservations(planned.reservations)
         admitted = next((d for d in made if isinstance(d, Admit) and d.uid == gang.uid), None)
         if admitted is not None:
             places = tuple((str(replica), node) for replica, node in admitted.nodes)
@@ -67,12 +81,12 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
         return Preflight((), waiting, place, notices)
     finally:
         snapshot.remove(gang.uid)
-        snapshot.kept = kept
+        snapshot.set_reservations(in_force)
 
 
 def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
     standing = entry.standing
-    missing, possible = verdict(snapshot, entry.shape.pack)
+    missing, possible = assess(snapshot, entry.shape.request)
     if standing.not_before > now:
         seconds = -(-(standing.not_before - now) // SECOND)
         cause = f"{missing}; " if missing else ""
@@ -86,20 +100,22 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
         offers = (hint(snapshot, entry), _undrain(snapshot, entry.shape.kinds))
         return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)))
     for meter, amount in entry.meters:
-        if meter.limit is not None and not meter.lets(amount, meter.limit - meter.used, meter.used):
+        if meter.limit is not None and not meter.allows(
+            amount, meter.limit - meter.used, meter.used
+        ):
             return _short(snapshot, entry, meter, amount)
-    if snapshot.policy.strict and holds(snapshot.free, entry.shape.kinds) is None:
+    if snapshot.policy.strict and find_placements(snapshot.free, entry.shape.kinds) is None:
         message, held = _capacity(snapshot, entry)
         return Waiting(WaitReason.CAPACITY, message, hint(snapshot, entry), _names(snapshot, held))
     return _not_its_turn(snapshot, entry)
 
 
-def _homeless(snapshot: Snapshot, entry: Entry) -> Waiting:
-    replica, node = entry.standing.homeless[0]
+def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
+    replica, node = entry.standing.unplaced[0]
     demand = dict(entry.gang.replicas)[replica]
     kinds = tuple((kind, 1) for kind in entry.kinds if kind.demand == demand)[:1]
-    missing, possible = verdict_of(snapshot, kinds)
-    count = len(entry.standing.homeless)
+    missing, possible = assess_kinds(snapshot, kinds)
+    count = len(entry.standing.unplaced)
     all_of_them = f"{count} replicas wait for another place: " if count > 1 else ""
     lost = f"{all_of_them}{replica} lost its place" + (f" on {node}" if node else "")
     if missing:
@@ -113,7 +129,7 @@ def _homeless(snapshot: Snapshot, entry: Entry) -> Waiting:
 
 
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
-    if not snapshot.nodes or all(node.room is None for node in snapshot.nodes.values()):
+    if not snapshot.nodes or all(node.capacity is None for node in snapshot.nodes.values()):
         return "no node is known yet"
     away = _away(snapshot, kinds)
     said = ", ".join(f"{name} {_condition(snapshot, name)}" for name in away[:_NAMED])
@@ -141,8 +157,8 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
 
 
 def _is_drained(snapshot: Snapshot, name: str) -> bool:
-    room = snapshot.nodes[name].room
-    return room is not None and room.condition is NodeCondition.DRAINED
+    capacity = snapshot.nodes[name].capacity
+    return capacity is not None and capacity.condition is NodeCondition.DRAINED
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
@@ -169,8 +185,8 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
     """What is missing on the nodes, and who has it."""
-    for kind, count in orders(entry.shape.kinds)[0]:
-        there = room_for(snapshot.free, kind, count)
+    for kind, count in placement_orders(entry.shape.kinds)[0]:
+        there = count_placeable(snapshot.free, kind, count)
         if there >= count:
             continue
         held = _in_the_way(snapshot, entry, kind)
@@ -182,7 +198,7 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
             needs = f"needs room for {count} {plural} of {described(kind)}"
             return f"{needs}, and there is room for {there} now", held
         return f"needs {_scarce(snapshot, kind)}", held
-    (kind, _), *_ = orders(entry.shape.kinds)[0]
+    (kind, _), *_ = placement_orders(entry.shape.kinds)[0]
     size = sum(count for _, count in entry.shape.kinds)
     held = _in_the_way(snapshot, entry, kind)
     return f"needs room for {size} replicas together, and the nodes do not have it now", held
@@ -226,7 +242,7 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
 
 
 def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
-    """Running jobs on the nodes that would do, those first that give their room back first."""
+    """Running jobs on the nodes that would do, those first that end first."""
 
     def found() -> Iterator[JobUid]:
         for _, uid in snapshot.releases:
@@ -234,7 +250,9 @@ def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
             if other is not entry and any(
                 name in snapshot.ready
                 and kind.suits(snapshot.ready.layout(name))
-                and slots(snapshot.ready.vector(name), kind.vector(snapshot.ready.layout(name)))
+                and count_fitting(
+                    snapshot.ready.vector(name), kind.vector(snapshot.ready.layout(name))
+                )
                 for name in other.held
             ):
                 yield uid
@@ -243,8 +261,8 @@ def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
 
 
 def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
-    before = [kept.entry for kept in snapshot.kept if kept.entry.gang.uid != entry.gang.uid]
-    waiting = [other for other in before if other.gang.uid in snapshot.entries]
+    others = [r.uid for r in snapshot.reservations if r.uid != entry.gang.uid]
+    waiting = [snapshot.entries[uid] for uid in others if uid in snapshot.entries]
     if waiting:
         names = tuple(other.gang.name for other in waiting[:_NAMED])
         jobs = _jobs(snapshot, [other.gang.uid for other in waiting])
@@ -279,3 +297,103 @@ def _jobs(snapshot: Snapshot, uids: Sequence[JobUid]) -> str:
     if len(ids) == 1:
         return f"job {ids[0]}"
     return f"jobs {', '.join(ids[:-1])} and {ids[-1]}"
+
+
+def hint(snapshot: Snapshot, entry: Entry) -> str:
+    """With how many replicas of its largest pool it would start now, "" if that does not help. Nothing is promised
+    while resources are reserved for others."""
+    pools: dict[int, int] = {}
+    for replica, _ in entry.gang.replicas:
+        pools[replica.pool] = pools.get(replica.pool, 0) + 1
+    pool, count = max(pools.items(), key=lambda item: (item[1], item[0]))
+    if count < 2 or snapshot.reservations:
+        return ""
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (
+            (middle, high) if _fits_with(snapshot, entry, pool, middle) else (low, middle - 1)
+        )
+    if not low:
+        return ""
+    plural = "replicas" if low > 1 else "replica"
+    return f"would start now with at most {low} {plural} in {_pool_name(entry.gang, pool)}"
+
+
+def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
+    gang = entry.gang
+    replicas = [item for item in gang.replicas if item[0].pool != pool or item[0].index < count]
+    for meter, amount in entry.meters:
+        if meter.limit is None:
+            continue
+        less = _scaled(gang.replicas, replicas, amount)
+        if not meter.allows(less, meter.limit - meter.used, meter.used):
+            return False
+    if not snapshot.policy.strict:
+        return bool(snapshot.loads)
+    sorts = dict(zip((replica for replica, _ in gang.replicas), entry.kinds, strict=True))
+    counts: dict[Kind, int] = {}
+    for replica, _ in replicas:
+        counts[sorts[replica]] = counts.get(sorts[replica], 0) + 1
+    return find_placements(snapshot.free, tuple(counts.items())) is not None
+
+
+def _scaled(
+    replicas: Sequence[tuple[ReplicaId, Demand]],
+    fewer: Sequence[tuple[ReplicaId, Demand]],
+    amount: int,
+) -> int:
+    """What fewer replicas take of a quota. Exact for equal ones; for others all of it, as it is not known whose it is."""
+    if len({demand for _, demand in replicas}) > 1:
+        return amount
+    return amount * len(fewer) // len(replicas)
+
+
+def _pool_name(gang: Gang, pool: int) -> str:
+    try:
+        is_ml = JobName.parse(gang.name).api is Api.ML
+    except ValueError:
+        is_ml = False
+    return f"the {ML_ROLES[pool]} pool" if is_ml else f"workerpool{pool}"
+
+
+def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeStatus, ...]:
+    """Every node that the engine names, by name. `causes`: why one is in its condition."""
+    replicas: dict[str, list[str]] = {}
+    for entry in snapshot.entries.values():
+        for replica, node in entry.standing.places:
+            replicas.setdefault(node, []).append(f"{entry.gang.name} {replica}")
+    found: list[NodeStatus] = []
+    for name, node in sorted(snapshot.nodes.items()):
+        capacity = node.capacity
+        if capacity is None:
+            continue
+        used = zip(node.layout, node.used, strict=False)
+        found.append(
+            NodeStatus(
+                name=name,
+                condition=capacity.condition,
+                cause=causes.get(name, ""),
+                vcpus=capacity.vcpus,
+                memory_bytes=capacity.memory_bytes,
+                accelerators=capacity.accelerators,
+                used_vcpus=node.used[-2] / 1000,
+                used_memory_bytes=node.used[-1],
+                used_accelerators=tuple((kind, count) for kind, count in used if count),
+                replicas=tuple(sorted(replicas.get(name, ()))),
+            )
+        )
+    return tuple(found)
+
+
+def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
+    """Every quota that is set, used or waited for, of one project or of all; by project, region and metric."""
+    keys = {*snapshot.meters, *snapshot.quotas_set()}
+    found: list[QuotaStatus] = []
+    for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric)):
+        limit, source = snapshot.limit(key)
+        meter = snapshot.meters.get(key)
+        used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
+        if project_id in ("", key.project_id) and (used or waiting or source == "set"):
+            found.append(QuotaStatus(key, limit, used / 1000, waiting / 1000, source))
+    return tuple(found)

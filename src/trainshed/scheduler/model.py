@@ -1,82 +1,92 @@
-"""What the scheduler looks at and what it decides: values only."""
+"""What the scheduler looks at and what it decides: values only; and the gang that a stored job is to it."""
 
 from dataclasses import dataclass
 
 from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.catalog import quotas
+from trainshed.core.job.spec import Strategy, WorkerPool
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one replica takes of a node. Memory in bytes; `accelerators` devices of the public type `accelerator`."""
+    """What one replica takes of a node."""
 
     vcpus: float = 0.0
     memory_bytes: int = 0
+    #: Public type of the devices; "" = it needs none.
     accelerator: str = ""
+    #: How many of them.
     accelerators: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to it.
-
-    `quota`: what it takes of each metric of its project and region while it has room. `longest`: ns that it runs at
-    most from its admission on, as far as its limits say. `spot`: on-demand work may take its room.
-    `name`: the full job name, for messages.
-    """
+    """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to it."""
 
     uid: JobUid
+    #: The full job name, for messages.
     name: str
     project_id: str
     region: str
     priority: int
+    #: Nanoseconds since the epoch.
     created: int
     replicas: tuple[tuple[ReplicaId, Demand], ...]
+    #: What it takes of each metric of its project and region while it is placed.
     quota: tuple[tuple[str, float], ...] = ()
+    #: On-demand work may preempt it.
     spot: bool = False
+    #: Nanoseconds that it runs at most from its admission on; 0 = its limits do not say.
     longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a gang stands now. `places`: (replica, node) of what has room; () = the whole gang waits.
-
-    A replica of a gang that has places but is not among them lost its own and waits for another one;
-    `homeless` names those, with the node each goes back to only if no other has room ("" = any will do).
-    `waiting_since`: when it began to wait; `not_before`: it is not admitted earlier. `until`: when it will be over at
-    the latest, 0 = not known. `leaving`: its room is being given back already.
-    """
+    """Where a gang stands now. A replica of a gang that has places but is not among them lost its own place and waits
+    for another one."""
 
     gang: Gang
+    #: (replica, node) of what is placed; () = the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
-    homeless: tuple[tuple[ReplicaId, str], ...] = ()
+    #: Replicas that lost their place, with the node each goes back to only if no other takes it ("" = any will do).
+    unplaced: tuple[tuple[ReplicaId, str], ...] = ()
+    #: When it began to wait (ns).
     waiting_since: int = 0
+    #: End of its back-off: it is not admitted earlier (ns, 0 = it has none).
     not_before: int = 0
+    #: When it will be over at the latest (ns, 0 = not known).
     until: int = 0
+    #: What it holds is being given back already.
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRoom:
-    """A node as the engine offers it. `condition`: only READY nodes take work."""
+class NodeCapacity:
+    """A node as the engine offers it."""
 
     name: str
     vcpus: float
     memory_bytes: int
+    #: (public type, count)
     accelerators: tuple[tuple[str, int], ...] = ()
+    #: Only READY nodes take work.
     condition: NodeCondition = NodeCondition.READY
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How room is given. `strict`: nodes have capacities (SPEC §2, "Capacity modes"); else any node takes any replica,
-    and only `max_replicas` bounds how many run at once. `patience`: ns for which a job may be overtaken by others
-    that fit where it does not, before what it needs is kept for it. `public_quotas`: the public defaults hold where
-    no quota is set."""
+    """How resources are given away."""
 
+    #: Nodes have capacities (SPEC §2, "Capacity modes"); else any node takes any replica, and only `max_replicas`
+    #: bounds how many run at once.
     strict: bool = False
     max_replicas: int = 256
+    #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs is
+    #: reserved for it.
     patience: int = 600 * 10**9
+    #: The public defaults hold where no quota is set.
     public_quotas: bool = False
 
 
@@ -103,7 +113,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """A spot job has to give its room to `by` (full job name)."""
+    """A spot job has to give its place to `by` (full job name)."""
 
     uid: JobUid
     by: str
@@ -121,8 +131,64 @@ Decision = Admit | Place | Preempt | StockOut
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a gang needs is kept free for it."""
+
+    uid: JobUid
+    #: From this moment on (ns); 0 = from no known time on.
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """`look_again`: when the passing of time alone could change the plan (ns), 0 = never."""
+    """What is to be done now."""
 
     decisions: tuple[Decision, ...] = ()
+    #: When the passing of time alone could change the plan (ns), 0 = never.
     look_again: int = 0
+    #: For whom resources are reserved meanwhile, as grounds for explanations.
+    reservations: tuple[Reservation, ...] = ()
+
+
+def gang(job: Job) -> Gang:
+    """The job's gang, the same for the whole life of the job, but for the memory that the out-of-memory escalation
+    gives it.
+
+    Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it (facts §2.6).
+    `longest` is the limit that counts from the first RUNNING, in steps, so that jobs with slightly different limits have
+    one shape; what comes before that is not in it.
+    """
+    spec = job.spec
+    return Gang(
+        uid=job.uid,
+        name=str(job.name),
+        project_id=job.name.project_id,
+        region=spec.region,
+        priority=spec.scheduling.priority,
+        created=job.created,
+        replicas=tuple(
+            (replica, demand)
+            for pool, demand in ((pool, _demand(pool, job.memory_factor)) for pool in spec.pools)
+            for replica in pool.replicas()
+        ),
+        quota=quotas.usage(spec),
+        spot=spec.scheduling.strategy is Strategy.SPOT,
+        longest=_in_steps(spec.scheduling.timeout),
+    )
+
+
+def _demand(pool: WorkerPool, memory_factor: float) -> Demand:
+    machine = pool.machine
+    devices = machine.accelerators
+    return Demand(
+        vcpus=machine.vcpus,
+        memory_bytes=round(machine.memory_bytes * memory_factor),
+        accelerator=devices.type if devices else "",
+        accelerators=devices.count if devices else 0,
+    )
+
+
+def _in_steps(duration: int) -> int:
+    """Rounded up by an eighth at most."""
+    unit = 1 << max(duration.bit_length() - 4, 0)
+    return -(-duration // unit) * unit

@@ -1,118 +1,116 @@
-"""The decision: who starts, who gets another place, who yields, what can never be. Pure.
+"""The plan: who starts, who gets another place, who is preempted, what can never fit. Pure: the same snapshot and
+moment give the same plan, and the snapshot is afterwards as it was.
 
 The order is priority, on-demand before spot, fair share, age (SPEC §2, "Queue"). Whoever does not fit may be
-overtaken for as long as the policy's patience lasts; then what it needs is kept for it against all that come after it,
-unless they are certain to be over before it could start, or use what it does not need. So with jobs that end, every
-job starts. Room is kept for at most `RESERVATIONS` jobs at a time; the others' turn to have it kept comes with time.
+overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all that come after
+it, unless they are certain to be over before it could start, or use what it does not need. So with jobs that end, every
+job starts. At most `MAX_RESERVATIONS` jobs have a reservation at a time; the others' turn comes with time.
 
-A quota that is used up holds back nobody but jobs of the same project that want the same quota.
+A quota that is used up find_placements back nobody but jobs of the same project that want the same quota.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from heapq import merge
 
-from trainshed.core.names import ReplicaId
-from trainshed.scheduler.books import Entry, Kept, Pack, named
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas
+from trainshed.scheduler.fair_share import Candidates
+from trainshed.scheduler.feasibility import assess, assess_kinds
 from trainshed.scheduler.model import Admit, Decision, Place, Plan, Preempt, Standing, StockOut
-from trainshed.scheduler.needs import Need
-from trainshed.scheduler.rooms import ENDLESS, Kind, Kinds, Part
-from trainshed.scheduler.scratch import Scratch
-from trainshed.scheduler.snapshot import Snapshot
-from trainshed.scheduler.turns import Turns
-from trainshed.scheduler.verdicts import verdict, verdict_of
-from trainshed.scheduler.yielding import Preemption
+from trainshed.scheduler.resources import (
+    ENDLESS,
+    Kind,
+    Kinds,
+    NodeResources,
+    Placement,
+    find_placements,
+)
+from trainshed.scheduler.snapshot import Snapshot, cheapness
+from trainshed.scheduler.transaction import Need, PlanTransaction
 
-RESERVATIONS = 8
-ADMISSIONS = 2000
-"""So many jobs start by one plan, which bounds how long it takes; the others by the next, which follows at once."""
-REHOUSINGS = 32
-"""For so many replicas that lost their place, and find none, room is kept at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A plan, and for whom it kept room."""
-
-    plan: Plan
-    kept: tuple[Kept, ...]
+MAX_RESERVATIONS = 8
+MAX_ADMISSIONS = 2000
+"""How many jobs start by one plan, which bounds how long it takes; the others start by the next, which follows at once."""
+MAX_RELOCATIONS = 32
+"""For how many replicas that lost their place, and find none, resources are reserved at a time."""
 
 
 def plan(snapshot: Snapshot, now: int) -> Plan:
-    """What is to be done now. `now`: ns, never less than in an earlier call. The snapshot is afterwards as it was;
-    the same snapshot and moment give the same plan."""
-    return decide(snapshot, now).plan
-
-
-def decide(snapshot: Snapshot, now: int) -> Outcome:
-    """The plan with its grounds."""
-    look_again = snapshot.queue.ripen(now)
-    scratch = Scratch(snapshot, now)
-    decision = _Decision(snapshot, scratch, now, look_again)
+    """What is to be done at `now` (ns, never less than in an earlier call)."""
+    transaction = PlanTransaction(snapshot, now)
+    planner = _Planner(snapshot, transaction, now)
+    transaction.begin()
     try:
-        decision.make()
+        return planner.plan()
     finally:
-        scratch.undo()
-    snapshot.kept = tuple(scratch.kept)
-    return Outcome(Plan(tuple(decision.made), decision.look_again), tuple(scratch.kept))
+        transaction.undo()
 
 
-class _Decision:
-    """One pass. Room only shrinks in its course, so what failed once need not be tried again."""
+class _Planner:
+    """One pass over the queue. What is free only shrinks in its course, so what failed once need not be tried again."""
 
-    def __init__(self, snapshot: Snapshot, scratch: Scratch, now: int, look_again: int) -> None:
-        self.made: list[Decision] = []
-        self.look_again = look_again
+    def __init__(self, snapshot: Snapshot, transaction: PlanTransaction, now: int) -> None:
+        self._decisions: list[Decision] = []
+        self._look_again = 0
         self._snapshot = snapshot
-        self._scratch = scratch
+        self._transaction = transaction
         self._now = now
-        self._failed: dict[Pack, set[int]] = {}
-        self._hopeless: set[tuple[str, Pack, bool]] = set()
-        self._dead: set[Pack] = set()
-        self._preemption = Preemption(snapshot, scratch)
+        #: By request, the longest run times with which it did not fit; 0 = it does not fit at all.
+        self._failed: dict[ResourceRequest, set[int]] = {}
+        #: (project, "" = any; request; spot) for which preempting all that may be preempted would not do.
+        self._hopeless: set[tuple[str, ResourceRequest, bool]] = set()
+        #: Requests that nothing but a reservation can help in this plan.
+        self._refused: set[ResourceRequest] = set()
+        self._preemption = Preemption(snapshot, transaction)
         self._admitted: list[tuple[Entry, Admit]] = []
-        self._begun: list[Entry] = []
+        self._running_now: list[Entry] = []
         self._reservations = 0
-        self._rehousings = 0
+        self._relocations = 0
 
-    def make(self) -> None:
-        for _, age in self._snapshot.homeless:
-            self._rehouse(self._snapshot.entries[age[1]])
+    def plan(self) -> Plan:
+        self._look_again = self._transaction.next_release
+        self._consider_all()
+        reservations = tuple(self._transaction.reservations)
+        return Plan(tuple(self._decisions), self._look_again, reservations)
+
+    def _consider_all(self) -> None:
+        for _, age in self._snapshot.unplaced:
+            self._relocate(self._snapshot.entries[age[1]])
         if not self._snapshot.loads and not (
             self._snapshot.policy.strict and len(self._snapshot.known)
         ):
             return
         for level in list(self._snapshot.queue.order):
             groups = self._snapshot.queue.levels[level]
-            turns = Turns(self._snapshot, groups, self._now, self._is_in_vain)
-            while (entry := turns.peek()) is not None:
-                if len(self._admitted) == ADMISSIONS:
-                    self.look_again = self._now  # the next plan goes on here
+            candidates = Candidates(self._snapshot, groups, self._now, self._is_pointless)
+            while (entry := candidates.peek()) is not None:
+                if len(self._admitted) == MAX_ADMISSIONS:
+                    self._look_again = self._now  # the next plan goes on here
                     return
-                turns.advance(provided=self._consider(entry))
+                candidates.advance(provided=self._consider(entry))
 
-    # Gangs that wait
+    # --- gangs that wait ---
 
     def _consider(self, entry: Entry) -> bool:
         """One gang's turn. True: it is provided for, and the next of its shape has its turn, too."""
-        missing, possible = verdict(self._snapshot, entry.shape.pack)
+        missing, possible = assess(self._snapshot, entry.shape.request)
         if missing:
-            self.made.append(StockOut(entry.gang.uid, missing))
+            self._decisions.append(StockOut(entry.gang.uid, missing))
             return True
         if not possible:
-            self._dead.add(entry.shape.pack)
+            self._refused.add(entry.shape.request)
             return False
-        self._scratch.held = False
-        if self._scratch.lets(entry) and self._fits(entry):
+        self._transaction.held_back = False
+        if self._transaction.allows(entry) and self._admit_if_it_fits(entry):
             return True
-        if self._scratch.held:
+        if self._transaction.held_back:
             self._wake_when_impatient(entry)
-        return self._hold(entry)
+        return self._preempt_or_reserve(entry)
 
-    def _is_in_vain(self, entry: Entry) -> bool:
+    def _is_pointless(self, entry: Entry) -> bool:
         """Whether nothing can come of looking at it (again): gangs that need the same were refused, or too many replicas
-        run and none of them gives way; and no room is kept for it."""
-        refused = entry.shape.pack in self._dead or self._is_crowded_out(entry)
+        run and none of them gives way; and nothing may be reserved for it."""
+        refused = entry.shape.request in self._refused or self._is_crowded_out(entry)
         return refused and not self._may_reserve(entry)
 
     def _is_crowded_out(self, entry: Entry) -> bool:
@@ -120,93 +118,94 @@ class _Decision:
         meter, amount = entry.meters[-1]
         if meter.limit is None or self._preemption.possible:
             return False
-        return not meter.lets(amount, meter.limit - meter.used, meter.used)
+        return not meter.allows(amount, meter.limit - meter.used, meter.used)
 
     def _may_reserve(self, entry: Entry) -> bool:
-        waited = self._now - entry.ripe_at
-        return waited >= self._snapshot.policy.patience and self._reservations < RESERVATIONS
+        waited = self._now - entry.eligible_at
+        return waited >= self._snapshot.policy.patience and self._reservations < MAX_RESERVATIONS
 
-    def _fits(self, entry: Entry) -> bool:
+    def _admit_if_it_fits(self, entry: Entry) -> bool:
         shape = entry.shape
-        failed = self._failed.setdefault(shape.pack, set())
+        failed = self._failed.setdefault(shape.request, set())
         if 0 in failed or shape.longest in failed:
             return False
-        parts = self._scratch.fit(shape.kinds, self._scratch.ends(entry))
+        parts = self._transaction.fit(shape.kinds, self._transaction.ends(entry))
         if parts is None:
-            failed.add(shape.longest if self._scratch.held else 0)
-            if not self._scratch.held and not self._preemption.possible:
-                self._dead.add(shape.pack)
+            failed.add(shape.longest if self._transaction.held_back else 0)
+            if not self._transaction.held_back and not self._preemption.possible:
+                self._refused.add(shape.request)
             return False
         self._admit(entry, parts)
         return True
 
-    def _admit(self, entry: Entry, parts: list[Part]) -> None:
-        self._scratch.admit(entry)
-        admitted = Admit(entry.gang.uid, named(entry, parts))
-        self.made.append(admitted)
+    def _admit(self, entry: Entry, parts: list[Placement]) -> None:
+        self._transaction.admit(entry)
+        admitted = Admit(entry.gang.uid, assign_replicas(entry, parts))
+        self._decisions.append(admitted)
         self._admitted.append((entry, admitted))
 
-    def _hold(self, entry: Entry) -> bool:
-        """It does not fit now: room that comes back anyway is kept for it, or room is made, or, when it has waited too
-        long, kept as it comes free. True: it starts after all, or is sure to as soon as that room is there."""
+    def _preempt_or_reserve(self, entry: Entry) -> bool:
+        """It does not fit now: what is being given back anyway is reserved for it, or spot work is preempted, or, when it
+        has waited too long, resources are reserved as they come free. True: it starts after all, or is sure to as soon as
+        those are there."""
         reserve = self._may_reserve(entry)
-        pack, spot = entry.shape.pack, entry.gang.spot
-        keys = (("", pack, spot), (entry.gang.project_id, pack, spot))
+        request, spot = entry.shape.request, entry.gang.spot
+        keys = (("", request, spot), (entry.gang.project_id, request, spot))
         hopeful = self._preemption.possible and self._hopeless.isdisjoint(keys)
         if not (reserve or hopeful):
             return False
-        need = Need(self._scratch, entry)
+        need = Need(self._transaction, entry)
         if need.met:  # in another arrangement than the first that comes to mind
             return self._arrange(entry, need)
         if hopeful:
             quotas_met = need.quotas_met
-            if self._comes(entry, need):
+            if self._reserve_freed(entry, need):
                 return True
             self._hopeless.add(keys[0] if quotas_met else keys[1])
-            if quotas_met and not spot and 0 in self._failed.get(pack, ()):
-                self._dead.add(pack)
+            if quotas_met and not spot and 0 in self._failed.get(request, ()):
+                self._refused.add(request)
         if reserve:
             self._reserve(entry)
         return False
 
     def _arrange(self, entry: Entry, need: Need) -> bool:
         parts = need.places()
-        if parts is None or not self._scratch.lets(entry):
+        if parts is None or not self._transaction.allows(entry):
             return False
         for part in parts:
-            self._scratch.take(part)
+            self._transaction.take(part)
         self._admit(entry, parts)
         return True
 
-    def _comes(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> bool:
-        """Whether room that is being given back will do, or room that spot work is now asked for; it is kept then."""
-        chosen = self._preemption.room_for(entry, need, kinds)
+    def _reserve_freed(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> bool:
+        """Whether what is being given back will do, or what spot work is now asked for; it is reserved then."""
+        chosen = self._preemption.find_victims(entry, need, kinds)
         if chosen is None:
             return False
-        self.made += [Preempt(victim.gang.uid, entry.gang.name) for victim in chosen]
-        self._preemption.claim(need.keep(0))
+        self._decisions += [Preempt(victim.gang.uid, entry.gang.name) for victim in chosen]
+        self._preemption.claim(need.reserve(0))
         return True
 
     def _reserve(self, entry: Entry) -> None:
-        """Keep what it needs from the earliest moment on at which it could start, as far as that is known."""
-        need = Need(self._scratch, entry)
+        """Reserve what it needs from the earliest moment on at which it could start, as far as that is known."""
+        need = Need(self._transaction, entry)
         if need.short_of_quota:
-            need = Need(self._scratch, entry, quotas_only=True)
-        self._reservations += self._await(entry, need, quotas_only=need.quotas_only)
+            need = Need(self._transaction, entry, quotas_only=True)
+        self._reservations += self._reserve_upcoming(entry, need, quotas_only=need.quotas_only)
 
-    def _await(self, entry: Entry, need: Need, *, quotas_only: bool = False) -> bool:
-        """Whether there is a moment known or not, by which it has what it needs; that is kept then."""
+    def _reserve_upcoming(self, entry: Entry, need: Need, *, quotas_only: bool = False) -> bool:
+        """Whether there is a moment known or not, by which it has what it needs; that is reserved then."""
         at = self._now
-        for when, gang in self._over(entry, quotas_only=quotas_only):
+        for when, gang in self._upcoming_ends(entry, quotas_only=quotas_only):
             if gang is entry or not need.add(gang):
                 continue
             at = max(at, when)
             if need.met:
-                self._preemption.claim(need.keep(at if at < ENDLESS else 0))
+                self._preemption.claim(need.reserve(at if at < ENDLESS else 0))
                 return True
         return False
 
-    def _over(self, entry: Entry, *, quotas_only: bool) -> Iterator[tuple[int, Entry]]:
+    def _upcoming_ends(self, entry: Entry, *, quotas_only: bool) -> Iterator[tuple[int, Entry]]:
         """Running gangs in the order in which they are over, those first that are about to be."""
         leaving = self._preemption.leaving
         for gang in leaving.values():
@@ -217,64 +216,64 @@ class _Decision:
             holders = {uid for meter, _ in entry.meters if not meter.alone for uid in meter.holders}
             running = sorted((entries[uid].over_at, uid) for uid in holders)
         before = ((when, entries[uid]) for when, uid in running if uid not in leaving)
-        begun = sorted(((gang.over_at, gang) for gang in self._begun_now()), key=_by_end)
+        begun = sorted(((gang.over_at, gang) for gang in self._admitted_entries()), key=_by_end)
         yield from merge(before, begun, key=_by_end)
 
-    def _begun_now(self) -> list[Entry]:
+    def _admitted_entries(self) -> list[Entry]:
         """The gangs that start with this decision, as if they ran already."""
-        for entry, admitted in self._admitted[len(self._begun) :]:
-            ends = self._scratch.ends(entry)
+        for entry, admitted in self._admitted[len(self._running_now) :]:
+            ends = self._transaction.ends(entry)
             until = ends if ends < ENDLESS else 0
             standing = Standing(entry.gang, places=admitted.nodes, until=until)
-            self._begun.append(self._snapshot.entry(standing))
-        return self._begun
+            self._running_now.append(self._snapshot.entry(standing))
+        return self._running_now
 
     def _wake_when_impatient(self, entry: Entry) -> None:
         """It would fit, were it not for one that comes before it: that may change when it has waited long enough."""
-        when = entry.ripe_at + self._snapshot.policy.patience
-        if when > self._now and (not self.look_again or when < self.look_again):
-            self.look_again = when
+        when = entry.eligible_at + self._snapshot.policy.patience
+        if when > self._now and (not self._look_again or when < self._look_again):
+            self._look_again = when
 
-    # Replicas that lost their place
+    # --- replicas that lost their place ---
 
-    def _rehouse(self, entry: Entry) -> None:
+    def _relocate(self, entry: Entry) -> None:
         sorts = dict(zip((r for r, _ in entry.gang.replicas), entry.kinds, strict=True))
-        lost = dict(entry.standing.homeless)
+        lost = dict(entry.standing.unplaced)
         for kinds in _largest_first([(sorts[replica], replica) for replica in lost]):
             kind, replica = kinds
             node = self._place(entry, kind, lost[replica])
             if node is not None:
-                self.made.append(Place(entry.gang.uid, replica, node))
+                self._decisions.append(Place(entry.gang.uid, replica, node))
 
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
         """Another place for one replica: on another node, else where it was, if that takes work; while there is none,
-        room is kept for it before all that wait."""
-        if not self._scratch.strict:
+        resources are reserved for it before all that wait."""
+        if not self._transaction.strict:
             others = any(node != lost for _, node in self._snapshot.loads)
-            return self._scratch.least_loaded(lost if others else "")
-        missing, possible = verdict_of(self._snapshot, ((kind, 1),))
+            return self._transaction.least_loaded(lost if others else "")
+        missing, possible = assess_kinds(self._snapshot, ((kind, 1),))
         if missing:
-            self.made.append(StockOut(entry.gang.uid, missing))
+            self._decisions.append(StockOut(entry.gang.uid, missing))
         if not possible:
             return None
-        hidden = self._scratch.hide((lost,))
-        self._scratch.avoid = lost
+        hidden = self._transaction.hide((lost,))
+        self._transaction.avoid = lost
         try:
-            parts = self._scratch.fit(((kind, 1),), ENDLESS)
+            parts = self._transaction.fit(((kind, 1),), ENDLESS)
         finally:
-            self._scratch.avoid = ""
-            self._scratch.show(hidden)
-        return parts[0].node if parts else self._find_place(entry, ((kind, 1),))
+            self._transaction.avoid = ""
+            self._transaction.show(hidden)
+        return parts[0].node if parts else self._place_or_reserve(entry, ((kind, 1),))
 
-    def _find_place(self, entry: Entry, kinds: Kinds) -> str | None:
-        parts = self._scratch.fit(kinds, ENDLESS)
+    def _place_or_reserve(self, entry: Entry, kinds: Kinds) -> str | None:
+        parts = self._transaction.fit(kinds, ENDLESS)
         if parts is not None:
             return parts[0].node
-        self._rehousings += 1
-        if self._rehousings <= REHOUSINGS and not self._comes(
-            entry, Need(self._scratch, entry, kinds), kinds
+        self._relocations += 1
+        if self._relocations <= MAX_RELOCATIONS and not self._reserve_freed(
+            entry, Need(self._transaction, entry, kinds), kinds
         ):
-            self._await(entry, Need(self._scratch, entry, kinds))
+            self._reserve_upcoming(entry, Need(self._transaction, entry, kinds))
         return None
 
 
@@ -288,3 +287,168 @@ def _largest_first(items: list[tuple[Kind, ReplicaId]]) -> list[tuple[Kind, Repl
         return (-demand.accelerators, -item[0].cpus, -demand.memory_bytes, item[1])
 
     return sorted(items, key=size)
+
+
+_LOOKED_AT = 256
+"""With more spot gangs than this, not each is looked at for each need."""
+
+
+class Preemption:
+    """Which spot gangs give way to on-demand work, and what is being given back: as few as do, the lowest priority and the
+    youngest first."""
+
+    def __init__(self, snapshot: Snapshot, transaction: PlanTransaction) -> None:
+        self._snapshot = snapshot
+        self._transaction = transaction
+        #: Gangs whose resources come back, those included that this plan preempts.
+        self.leaving = dict(sorted(snapshot.leaving.items()))
+        self._spot = [snapshot.entries[JobUid(-uid)] for _, _, uid in snapshot.spot]
+        self._most: NodeResources | None = None
+
+    @property
+    def possible(self) -> bool:
+        return bool(self.leaving or self._spot)
+
+    @property
+    def _looks_first(self) -> bool:
+        """Whether the best case says anything."""
+        return self._transaction.strict
+
+    def find_victims(
+        self, entry: Entry, need: Need, kinds: Kinds | None = None
+    ) -> list[Entry] | None:
+        """Whom to preempt so that the gang, or `kinds` of it, can start; nobody where what comes back anyway will do;
+        None if it could not start even so. `need` afterwards imagines all that comes gone."""
+        if (
+            self._looks_first
+            and find_placements(self._best_case(), kinds or entry.shape.kinds) is None
+        ):
+            return None
+        for gang in self.leaving.values():
+            need.add(gang)
+        if need.met:
+            return []
+        chosen = victims(need, self._candidates(entry, kinds)) if not entry.gang.spot else None
+        for victim in chosen or ():
+            self.leaving[victim.gang.uid] = victim
+        return chosen
+
+    def claim(self, parts: Sequence[Placement]) -> None:
+        """Take note of places that are reserved: no other gang can have them."""
+        if self._most is not None:
+            for part in parts:
+                self._most.take(part.node, part.kind, part.count)
+
+    def _candidates(self, entry: Entry, kinds: Kinds | None) -> list[Entry]:
+        """Who may be asked. Spot work of a higher priority is not: it would only take the place again. Where there is
+        much, those on the nodes that would be best."""
+        found = [
+            spot
+            for spot in self._spot
+            if spot.gang.priority <= entry.gang.priority
+            and spot.gang.uid not in self.leaving
+            and spot is not entry
+        ]
+        if len(found) <= _LOOKED_AT:
+            return found
+        if not self._looks_first:
+            return found[:_LOOKED_AT]
+        places = find_placements(self._best_case(), kinds or entry.shape.kinds) or []
+        nodes = {part.node for part in places}
+        short = [m for m, a in entry.meters if not kinds and self._transaction.left(m) < a]
+        return [
+            spot
+            for spot in found
+            if not nodes.isdisjoint(spot.held) or any(spot.gang.uid in m.holders for m in short)
+        ]
+
+    def _best_case(self) -> NodeResources:
+        """The nodes as they would be without any spot work. Not to be relied on for more than a first look."""
+        if self._most is None:
+            self._most = NodeResources()
+            for node in self._snapshot.free:
+                layout, vector = self._snapshot.free.layout(node), self._snapshot.free.vector(node)
+                self._most.add(node, layout, vector)
+            for node in self._transaction.guarded:
+                self._add_guarded(self._most, node)
+            for gang in (*self.leaving.values(), *self._spot):
+                self._add_gang(self._most, gang)
+        return self._most
+
+    def _add_guarded(self, nodes: NodeResources, node: str) -> None:
+        found = self._transaction.base(node)
+        if found is not None:
+            nodes.add(node, *found)
+
+    def _add_gang(self, nodes: NodeResources, gang: Entry) -> None:
+        for node, kinds in gang.held.items():
+            if node in nodes:
+                for kind in kinds:
+                    nodes.take(node, kind, -1)
+
+
+def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
+    """The gangs to preempt, each of them needed; None if not even all of them would do.
+
+    `need` imagines already gone what is leaving; afterwards it imagines the victims gone, too.
+    `candidates` ascend by cheapness.
+    """
+    useful = [entry for entry in candidates if need.add(entry)]
+    met = need.met
+    _imagine(need, useful, -1)
+    if not met:
+        return None
+    found = _one_victim(need, useful) or _fewest_victims(need, useful)
+    _imagine(need, found, 1)
+    return found
+
+
+def _one_victim(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
+    for entry in candidates[:_LOOKED_AT]:
+        need.add(entry)
+        met = need.met
+        need.add(entry, -1)
+        if met:
+            return [entry]
+    return []
+
+
+def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
+    """The smallest set found by taking them in several placement_orders and leaving out what turns out not to be needed."""
+
+    def size(entry: Entry) -> int:
+        return -sum(amount for _, amount in entry.takes)
+
+    by_node: list[Entry] = []
+    nodes: dict[str, list[Entry]] = {}
+    for entry in candidates:
+        for node in entry.held:
+            nodes.setdefault(node, []).append(entry)
+    for node in sorted(nodes, key=lambda name: (len(nodes[name]), name)):
+        by_node += nodes[node]
+    sequences = (candidates, sorted(candidates, key=size), list(dict.fromkeys(by_node)))
+    sets = [_without_needless(need, sequence) for sequence in sequences]
+    return min(sets, key=lambda chosen: (len(chosen), sorted(cheapness(e) for e in chosen)))
+
+
+def _without_needless(need: Need, sequence: Sequence[Entry]) -> list[Entry]:
+    """The first so many that do, without those that the others make unnecessary, the dearest left out first."""
+    chosen: list[Entry] = []
+    for entry in sequence:
+        chosen.append(entry)
+        need.add(entry)
+        if need.met:
+            break
+    for entry in sorted(chosen, key=cheapness, reverse=True):
+        need.add(entry, -1)
+        if need.met:
+            chosen.remove(entry)
+        else:
+            need.add(entry)
+    _imagine(need, chosen, -1)
+    return chosen
+
+
+def _imagine(need: Need, entries: Sequence[Entry], times: int) -> None:
+    for entry in entries:
+        need.add(entry, times)

@@ -1,30 +1,38 @@
-"""What the scheduler looks at, kept up to date change by change. No I/O; one owner.
+"""What the scheduler looks at: nodes, quotas, gangs, and the queue of those that wait. No I/O; one owner.
 
-A change costs about the logarithm of what is there, never a rebuild. Nothing here decides anything.
+It is kept up to date change by change, and a change costs about the logarithm of what is there, never a rebuild. Nothing here decides anything.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from trainshed.core.capacity import UNLIMITED, NodeCondition, QuotaKey
 from trainshed.core.catalog.quotas import public_limit
 from trainshed.core.names import JobUid
-from trainshed.scheduler.books import (
+from trainshed.scheduler.entries import (
     CPUS,
     MEMORY,
     REPLICAS,
     Age,
     Entry,
-    Kept,
     Meter,
     Project,
+    Shape,
     Shapes,
     amount,
 )
-from trainshed.scheduler.model import Gang, NodeRoom, Policy, Quotas, Standing
-from trainshed.scheduler.queue import Queue
-from trainshed.scheduler.rooms import Kind, Layout, Rooms, Vector, capacity, layout, plus
+from trainshed.scheduler.model import Gang, NodeCapacity, Policy, Quotas, Reservation, Standing
+from trainshed.scheduler.resources import (
+    Kind,
+    Layout,
+    NodeResources,
+    Vector,
+    capacity_of,
+    layout_of,
+    plus,
+)
 
 _Sorted = TypeVar(
     "_Sorted", tuple[int, int], tuple[int, str], tuple[int, int, int], tuple[int, Age]
@@ -32,13 +40,14 @@ _Sorted = TypeVar(
 
 
 class Node:
-    """A node and what is on it. `room` None: gangs name it, the engine does not (any more)."""
+    """A node and what is on it."""
 
-    __slots__ = ("holders", "layout", "name", "replicas", "room", "used")
+    __slots__ = ("capacity", "holders", "layout", "name", "replicas", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.room: NodeRoom | None = None
+        #: None = gangs name it, and the engine does not (any more).
+        self.capacity: NodeCapacity | None = None
         self.layout: Layout = ()
         self.used: Vector = (0, 0)
         self.replicas = 0
@@ -46,7 +55,7 @@ class Node:
 
     @property
     def is_ready(self) -> bool:
-        return self.room is not None and self.room.condition is NodeCondition.READY
+        return self.capacity is not None and self.capacity.condition is NodeCondition.READY
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:
         """Replicas come (1) or go (-1)."""
@@ -55,15 +64,136 @@ class Node:
         self.replicas += len(kinds) * times
 
 
-class Snapshot:
-    """Nodes, quotas and gangs. Read by `planning` and `explaining`; changed by its owner only, through the methods.
+LevelKey = tuple[int, bool]
+"""(minus priority, spot): of equal priority, what on-demand work would take away again is not given to spot work."""
 
-    `free`: what is left on READY nodes. `ready` and `known`: all that READY nodes, and all nodes, have when
-    empty; `version` counts their changes. `loads`: (replicas, node) of READY nodes. `releases`: (when its room
-    comes back, uid) of running gangs. `spot`: those that may be preempted, cheapest first. `homeless`: gangs with a
-    replica that lost its place. `totals`: what shares are parts of. `kept`: for whom the last plan kept room, noted
-    for explanations only.
-    """
+
+def level_of(entry: Entry) -> LevelKey:
+    """The level on which a gang waits."""
+    return (-entry.gang.priority, entry.gang.spot)
+
+
+class Group:
+    """What waits of one project on one level, in buckets of one shape, so that a plan looks at the heads of the buckets and
+    never at all that wait."""
+
+    __slots__ = ("ages", "buckets", "entries", "heads", "sums")
+
+    def __init__(self) -> None:
+        #: All that waits, oldest first; those in their back-off included.
+        self.ages: list[Age] = []
+        self.entries: dict[Age, Entry] = {}
+        #: What may start now, oldest first.
+        self.buckets: dict[Shape, list[Age]] = {}
+        #: The oldest of each bucket, oldest first.
+        self.heads: list[Age] = []
+        #: What all that waits takes.
+        self.sums: dict[str, int] = {}
+
+    def add(self, entry: Entry) -> None:
+        insort(self.ages, entry.age)
+        self.entries[entry.age] = entry
+        self._count(entry, 1)
+
+    def drop(self, entry: Entry) -> None:
+        del self.ages[bisect_left(self.ages, entry.age)]
+        del self.entries[entry.age]
+        self._count(entry, -1)
+
+    def release(self, entry: Entry) -> None:
+        """Let a gang start from now on."""
+        bucket = self.buckets.get(entry.shape)
+        if bucket is None:
+            self.buckets[entry.shape] = [entry.age]
+            insort(self.heads, entry.age)
+            return
+        if entry.age < bucket[0]:
+            del self.heads[bisect_left(self.heads, bucket[0])]
+            insort(self.heads, entry.age)
+        insort(bucket, entry.age)
+
+    def withdraw(self, entry: Entry) -> None:
+        """The opposite of `release`."""
+        bucket = self.buckets[entry.shape]
+        at = bisect_left(bucket, entry.age)
+        del bucket[at]
+        if at == 0:
+            del self.heads[bisect_left(self.heads, entry.age)]
+            if bucket:
+                insort(self.heads, bucket[0])
+            else:
+                del self.buckets[entry.shape]
+
+    def _count(self, entry: Entry, times: int) -> None:
+        for what, taken in entry.takes:
+            self.sums[what] = self.sums.get(what, 0) + taken * times
+
+
+class Queue:
+    """The gangs that wait, in the order in which they come: priority, on-demand before spot, project, age."""
+
+    def __init__(self) -> None:
+        #: The groups of each level by project id.
+        self.levels: dict[LevelKey, dict[str, Group]] = {}
+        #: The keys of `levels`, in the order in which they come.
+        self.order: list[LevelKey] = []
+        #: How many gangs wait on each level.
+        self.sizes: dict[LevelKey, int] = {}
+        #: (end of the back-off, uid) of gangs that had one when they came, soonest first.
+        self._back_offs: list[tuple[int, JobUid]] = []
+        self._backing_off: dict[JobUid, Entry] = {}
+
+    def __len__(self) -> int:
+        return sum(self.sizes.values())
+
+    def add(self, entry: Entry) -> None:
+        key = level_of(entry)
+        groups = self.levels.get(key)
+        if groups is None:
+            groups = self.levels[key] = {}
+            insort(self.order, key)
+            self.sizes[key] = 0
+        group = groups.get(entry.gang.project_id)
+        if group is None:
+            group = groups[entry.gang.project_id] = Group()
+        group.add(entry)
+        self.sizes[key] += 1
+        if entry.standing.not_before:
+            self._backing_off[entry.gang.uid] = entry
+            insort(self._back_offs, (entry.standing.not_before, entry.gang.uid))
+        else:
+            group.release(entry)
+
+    def drop(self, entry: Entry) -> None:
+        key = level_of(entry)
+        groups = self.levels[key]
+        group = groups[entry.gang.project_id]
+        if self._backing_off.pop(entry.gang.uid, None) is not None:
+            wait = (entry.standing.not_before, entry.gang.uid)
+            del self._back_offs[bisect_left(self._back_offs, wait)]
+        else:
+            group.withdraw(entry)
+        group.drop(entry)
+        self.sizes[key] -= 1
+        if not group.ages:
+            del groups[entry.gang.project_id]
+        if not groups:
+            del self.levels[key], self.sizes[key]
+            del self.order[bisect_left(self.order, key)]
+
+    def group(self, entry: Entry) -> Group:
+        return self.levels[level_of(entry)][entry.gang.project_id]
+
+    def due(self, now: int) -> tuple[list[Entry], int]:
+        """Gangs whose back-off is over at `now`, and when the next one's is (ns), 0 = nobody else's."""
+        at = bisect_right(self._back_offs, now, key=itemgetter(0))
+        due = [self._backing_off[uid] for _, uid in self._back_offs[:at]]
+        return due, self._back_offs[at][0] if at < len(self._back_offs) else 0
+
+
+class Snapshot:
+    """Nodes, quotas, gangs and the queue. Read by `planning` and `explaining`; changed by its owner only, through the
+    methods."""
 
     def __init__(self) -> None:
         self.policy = Policy()
@@ -71,17 +201,30 @@ class Snapshot:
         self.nodes: dict[str, Node] = {}
         self.projects: dict[str, Project] = {}
         self.meters: dict[QuotaKey, Meter] = {}
+        #: How many replicas run at once.
         self.replicas = Meter(QuotaKey("", "", REPLICAS), alone=True)
         self.queue = Queue()
-        self.free, self.ready, self.known = Rooms(), Rooms(), Rooms()
+        #: What is left on READY nodes.
+        self.free = NodeResources()
+        #: All that READY nodes have when empty.
+        self.ready = NodeResources()
+        #: All that all nodes have when empty.
+        self.known = NodeResources()
+        #: Counts the changes of `ready` and `known`, and of the policy.
         self.version = 0
+        #: (replicas, node) of READY nodes, least loaded first.
         self.loads: list[tuple[int, str]] = []
+        #: (when what it holds is free again, uid) of running gangs, soonest first.
         self.releases: list[tuple[int, JobUid]] = []
         self.leaving: dict[JobUid, Entry] = {}
+        #: `cheapness` of the gangs that may be preempted, cheapest first.
         self.spot: list[tuple[int, int, int]] = []
-        self.homeless: list[tuple[int, Age]] = []
+        #: (minus priority, age) of gangs with a replica that lost its place.
+        self.unplaced: list[tuple[int, Age]] = []
+        #: What the shares of projects are parts of.
         self.totals: dict[str, int] = {}
-        self.kept: tuple[Kept, ...] = ()
+        #: For whom the last plan reserved resources; explanations read it, plans do not.
+        self.reservations: tuple[Reservation, ...] = ()
         self._all: dict[str, int] = {}
         self._quotas: Quotas = {}
         self._shapes = Shapes()
@@ -101,19 +244,19 @@ class Snapshot:
         for meter in self.meters.values():
             meter.limit = self._limit(meter.key)
 
-    def set_nodes(self, nodes: Sequence[NodeRoom]) -> None:
+    def set_nodes(self, nodes: Sequence[NodeCapacity]) -> None:
         """All nodes there are. Only what is different from before costs anything to speak of."""
-        named = {room.name for room in nodes}
-        for room in nodes:
-            self.set_node(room)
-        for name in [n for n, node in self.nodes.items() if n not in named and node.room]:
+        named = {capacity.name for capacity in nodes}
+        for capacity in nodes:
+            self.set_node(capacity)
+        for name in [n for n, node in self.nodes.items() if n not in named and node.capacity]:
             self._set_node(name, None)
 
-    def set_node(self, room: NodeRoom) -> None:
+    def set_node(self, capacity: NodeCapacity) -> None:
         """A node is new, or is not what it was."""
-        node = self.nodes.get(room.name)
-        if node is None or node.room != room:
-            self._set_node(room.name, room)
+        node = self.nodes.get(capacity.name)
+        if node is None or node.capacity != capacity:
+            self._set_node(capacity.name, capacity)
 
     def put(self, standing: Standing) -> None:
         """A gang is new, or stands elsewhere than before."""
@@ -125,6 +268,10 @@ class Snapshot:
         entry = self._entry(standing, before)
         self.entries[standing.gang.uid] = entry
         self._attach(entry)
+
+    def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
+        """For whom the plan that is in force reserves resources."""
+        self.reservations = reservations
 
     def remove(self, uid: JobUid) -> None:
         """A gang is over. Nothing happens if it is not known."""
@@ -188,7 +335,7 @@ class Snapshot:
 
     def _attach(self, entry: Entry) -> None:
         uid = entry.gang.uid
-        if not entry.has_room:
+        if not entry.is_placed:
             if entry.waits:
                 self.queue.add(entry)
                 for meter, value in entry.meters:
@@ -207,12 +354,12 @@ class Snapshot:
             return
         if entry.gang.spot:
             insort(self.spot, cheapness(entry))
-        if entry.standing.homeless:
-            insort(self.homeless, (-entry.gang.priority, entry.age))
+        if entry.standing.unplaced:
+            insort(self.unplaced, (-entry.gang.priority, entry.age))
 
     def _detach(self, entry: Entry) -> None:
         uid = entry.gang.uid
-        if not entry.has_room:
+        if not entry.is_placed:
             if entry.waits:
                 self.queue.drop(entry)
                 for meter, value in entry.meters:
@@ -231,8 +378,8 @@ class Snapshot:
             return
         if entry.gang.spot:
             _remove(self.spot, cheapness(entry))
-        if entry.standing.homeless:
-            _remove(self.homeless, (-entry.gang.priority, entry.age))
+        if entry.standing.unplaced:
+            _remove(self.unplaced, (-entry.gang.priority, entry.age))
 
     def _load(self, name: str, entry: Entry, kinds: Sequence[Kind], times: int) -> None:
         node = self.nodes.get(name)
@@ -247,31 +394,31 @@ class Snapshot:
             del node.holders[entry.gang.uid]
         if node.is_ready:
             insort(self.loads, (node.replicas, name))
-            assert node.room is not None
-            self.free.move(name, plus(capacity(node.room), node.used, -1))
-        elif node.room is None and not node.holders:
+            assert node.capacity is not None
+            self.free.move(name, plus(capacity_of(node.capacity), node.used, -1))
+        elif node.capacity is None and not node.holders:
             del self.nodes[name]
 
-    def _set_node(self, name: str, room: NodeRoom | None) -> None:
+    def _set_node(self, name: str, capacity: NodeCapacity | None) -> None:
         self.version += 1
         node = self.nodes.setdefault(name, Node(name))
-        if node.room is not None:
-            self._count(node.room, -1)
+        if node.capacity is not None:
+            self._count(node.capacity, -1)
             if node.is_ready:
                 _remove(self.loads, (node.replicas, name))
             for rooms in (self.free, self.ready, self.known):
                 rooms.discard(name)
-        node.room = room
-        node.layout = () if room is None else layout(room)
+        node.capacity = capacity
+        node.layout = () if capacity is None else layout_of(capacity)
         node.used, node.replicas = (0,) * (len(node.layout) + 2), 0
         for entry in node.holders.values():
             node.change(entry.held[name], 1)
-        if room is None:
+        if capacity is None:
             if not node.holders:
                 del self.nodes[name]
         else:
-            self._count(room, 1)
-            has = capacity(room)
+            self._count(capacity, 1)
+            has = capacity_of(capacity)
             self.known.add(name, node.layout, has)
             if node.is_ready:
                 insort(self.loads, (node.replicas, name))
@@ -279,9 +426,9 @@ class Snapshot:
                 self.free.add(name, node.layout, plus(has, node.used, -1))
         self._weigh()
 
-    def _count(self, room: NodeRoom, times: int) -> None:
-        names = (*layout(room), CPUS, MEMORY)
-        for what, value in zip(names, capacity(room), strict=True):
+    def _count(self, capacity: NodeCapacity, times: int) -> None:
+        names = (*layout_of(capacity), CPUS, MEMORY)
+        for what, value in zip(names, capacity_of(capacity), strict=True):
             self._all[what] = self._all.get(what, 0) + value * times
 
     def _weigh(self) -> None:

@@ -184,7 +184,7 @@ def _capacity_refused(turn: Turn, event: CapacityRefused) -> None:
 
 def _preempted(turn: Turn, event: Preempted) -> None:
     job = turn.job
-    if not job.has_room:
+    if not job.is_placed:
         return
     if job.phase is not AttemptState.STOPPING:
         text = f"its room went to {event.by}"
@@ -204,7 +204,7 @@ def _replica_placed(turn: Turn, replica: Replica, event: ReplicaPlaced) -> None:
 def _node_left(turn: Turn, event: NodeLeft) -> None:
     """Whatever is on the node has to go; what is over there keeps its record, and comes back elsewhere if at all."""
     job = turn.job
-    if not job.has_room:
+    if not job.is_placed:
         return
     for replica in job.replicas:
         if replica.node != event.node or replica.leaving:

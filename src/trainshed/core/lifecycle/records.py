@@ -127,6 +127,6 @@ class Job:
     parent: Parent | None = None
 
     @property
-    def has_room(self) -> bool:
+    def is_placed(self) -> bool:
         """Whether it holds places on nodes now."""
         return self.phase not in (AttemptState.WAITING, AttemptState.OVER) and bool(self.replicas)

@@ -1,63 +1,70 @@
-"""What could never be: gangs that no set of the known nodes could hold, and those that wait for a node to come back.
+"""Feasibility check: can this gang ever fit on the known nodes, and on those that take work now?
 
-Capacities only, whatever is used now. A drained node and one that does not answer may come back: what would
+It looks at capacities only, whatever is used now. A drained node and one that does not answer may come back: what would
 fit with them waits, and is no stock-out. While no node is known at all, everything waits.
 """
 
-from trainshed.scheduler.books import Pack
-from trainshed.scheduler.rooms import Kind, Kinds, Part, Rooms, holds, slots
+from trainshed.scheduler.entries import ResourceRequest
+from trainshed.scheduler.resources import (
+    Kind,
+    Kinds,
+    NodeResources,
+    Placement,
+    count_fitting,
+    find_placements,
+)
 from trainshed.scheduler.snapshot import Snapshot
 
-Verdict = tuple[str, bool]
-"""(what is missing for ever, "" = nothing; whether READY nodes could hold it when empty)."""
+Feasibility = tuple[str, bool]
+"""(what no known node can ever give, "" = nothing; whether READY nodes could hold it when empty)."""
 GIB = 2**30
 
 
-def verdict(snapshot: Snapshot, pack: Pack) -> Verdict:
-    """Found once per version of the nodes."""
-    version, missing, ready = pack.verdict
+def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
+    """Whether the gang can fit; worked out once per version of the nodes."""
+    version, missing, ready = request.feasibility
     if version != snapshot.version:
-        missing, ready = verdict_of(snapshot, pack.kinds)
-        pack.verdict = (snapshot.version, missing, ready)
+        missing, ready = assess_kinds(snapshot, request.kinds)
+        request.feasibility = (snapshot.version, missing, ready)
     return missing, ready
 
 
-def verdict_of(snapshot: Snapshot, kinds: Kinds) -> Verdict:
-    """The same for a part of a gang."""
+def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
+    """Whether these replicas of a gang can fit."""
     if not snapshot.policy.strict:
         return "", bool(snapshot.loads)
     if not len(snapshot.known):
         return "", False
-    if holds(snapshot.ready, kinds) is not None:
+    if find_placements(snapshot.ready, kinds) is not None:
         return "", True
-    if holds(snapshot.known, kinds) is not None:
+    if find_placements(snapshot.known, kinds) is not None:
         return "", False
     return shortage(snapshot.known, kinds), False
 
 
-def shortage(rooms: Rooms, kinds: Kinds) -> str:
+def shortage(nodes: NodeResources, kinds: Kinds) -> str:
     """What of a gang these nodes cannot hold when they are empty: "needs 8 CPUs on one node; the largest node has 4"."""
     for kind, _ in kinds:
-        if not nodes_that_hold(rooms, kind):
-            return _too_large(rooms, kind)
+        if not nodes_that_hold(nodes, kind):
+            return _too_large(nodes, kind)
     size = sum(count for _, count in kinds)
     each = "; ".join(
-        f"{described(kind)} each, and there is room for {room_for(rooms, kind, count)} of them"
+        f"{described(kind)} each, and there is room for {count_placeable(nodes, kind, count)} of them"
         for kind, count in kinds
-        if room_for(rooms, kind, count) < count
+        if count_placeable(nodes, kind, count) < count
     )
     if each:
         return f"needs {size} replicas at once, {each}"
     return f"needs {size} replicas at once, and the nodes cannot hold them together"
 
 
-def nodes_that_hold(rooms: Rooms, kind: Kind) -> list[str]:
-    """Nodes with room for one replica of a sort."""
+def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
+    """Nodes that can hold one replica of a sort."""
     return [
         node
-        for node in rooms
-        if kind.suits(rooms.layout(node))
-        and slots(rooms.vector(node), kind.vector(rooms.layout(node)))
+        for node in nodes
+        if kind.suits(nodes.layout(node))
+        and count_fitting(nodes.vector(node), kind.vector(nodes.layout(node)))
     ]
 
 
@@ -82,18 +89,18 @@ def memory(size: int) -> str:
     return f"{round(size / GIB, 2):g} GiB"
 
 
-def _too_large(rooms: Rooms, kind: Kind) -> str:
+def _too_large(nodes: NodeResources, kind: Kind) -> str:
     """One replica fits on no node: which single thing is missing, or that no node has all of it."""
     wanted = kind.demand.accelerators
     if kind.accelerator:
-        most = max((_devices(rooms, n, kind.accelerator) for n in rooms), default=0)
+        most = max((_devices(nodes, n, kind.accelerator) for n in nodes), default=0)
         if most < wanted:
             there = f"the largest node has {most}" if most else "no node has any"
             return f"needs {wanted} {kind.accelerator} on one node; {there}"
-    most = max(rooms.vector(n)[-2] for n in rooms)
+    most = max(nodes.vector(n)[-2] for n in nodes)
     if most < kind.cpus:
         return f"needs {cpus(kind.cpus)} on one node; the largest node has {most / 1000:g}"
-    most = max(rooms.vector(n)[-1] for n in rooms)
+    most = max(nodes.vector(n)[-1] for n in nodes)
     if most < kind.demand.memory_bytes:
         return (
             f"needs {memory(kind.demand.memory_bytes)} of memory on one node; "
@@ -102,14 +109,14 @@ def _too_large(rooms: Rooms, kind: Kind) -> str:
     return f"needs {described(kind)} on one node; no node has all of it"
 
 
-def _devices(rooms: Rooms, node: str, accelerator: str) -> int:
-    layout = rooms.layout(node)
-    return rooms.vector(node)[layout.index(accelerator)] if accelerator in layout else 0
+def _devices(nodes: NodeResources, node: str, accelerator: str) -> int:
+    layout = nodes.layout(node)
+    return nodes.vector(node)[layout.index(accelerator)] if accelerator in layout else 0
 
 
-def room_for(rooms: Rooms, kind: Kind, most: int) -> int:
+def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
     """How many replicas of a sort the nodes hold, `most` at most."""
-    parts: list[Part] = []
-    left = rooms.fill(kind, most, parts)
-    rooms.give_back(parts)
+    parts: list[Placement] = []
+    left = nodes.fill(kind, most, parts)
+    nodes.give_back(parts)
     return most - left

@@ -1,13 +1,12 @@
-"""What is noted of each gang, quota and project while it is in the snapshot. Kept by `snapshot`, read by a decision."""
+"""What is noted of each gang, quota and project while it is in the snapshot: kept by `snapshot`, read by `planning`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import Demand, Gang, Standing
-from trainshed.scheduler.rooms import ENDLESS, Kind, Kinds, Part, thousandths
+from trainshed.scheduler.resources import ENDLESS, Kind, Kinds, Placement, thousandths
 
 REPLICAS = "replicas"
 CPUS = "cpus"
@@ -19,34 +18,36 @@ Takes = tuple[tuple[str, int], ...]
 
 
 class Meter:
-    """A limit on a sum: a quota, or (`alone`) the number of replicas at once, which one gang alone may exceed.
-
-    `limit` None: none. Amounts in thousandths. `holders`: running gangs and their amounts.
-    """
+    """A limit on a sum: a quota, or the number of replicas at once. Amounts are in thousandths."""
 
     __slots__ = ("alone", "holders", "key", "limit", "used", "waiting")
 
     def __init__(self, key: QuotaKey, *, alone: bool = False) -> None:
         self.key = key
+        #: One gang alone may exceed the limit: so it is with the number of replicas.
         self.alone = alone
+        #: None = there is none.
         self.limit: int | None = None
         self.used = 0
+        #: What all that waits would take.
         self.waiting = 0
+        #: Running gangs and their amounts.
         self.holders: dict[JobUid, int] = {}
 
-    def lets(self, amount: int, free: int, used: int) -> bool:
+    def allows(self, amount: int, free: int, used: int) -> bool:
         """Whether `amount` more may be used where `free` is left and `used` is in use."""
         return amount <= free or (self.alone and used <= 0)
 
 
 class Project:
-    """What a project uses now, for fair share. `running`: its gangs with room, oldest first."""
+    """What a project uses now, for fair share."""
 
     __slots__ = ("id", "running", "used")
 
     def __init__(self, project_id: str) -> None:
         self.id = project_id
         self.used: dict[str, int] = {}
+        #: Its gangs that are placed, oldest first.
         self.running: list[Age] = []
 
     def add(self, takes: Takes, times: int) -> None:
@@ -64,40 +65,39 @@ def share(used: Mapping[str, int], totals: Mapping[str, int]) -> float:
     return most
 
 
-class Pack:
-    """What a gang needs of nodes. `verdict`: what was found about its chances on empty nodes (`verdicts`), with the
-    version of the nodes that it is about."""
+class ResourceRequest:
+    """What a gang needs of nodes."""
 
-    __slots__ = ("__weakref__", "kinds", "verdict")
+    __slots__ = ("__weakref__", "feasibility", "kinds")
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
-        self.verdict: tuple[int, str, bool] = (-1, "", True)
+        #: What `feasibility` found of it on empty nodes, after the version of the nodes that this is about.
+        self.feasibility: tuple[int, str, bool] = (-1, "", True)
 
 
 class Shape:
     """Gangs of one shape have the same chances: if one does not fit, none of the same project does."""
 
-    __slots__ = ("__weakref__", "kinds", "longest", "pack")
+    __slots__ = ("__weakref__", "kinds", "longest", "request")
 
-    def __init__(self, pack: Pack, longest: int) -> None:
-        self.pack = pack
-        self.kinds = pack.kinds
+    def __init__(self, request: ResourceRequest, longest: int) -> None:
+        self.request = request
+        self.kinds = request.kinds
         self.longest = longest
 
 
 class Entry:
-    """One gang in the snapshot. `meters`: what it takes of each, of the number of replicas last. `held`: what it has on
-    each node. `ripe_at`: from when on it could have been placed; its patience counts from here (ns)."""
+    """One gang in the snapshot."""
 
     __slots__ = (
         "age",
+        "eligible_at",
         "gang",
         "held",
         "kinds",
         "meters",
         "project",
-        "ripe_at",
         "shape",
         "standing",
         "takes",
@@ -115,40 +115,36 @@ class Entry:
         self.standing = standing
         self.gang = gang
         self.shape = shape
+        #: The sort of each of its replicas, in their order.
         self.kinds = kinds
+        #: What it takes of each meter; of the number of replicas last.
         self.meters = meters
         self.project = project
         self.age: Age = (gang.created, gang.uid)
-        self.ripe_at = max(standing.waiting_since, standing.not_before)
+        #: From when on it could have been placed (ns); its patience counts from here.
+        self.eligible_at = max(standing.waiting_since, standing.not_before)
         self.takes = _takes(shape.kinds)
+        #: What it has on each node.
         self.held: dict[str, list[Kind]] = {}
 
     @property
-    def has_room(self) -> bool:
+    def is_placed(self) -> bool:
         """Whether it runs, in part at least: a gang that lost every place still has its turn behind it."""
-        return bool(self.standing.places or self.standing.homeless)
+        return bool(self.standing.places or self.standing.unplaced)
 
     @property
     def waits(self) -> bool:
-        return not self.has_room and not self.standing.leaving
+        return not self.is_placed and not self.standing.leaving
 
     @property
     def over_at(self) -> int:
-        """When its room comes back at the latest, as far as is known (ns)."""
+        """When what it holds is free again at the latest, as far as is known (ns)."""
         if self.standing.leaving:
             return 0
         return self.standing.until or ENDLESS
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Room is kept for `entry` from `at` on (ns; 0 = from no known time on)."""
-
-    entry: Entry
-    at: int
-
-
-def named(entry: Entry, parts: Sequence[Part]) -> tuple[tuple[ReplicaId, str], ...]:
+def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[ReplicaId, str], ...]:
     """Which replica goes where. In relaxed mode the nodes come in the order of the replicas."""
     replicas = [replica for replica, _ in entry.gang.replicas]
     if len(parts) == 1:
@@ -169,7 +165,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
-        self._packs: WeakValueDictionary[object, Pack] = WeakValueDictionary()
+        self._requests: WeakValueDictionary[object, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
@@ -179,14 +175,14 @@ class Shapes:
             counts[demand] = counts.get(demand, 0) + 1
         kinds = {demand: self._kind(demand) for demand in counts}
         content = tuple(counts.items())
-        pack = self._packs.get(content)
-        if pack is None:
+        request = self._requests.get(content)
+        if request is None:
             sorts = tuple((kinds[demand], count) for demand, count in content)
-            pack = self._packs[content] = Pack(sorts)
+            request = self._requests[content] = ResourceRequest(sorts)
         key = (content, gang.quota, gang.region, gang.longest)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(pack, gang.longest)
+            shape = self._shapes[key] = Shape(request, gang.longest)
         return shape, tuple(kinds[demand] for _, demand in gang.replicas)
 
     def _kind(self, demand: Demand) -> Kind:

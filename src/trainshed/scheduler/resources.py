@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainshed.scheduler.model import Demand, NodeRoom
+from trainshed.scheduler.model import Demand, NodeCapacity
 
 Layout = tuple[str, ...]
 """The accelerator types that a node has, sorted."""
@@ -47,7 +47,7 @@ Kinds = tuple[tuple[Kind, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Placement:
     """`count` replicas of one sort on one node."""
 
     node: str
@@ -59,21 +59,21 @@ def thousandths(amount: float) -> int:
     return round(amount * 1000)
 
 
-def layout(room: NodeRoom) -> Layout:
-    return tuple(sorted(t for t, count in room.accelerators if count > 0))
+def layout_of(node: NodeCapacity) -> Layout:
+    return tuple(sorted(t for t, count in node.accelerators if count > 0))
 
 
-def capacity(room: NodeRoom) -> Vector:
+def capacity_of(node: NodeCapacity) -> Vector:
     """Everything that a node has, in its layout."""
-    devices = dict(room.accelerators)
-    return (*(devices[t] for t in layout(room)), thousandths(room.vcpus), room.memory_bytes)
+    devices = dict(node.accelerators)
+    return (*(devices[t] for t in layout_of(node)), thousandths(node.vcpus), node.memory_bytes)
 
 
 def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
     return tuple([a + b * times for a, b in zip(left, right, strict=True)])
 
 
-def slots(have: Vector, need: Vector) -> int:
+def count_fitting(have: Vector, need: Vector) -> int:
     """How many replicas that take `need` each fit into `have`."""
     least = ENDLESS
     for there, wanted in zip(have, need, strict=True):
@@ -111,7 +111,7 @@ class _Classes:
             del members[bisect_left(members, node)]
 
     def best(self, need: Vector) -> str | None:
-        """A node of the least class that holds `need`: fewest devices left, then fewest CPUs, then least memory.
+        """A node of the least class that find_placements `need`: fewest devices left, then fewest CPUs, then least memory.
 
         Classes ascend; one that is short in some place leads at once to the next that is not.
         """
@@ -128,7 +128,7 @@ class _Classes:
         return None
 
 
-class Rooms:
+class NodeResources:
     """Nodes and a vector for each. Not knowing what the vectors stand for: what is free, or all that there is."""
 
     def __init__(self) -> None:
@@ -189,13 +189,13 @@ class Rooms:
             route = self._routes[accelerator] = sorted(having, key=lambda x: (len(x), x))
         return route
 
-    def fill(self, kind: Kind, count: int, parts: list[Part]) -> int:
-        """Place up to `count` replicas, as many together as a node holds. Adds to `parts`; returns how many are left."""
+    def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:
+        """Place up to `count` replicas, as many together as a node find_placements. Adds to `parts`; returns how many are left."""
         while count and (node := self.best(kind)) is not None:
             need = kind.vector(self._layouts[node])
-            here = min(count, slots(self._vectors[node], need))
+            here = min(count, count_fitting(self._vectors[node], need))
             self.take(node, kind, here)
-            parts.append(Part(node, kind, here))
+            parts.append(Placement(node, kind, here))
             count -= here
         return count
 
@@ -204,13 +204,13 @@ class Rooms:
         need = kind.vector(self._layouts[node])
         self.move(node, plus(self._vectors[node], need, -count))
 
-    def give_back(self, parts: Sequence[Part]) -> None:
+    def give_back(self, parts: Sequence[Placement]) -> None:
         for part in parts:
             self.take(part.node, part.kind, -part.count)
 
 
-def orders(kinds: Kinds) -> tuple[Kinds, ...]:
-    """The orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
+def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
+    """The placement_orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
     if len(kinds) == 1:
         return (kinds,)
 
@@ -226,12 +226,12 @@ def orders(kinds: Kinds) -> tuple[Kinds, ...]:
     return (first,) if first == second else (first, second)
 
 
-def holds(rooms: Rooms, kinds: Kinds) -> list[Part] | None:
-    """Where the whole gang would go, None if it does not fit. The rooms are afterwards as they were."""
-    for order in orders(kinds):
-        parts: list[Part] = []
-        fits = not any(rooms.fill(kind, count, parts) for kind, count in order)
-        rooms.give_back(parts)
+def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | None:
+    """Where the whole gang would go, None if it does not fit. The nodes are afterwards as they were."""
+    for order in placement_orders(kinds):
+        parts: list[Placement] = []
+        fits = not any(nodes.fill(kind, count, parts) for kind, count in order)
+        nodes.give_back(parts)
         if fits:
             return parts
     return None

@@ -1,4 +1,6 @@
-"""Whose turn it is on one level: the project that uses least comes first, and within a project the oldest.
+"""Whose turn it is on one level, and how many jobs stand before one.
+
+The project that uses least comes first, and within a project the oldest.
 
 A job that has waited longer than the policy's patience is not made to pay for younger ones of its project that
 overtook it: they are left out of its project's share.
@@ -8,12 +10,12 @@ from bisect import bisect_left
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from trainshed.scheduler.books import Age, Entry, Project, Shape, share
-from trainshed.scheduler.queue import Group
-from trainshed.scheduler.snapshot import Snapshot
+from trainshed.core.names import JobUid
+from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
+from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 
-class _Turn:
+class _ProjectCandidates:
     """One project's candidates on one level, oldest first, one of each shape at a time."""
 
     __slots__ = (
@@ -67,7 +69,7 @@ class _Turn:
     def share(self, entry: Entry, now: int) -> float:
         snapshot, project = self._snapshot, entry.project
         used = project.used
-        if now - entry.ripe_at >= snapshot.policy.patience and _overtaken(entry, project):
+        if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
             used = {what: value - self._younger.get(what, 0) for what, value in used.items()}
         return share(used, snapshot.totals)
@@ -90,7 +92,7 @@ class _Turn:
             self._younger[what] = self._younger.get(what, 0) + amount * times
 
 
-class Turns:
+class Candidates:
     """All candidates of one level, in order; the order follows what is given away meanwhile. Those that `is_in_vain`
     names are left out."""
 
@@ -102,9 +104,9 @@ class Turns:
         is_in_vain: Callable[[Entry], bool],
     ) -> None:
         self._now = now
-        self._heap: list[tuple[float, Age, str, _Turn]] = []
+        self._heap: list[tuple[float, Age, str, _ProjectCandidates]] = []
         for project_id, group in groups.items():
-            turn = _Turn(snapshot, group, is_in_vain)
+            turn = _ProjectCandidates(snapshot, group, is_in_vain)
             if turn.head is not None:
                 self._heap.append(self._key(turn, turn.head, project_id))
         heapify(self._heap)
@@ -120,9 +122,65 @@ class Turns:
         if turn.head is not None:
             heappush(self._heap, self._key(turn, turn.head, project_id))
 
-    def _key(self, turn: _Turn, entry: Entry, project_id: str) -> tuple[float, Age, str, _Turn]:
+    def _key(
+        self, turn: _ProjectCandidates, entry: Entry, project_id: str
+    ) -> tuple[float, Age, str, _ProjectCandidates]:
         return (turn.share(entry, self._now), entry.age, project_id, turn)
 
 
 def _overtaken(entry: Entry, project: Project) -> bool:
     return bool(project.running) and project.running[-1] > entry.age
+
+
+def position(snapshot: Snapshot, uid: JobUid) -> int:
+    """1 = next, among all that wait, in the order of a plan; 0 = it does not wait.
+
+    Counted, not played through: as if every job of a project on one level were of their average size, and as if
+    all of them fitted.
+    """
+    entry = snapshot.entries.get(uid)
+    if entry is None or not entry.waits:
+        return 0
+    queue = snapshot.queue
+    level = level_of(entry)
+    levels = queue.order[: bisect_left(queue.order, level)]
+    own = queue.group(entry)
+    used = _used(snapshot, levels, entry.gang.project_id)
+    turn = _key(snapshot, used, own, bisect_left(own.ages, entry.age))
+    before = sum(queue.sizes[key] for key in levels)
+    for project_id, group in queue.levels[level].items():
+        before += _earlier(snapshot, _used(snapshot, levels, project_id), group, turn)
+    return before + 1
+
+
+def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, int]:
+    """What a project uses when all that waits on these levels has started."""
+    used = dict(snapshot.projects[project_id].used)
+    for key in levels:
+        group = snapshot.queue.levels[key].get(project_id)
+        for what, amount in group.sums.items() if group else ():
+            used[what] = used.get(what, 0) + amount
+    return used
+
+
+def _earlier(
+    snapshot: Snapshot, used: dict[str, int], group: Group, turn: tuple[float, Age]
+) -> int:
+    """How many of a project's jobs have their turn before that one. Its turns only get later."""
+    low, high = 0, len(group.ages)
+    while low < high:
+        middle = (low + high) // 2
+        if _key(snapshot, used, group, middle) < turn:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: int) -> tuple[float, Age]:
+    """What the turn of a project's job number `at` is sorted by: the share when the ones before it have started."""
+    count = len(group.ages)
+    used = before.copy()
+    for what, amount in group.sums.items():
+        used[what] = used.get(what, 0) + amount * at // count
+    return (share(used, snapshot.totals), group.ages[at])

@@ -1,0 +1,446 @@
+"""What is free in the course of one plan: what it gives away, what it reserves, and what a gang still lacks.
+
+It works on the snapshot's own entries and puts everything back at the end: a copy of ten thousand nodes would cost
+more than the plan.
+"""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainshed.scheduler.entries import Entry, Meter
+from trainshed.scheduler.model import Reservation
+from trainshed.scheduler.resources import (
+    ENDLESS,
+    Kind,
+    Kinds,
+    Layout,
+    Placement,
+    Vector,
+    count_fitting,
+    placement_orders,
+    plus,
+)
+from trainshed.scheduler.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class NodeGuard:
+    """Resources of a node are reserved."""
+
+    #: From this moment on (ns), 0 = at no known time.
+    at: int
+    #: What others may have of the node beyond that.
+    spare: Vector
+
+
+@dataclass(slots=True)
+class MeterGuard:
+    """A part of a quota, or of the number of replicas, is reserved."""
+
+    #: From this moment on (ns), 0 = at no known time.
+    at: int
+    #: What others may have of it beyond that, in thousandths.
+    spare: int
+
+
+Hidden = tuple[str, Layout, Vector]
+"""A node that is out of sight for a while."""
+
+
+class PlanTransaction:
+    """The changes of one plan to its snapshot; `undo` takes all of them back."""
+
+    def __init__(self, snapshot: Snapshot, now: int) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self.strict = snapshot.policy.strict
+        self.free = snapshot.free
+        self.reservations: list[Reservation] = []
+        #: Something was refused since only because it is reserved for another.
+        self.held_back = False
+        #: A node that will not do at the moment.
+        self.avoid = ""
+        #: When the next back-off is over (ns), 0 = there is none.
+        self.next_release = 0
+        self._released: list[Entry] = []
+        self._admitted: list[Entry] = []
+        self._origin: dict[str, tuple[Layout, Vector]] = {}
+        self._guards: dict[str, list[NodeGuard]] = {}
+        self._guarded: dict[str, tuple[Layout, Vector]] = {}
+        self._claims: dict[str, Vector] = {}
+        self._meter_guards: dict[Meter, list[MeterGuard]] = {}
+        self._meter_claims: dict[Meter, int] = {}
+        self._loads = snapshot.loads.copy() if not self.strict else []
+
+    def begin(self) -> None:
+        """Let those start whose back-off is over."""
+        self._released, self.next_release = self.snapshot.queue.due(self.now)
+        for entry in self._released:
+            self.snapshot.queue.group(entry).release(entry)
+
+    def undo(self) -> None:
+        """Put the snapshot back as it was."""
+        for entry in self._released:
+            self.snapshot.queue.group(entry).withdraw(entry)
+        for name in self._guarded:
+            self.free.add(name, *self._guarded[name])
+        for name, (_, vector) in self._origin.items():
+            if self.free.vector(name) != vector:
+                self.free.move(name, vector)
+        for entry in self._admitted:
+            entry.project.add(entry.takes, -1)
+            for meter, amount in entry.meters:
+                meter.used -= amount
+
+    def ends(self, entry: Entry) -> int:
+        """When a gang that starts now is over at the latest (ns)."""
+        return self.now + entry.shape.longest if entry.shape.longest else ENDLESS
+
+    # What is free of a quota
+
+    def left(self, meter: Meter) -> int:
+        """What is free of a meter beyond what is reserved of it."""
+        if meter.limit is None:
+            return ENDLESS
+        return meter.limit - meter.used - self._meter_claims.get(meter, 0)
+
+    def allows(self, entry: Entry) -> bool:
+        """Whether quotas and the number of replicas let it start now."""
+        for meter, amount in entry.meters:
+            if meter.limit is None:
+                continue
+            if not meter.allows(amount, meter.limit - meter.used, meter.used):
+                return False
+            for guard in self._meter_guards.get(meter, ()):
+                if _outlasts(self.ends(entry), guard.at) and amount > guard.spare:
+                    self.held_back = True
+                    return False
+        return True
+
+    # What is free on nodes
+
+    def fit(self, kinds: Kinds, ends: int) -> list[Placement] | None:
+        """Take places for a whole gang, or none. In relaxed mode dealt evenly, the least loaded nodes first."""
+        if not self.strict:
+            return self._deal(kinds)
+        for order in placement_orders(kinds):
+            parts: list[Placement] = []
+            if not any(self._place(kind, count, ends, parts) for kind, count in order):
+                return parts
+            self.give_back(parts, ends)
+        return None
+
+    def take(self, part: Placement, ends: int = ENDLESS) -> None:
+        """Take a place that is known to be free."""
+        if not self.strict:
+            return
+        if part.node not in self._guarded:
+            self._note(part.node)
+            self.free.take(part.node, part.kind, part.count)
+            return
+        layout, vector = self._guarded[part.node]
+        need = part.kind.vector(layout)
+        self._guarded[part.node] = (layout, plus(vector, need, -part.count))
+        for guard in self._guards[part.node]:
+            if _outlasts(ends, guard.at):
+                guard.spare = plus(guard.spare, need, -part.count)
+
+    def give_back(self, parts: list[Placement], ends: int) -> None:
+        """The opposite of `take`, for work that was to be over at `ends`."""
+        for part in parts:
+            self.take(Placement(part.node, part.kind, -part.count), ends)
+
+    def admit(self, entry: Entry) -> None:
+        """It starts: its project and its quotas are charged."""
+        self._admitted.append(entry)
+        entry.project.add(entry.takes, 1)
+        for meter, amount in entry.meters:
+            meter.used += amount
+            for guard in self._meter_guards.get(meter, ()):
+                if _outlasts(self.ends(entry), guard.at):
+                    guard.spare -= amount
+
+    def base(self, node: str) -> tuple[Layout, Vector] | None:
+        """What is free on a node beyond all that is reserved on it, None if it takes no work. May be below zero."""
+        if node == self.avoid:
+            return None
+        if node in self._guarded:
+            layout, vector = self._guarded[node]
+            claim = self._claims.get(node)
+            return (layout, plus(vector, claim, -1) if claim else vector)
+        if node in self.free:
+            return self.free.layout(node), self.free.vector(node)
+        return None
+
+    def count(self, kind: Kind, most: int) -> int:
+        """How many replicas of a sort would fit beyond what is reserved, `most` at most."""
+        parts: list[Placement] = []
+        left = self.free.fill(kind, most, parts)
+        self.free.give_back(parts)
+        for node in self._guarded:
+            if not left:
+                break
+            found = self.base(node)
+            if found and kind.suits(found[0]):
+                left -= min(left, count_fitting(found[1], kind.vector(found[0])))
+        return most - left
+
+    def reserve(
+        self,
+        entry: Entry,
+        at: int,
+        parts: list[Placement],
+        extra: dict[str, Vector],
+        spares: list[tuple[Meter, int]],
+    ) -> None:
+        """Reserve places and quotas for a gang. `extra`: what comes free on nodes until then; `spares`: what is left of
+        its meters then."""
+        self.reservations.append(Reservation(entry.gang.uid, at))
+        by_node: dict[str, list[Placement]] = {}
+        for part in parts:
+            by_node.setdefault(part.node, []).append(part)
+        for node, here in by_node.items():
+            found = self.base(node)
+            assert found is not None
+            layout, base = found
+            claim = (0,) * len(base)
+            for part in here:
+                claim = plus(claim, part.kind.vector(layout), part.count)
+            spare = plus(plus(base, extra[node]) if node in extra else base, claim, -1)
+            self._guards.setdefault(node, []).append(NodeGuard(at, spare))
+            old = self._claims.get(node)
+            self._claims[node] = plus(old, claim) if old else claim
+            if node not in self._guarded:
+                self._guarded[node] = (layout, self._release(node))
+        for meter, spare in spares:
+            self._meter_guards.setdefault(meter, []).append(MeterGuard(at, spare))
+        for meter, amount in entry.meters:
+            if any(meter is reserved for reserved, _ in spares):
+                self._meter_claims[meter] = self._meter_claims.get(meter, 0) + amount
+
+    @property
+    def guarded(self) -> Iterable[str]:
+        """Nodes on which something is reserved."""
+        return self._guarded.keys()
+
+    def hide(self, nodes: Iterable[str]) -> list[Hidden]:
+        """Take nodes that nothing is reserved on out of sight; what is returned goes to `show`."""
+        hidden: list[Hidden] = []
+        for node in nodes:
+            if node in self.free:
+                hidden.append((node, self.free.layout(node), self.free.vector(node)))
+                self.free.discard(node)
+        return hidden
+
+    def show(self, hidden: list[Hidden]) -> None:
+        for node, layout, vector in hidden:
+            self.free.add(node, layout, vector)
+
+    def least_loaded(self, without: str) -> str | None:
+        """Relaxed mode: where one more replica goes. It is counted there."""
+        for at, (load, node) in enumerate(self._loads):
+            if node != without:
+                del self._loads[at]
+                self._add_load(load + 1, node)
+                return node
+        return None
+
+    def _place(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
+        while count and (node := self.free.best(kind)) is not None:
+            need = kind.vector(self.free.layout(node))
+            here = min(count, count_fitting(self.free.vector(node), need))
+            self.take(Placement(node, kind, here))
+            parts.append(Placement(node, kind, here))
+            count -= here
+        return self._place_guarded(kind, count, ends, parts) if count and self._guarded else count
+
+    def _place_guarded(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
+        for node, (layout, vector) in list(self._guarded.items()):
+            if not count:
+                break
+            if node == self.avoid or not kind.suits(layout):
+                continue
+            need = kind.vector(layout)
+            here = min(count, count_fitting(vector, need))
+            for guard in self._guards[node]:
+                if here and _outlasts(ends, guard.at):
+                    allowed = count_fitting(guard.spare, need)
+                    self.held_back = self.held_back or allowed < here
+                    here = min(here, allowed)
+            if here:
+                part = Placement(node, kind, here)
+                self.take(part, ends)
+                parts.append(part)
+                count -= here
+        return count
+
+    def _note(self, node: str) -> None:
+        if node not in self._origin:
+            self._origin[node] = (self.free.layout(node), self.free.vector(node))
+
+    def _release(self, node: str) -> Vector:
+        """Take a node that is to be guarded out of the index."""
+        self._note(node)
+        vector = self.free.vector(node)
+        self.free.discard(node)
+        return vector
+
+    def _deal(self, kinds: Kinds) -> list[Placement] | None:
+        if not self._loads:
+            return None
+        size = sum(count for _, count in kinds)
+        chosen = self._loads[:size]
+        del self._loads[: len(chosen)]
+        rounds, more = divmod(size, len(chosen))
+        for at, (load, node) in enumerate(chosen):
+            self._add_load(load + rounds + (at < more), node)
+        return [Placement(chosen[at % len(chosen)][1], kinds[0][0], 1) for at in range(size)]
+
+    def _add_load(self, load: int, node: str) -> None:
+        insort(self._loads, (load, node))
+
+
+def _outlasts(ends: int, at: int) -> bool:
+    """Whether work that is over at `ends` could be in the way of what is reserved from `at` on."""
+    return at == 0 or ends > at
+
+
+class Need:
+    """What a gang lacks now, and whether it would have it if certain others were gone: counts while they are imagined
+    gone, one by one.
+
+    `kinds`: a part of a gang that has its quotas already. `quotas_only`: neither nodes nor the number of replicas.
+    """
+
+    def __init__(
+        self,
+        transaction: PlanTransaction,
+        entry: Entry,
+        kinds: Kinds | None = None,
+        *,
+        quotas_only: bool = False,
+    ) -> None:
+        self.entry = entry
+        self._transaction = transaction
+        self.quotas_only = quotas_only
+        self._nodes = transaction.strict and not quotas_only
+        self._kinds = (kinds or entry.shape.kinds) if self._nodes else ()
+        self._meters = [
+            (meter, amount)
+            for meter, amount in (() if kinds else entry.meters)
+            if meter.limit is not None and not (quotas_only and meter.alone)
+        ]
+        self._freed: dict[Meter, int] = dict.fromkeys((m for m, _ in self._meters), 0)
+        self._extra: dict[str, Vector] = {}
+        self._lacking = {
+            kind: count - transaction.count(kind, count) for kind, count in self._kinds
+        }
+
+    @property
+    def met(self) -> bool:
+        """Whether it could start."""
+        return self.enough and (len(self._kinds) <= 1 or self.places() is not None)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is enough of everything, each sort of replica seen by itself."""
+        return self.quotas_met and all(lack <= 0 for lack in self._lacking.values())
+
+    @property
+    def quotas_met(self) -> bool:
+        return all(self._allows(meter, amount) for meter, amount in self._meters)
+
+    @property
+    def short_of_quota(self) -> bool:
+        """Whether a quota of its project is used up, which is no matter of anyone else's."""
+        return any(not m.alone and not self._allows(m, a) for m, a in self._meters)
+
+    def add(self, gang: Entry, times: int = 1) -> bool:
+        """Imagine a gang gone; with -1: there again. False: that makes no difference."""
+        matters = False
+        for meter, value in gang.meters:
+            if meter in self._freed:
+                self._freed[meter] += value * times
+                matters = True
+        if not self._nodes:
+            return matters
+        for node, there in gang.held.items():
+            base = self._transaction.base(node)
+            if base is None or not any(kind.suits(base[0]) for kind in self._lacking):
+                continue
+            layout, free = base
+            before = self._extra.get(node) or (0,) * len(free)
+            after = before
+            for kind in there:
+                after = plus(after, kind.vector(layout), times)
+            self._extra[node] = after
+            for kind in self._lacking:
+                if kind.suits(layout):
+                    vector = kind.vector(layout)
+                    more = count_fitting(plus(free, after), vector) - count_fitting(
+                        plus(free, before), vector
+                    )
+                    self._lacking[kind] -= more
+            matters = True
+        return matters
+
+    def places(self) -> list[Placement] | None:
+        """Where it would go: what is free now first, then what is imagined free. None if it does not fit."""
+        transaction = self._transaction
+        nodes: dict[str, tuple[Layout, Vector]] = {}
+        for node in (*self._extra, *transaction.guarded):
+            found = transaction.base(node)
+            if found and node not in nodes:
+                layout, free = found
+                more = self._extra.get(node)
+                nodes[node] = (layout, plus(free, more) if more else free)
+        hidden = transaction.hide(nodes)
+        try:
+            for order in placement_orders(self._kinds):
+                parts = self._arranged(order, dict(nodes))
+                if parts is not None:
+                    return parts
+        finally:
+            transaction.show(hidden)
+        return None
+
+    def reserve(self, at: int) -> list[Placement]:
+        """Reserve for it what it needs, from `at` on (ns, 0 = from no known time on). Returns the places."""
+        parts = (self.places() if self._nodes else None) or []
+        spares: list[tuple[Meter, int]] = []
+        for meter, amount in self._meters:
+            spares.append((meter, max(0, self._left(meter) - amount)))
+        self._transaction.reserve(self.entry, at, parts, self._extra, spares)
+        return parts
+
+    def _allows(self, meter: Meter, amount: int) -> bool:
+        return meter.allows(amount, self._left(meter), meter.used - self._freed[meter])
+
+    def _left(self, meter: Meter) -> int:
+        return self._transaction.left(meter) + self._freed[meter]
+
+    def _arranged(
+        self, order: Kinds, nodes: dict[str, tuple[Layout, Vector]]
+    ) -> list[Placement] | None:
+        free = self._transaction.free
+        taken: list[Placement] = []
+        parts: list[Placement] = []
+        left = 0
+        for kind, count in order:
+            left = free.fill(kind, count, taken)
+            for node, (layout, vector) in nodes.items():
+                if not left:
+                    break
+                if not kind.suits(layout):
+                    continue
+                need = kind.vector(layout)
+                here = min(left, count_fitting(vector, need))
+                if here:
+                    nodes[node] = (layout, plus(vector, need, -here))
+                    parts.append(Placement(node, kind, here))
+                    left -= here
+            if left:
+                break
+        free.give_back(taken)
+        return None if left else [*taken, *parts]
