@@ -29,16 +29,21 @@ if [ $# -ne 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 ./dev check
-# Most of the time goes into waiting for real processes, so files are run three at a time.
-.venv/bin/python -m pytest --numprocesses 3 --dist loadfile && exit 0 || code=$?
+# Most of the time goes into waiting for real processes, so files are run three at a time. Soaks take minutes each
+# and are for ./dev test-all.
+marks='not runtimes and not programs and not soak'
+[ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
+.venv/bin/python -m pytest -m "$marks" --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 && exit 0 || code=$?
 # Real processes beside each other on a busy machine: what fails is asked once more, alone (docs/adr/0029).
 # What has no "::" in it is no test: nothing could be collected.
 failed=$(.venv/bin/python -c 'import json
 names = json.load(open(".pytest_cache/v/cache/lastfailed"))
-print(len(names) if all("::" in name for name in names) else 0)') || failed=0
-if [ "$code" -ne 1 ] || [ "$failed" -eq 0 ] || [ "$failed" -gt 5 ]; then
+print("\n".join(names) if all("::" in name for name in names) else "")') || failed=""
+count=$(printf '%s' "$failed" | grep -c . || true)
+if [ "$code" -ne 1 ] || [ "$count" -eq 0 ] || [ "$count" -gt 5 ]; then
     exit "$code"
 fi
-printf '\n%s test(s) failed beside others and run once more, alone:\n' "$failed" >&2
-.venv/bin/python -m pytest --last-failed -vv
-echo "NOTE: $failed test(s) passed only alone. Each is a race in a test or in Trainshed: see the failures above." >&2
+printf '\n%s test(s) failed beside others and run once more, alone:\n' "$count" >&2
+.venv/bin/python -m pytest -m "$marks" --last-failed -vv
+printf 'NOTE: %s test(s) passed only alone. Each is a race in a test or in Trainshed, and to be mended:\n%s\n' \
+    "$count" "$failed" >&2

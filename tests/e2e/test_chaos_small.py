@@ -14,15 +14,21 @@ _PLAIN = ("--faults", "--tunings", "0")
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--jobs", "12", "--kills", "6", "--seed", "7", *_PLAIN), id="any moment"),
+        pytest.param(
+            ("--jobs", "12", "--kills", "6", "--seed", "7", *_PLAIN),
+            id="any moment",
+            marks=pytest.mark.soak,
+        ),
         pytest.param(("--jobs", "12", "--kills", "6", "--seed", "10"), id="with faults"),
         pytest.param(
             ("--jobs", "14", "--kills", "4", "--seed", "8", "--nodes", "2", "--strict"),
             id="with drains",
+            marks=pytest.mark.soak,
         ),
         pytest.param(
             ("--jobs", "16", "--kills", "6", "--seed", "9", "--at-ends", *_PLAIN),
             id="at ends of programs",
+            marks=pytest.mark.soak,
         ),
     ],
 )

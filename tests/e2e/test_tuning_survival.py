@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.processes import leftovers, marked, new_mark
 from tests.e2e.running import CUSTOM_JOBS, running
 from tests.e2e.tuning_programs import (
@@ -71,6 +73,7 @@ for step in range(1, 6):
     assert not leftovers(data)
 
 
+@pytest.mark.soak
 def test_a_killed_service_and_a_copy_of_its_data_suggest_the_same(
     data: Path, tmp_path: Path
 ) -> None:

@@ -320,6 +320,7 @@ _STUDIES = 5
 """Of each algorithm; with three chance would win once in a hundred times."""
 
 
+@pytest.mark.soak
 def test_twenty_trials_beat_random_search(service: Service) -> None:
     """Issue 4: the median over studies, at the same budget; the algorithm's own benchmark is `make bench-tuning`."""
 

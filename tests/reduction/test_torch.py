@@ -170,6 +170,7 @@ def test_ranks_that_go_different_ways_are_told_at_once(
     assert any(ANOTHER[differing] in line for line in ended[1].said)
 
 
+@pytest.mark.gpu
 def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
     """SPEC §7: tensors of a GPU go through pinned memory, exactly, in the order of their streams."""
     with Reducers(2) as reducers:

@@ -59,6 +59,7 @@ _SHORTAGES = [
     OSError(errno.EAGAIN, "Resource temporarily unavailable"),
     MemoryError(),
     signal.SIGKILL,
+    signal.SIGTERM,
 ]
 
 

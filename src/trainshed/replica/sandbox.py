@@ -130,8 +130,8 @@ def _in_child(attempt: "Callable[[], str]") -> str:
         return text
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     killed = "the attempt was killed by signal %d" % number if number else "the attempt ended"
-    # A filter of system calls kills by others, and will do so again; by this one kills who is short of memory.
-    return (_SHORT if number == signal.SIGKILL else "") + killed
+    # A filter of system calls kills by SIGSYS, and will do so again. Who is short of memory kills by others.
+    return (_SHORT if number not in (0, signal.SIGSYS) else "") + killed
 
 
 def _text(error: "OSError | MemoryError") -> str:

@@ -43,6 +43,9 @@ print(json.dumps(told))
 """
 
 
+pytestmark = pytest.mark.gpu
+
+
 @pytest.fixture(scope="module")
 def found() -> tuple[Device, ...]:
     devices = NvmlDevices({}).find()

@@ -2,12 +2,14 @@
 
 import asyncio
 import io
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -54,6 +56,22 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return buffer.getvalue()
+
+
+_PROBE = """
+import json, sys
+from trainshed.replica import sandbox
+print(json.dumps(sandbox.probe(sys.argv[1], sys.argv[2:])))
+"""
+
+
+def probe(scratch: Path, levels: Sequence[str] = sandbox.LEVELS) -> tuple[str, dict[str, str]]:
+    """As `sandbox.probe`, in a process of its own: children of one in which gRPC has worked may abort when they fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE, str(scratch), *levels], stdout=subprocess.PIPE, check=True
+    )
+    level, refused = json.loads(done.stdout)
+    return level, refused
 
 
 @dataclass
@@ -119,7 +137,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     said: list[str] = []
     data = tmp_path_factory.mktemp("data")
     (data / "secret").write_text("a secret of the service")
-    level, refused = sandbox.probe(str(tmp_path_factory.mktemp("probe")))
+    level, refused = probe(tmp_path_factory.mktemp("probe"))
     terms = Terms(level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600)
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)

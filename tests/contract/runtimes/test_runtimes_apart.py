@@ -22,6 +22,7 @@ import msgspec
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.contract.runtimes.conftest import probe
 from trainshed.replica import cgroups, sandbox
 from trainshed.runtimes.confinement import Confinement, Verdict
 from trainshed.runtimes.execution import begun
@@ -137,7 +138,7 @@ class Done:
 @pytest.fixture(params=sandbox.LEVELS)
 def level(request: pytest.FixtureRequest, place: Path) -> str:
     """Each that works here, for this user."""
-    found, refused = sandbox.probe(str(place / "room"), (request.param,))
+    found, refused = probe(place / "room", (request.param,))
     if not found:
         pytest.skip(f"{request.param} is NOT tested as this user: {refused}")
     return found

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.runtimes.conftest import Workshop, sdist
-from trainshed.replica import sandbox
+from tests.contract.runtimes.conftest import Workshop, probe, sdist
 from trainshed.runtimes.port import PackageFailed
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
@@ -48,7 +47,7 @@ setup(name="prying", version="0.1", packages=["prying"], package_data={{"prying"
 @pytest.fixture(scope="module")
 def level(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The strongest level of this machine; nothing can be kept apart without namespaces."""
-    found, refused = sandbox.probe(str(tmp_path_factory.mktemp("probe")))
+    found, refused = probe(tmp_path_factory.mktemp("probe"))
     if found in ("", "session"):
         pytest.skip(f"no namespaces here: {refused}")
     return found
