@@ -8,13 +8,13 @@ import click
 import pytest
 from rich.console import Console
 
-from trainshed.cli.colours import entry_colour, replica_colour, state_colour
-from trainshed.cli.moments import duration, gibibytes, local_clock, local_moment, parse_moment
-from trainshed.cli.progress import Board, live, plain
-from trainshed.cli.references import meant
-from trainshed.cli.story import story
-from trainshed.cli.tables import Column, cut, joined, pairs, table, width
-from trainshed.cli.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
+from trainshed.cli.jobs.describe import story
+from trainshed.cli.jobs.references import meant
+from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
+from trainshed.cli.jobs.watch import Board, live, plain
+from trainshed.cli.text.colours import entry_colour, replica_colour, state_colour
+from trainshed.cli.text.moments import duration, gibibytes, local_clock, local_moment, parse_moment
+from trainshed.cli.text.tables import Column, cut, joined, pairs, table, width
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api

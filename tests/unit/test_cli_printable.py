@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainshed.cli.logs import line_text
-from trainshed.cli.printable import cleaned, cleaned_line, coloured, one_line, plain
-from trainshed.cli.views import LogLine
+from trainshed.cli.jobs.logs import line_text
+from trainshed.cli.jobs.views import LogLine
+from trainshed.cli.text.printable import cleaned, cleaned_line, coloured, one_line, plain
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
 ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists(

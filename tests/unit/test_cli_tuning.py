@@ -9,15 +9,14 @@ import click
 import pytest
 from rich.console import Console
 
-from trainshed.cli.colours import study_colour, trial_colour, trial_number_colour
-from trainshed.cli.logs import labelled
-from trainshed.cli.moments import parse_moment
-from trainshed.cli.progress import Board, live
-from trainshed.cli.sparks import best_so_far, grouped, spark
-from trainshed.cli.trial_table import BEST, Line, chosen, ranked, terminal_text, trial_table
-from trainshed.cli.tuning_panel import panel
+from trainshed.cli.jobs.logs import labelled
+from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.watch import Board, live
+from trainshed.cli.text.colours import study_colour, trial_colour, trial_number_colour
+from trainshed.cli.text.moments import parse_moment
+from trainshed.cli.text.tables import best_so_far, grouped, spark
+from trainshed.cli.trial_table import BEST, Line, chosen, panel, ranked, terminal_text, trial_table
 from trainshed.cli.tuning_views import TrialView, TuningView, assignment, shown
-from trainshed.cli.views import JobView, LogLine, TimelineView
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.study.spec import Goal

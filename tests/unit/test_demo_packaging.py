@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.cli.packaging import (
+from trainshed.cli.sdist import (
     DEMO_MODULE,
     PackagingError,
     Sdist,

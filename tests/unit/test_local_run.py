@@ -10,10 +10,10 @@ from tests.unit.test_runtimes_catalog import Pythons
 from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
 from trainshed.core.secrets import SecretRef
 from trainshed.runtimes.catalog import LocalCatalog
-from trainshed.serve.local_run import job, packing, requirements
+from trainshed.serve.local_run import job, program_files
 from trainshed.serve.local_run.command import split_requirements
-from trainshed.serve.local_run.furnishing import furnish
-from trainshed.serve.local_run.wish import NotRun, Wish, check, read_env, read_secrets
+from trainshed.serve.local_run.program_files import copy_program
+from trainshed.serve.local_run.request import LocalRunRequest, NotRun, check, read_env, read_secrets
 
 
 @pytest.fixture
@@ -34,17 +34,17 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "program"
 
 
-def furnished(directory: Path, wish: Wish) -> list[str]:
+def furnished(directory: Path, request: LocalRunRequest) -> list[str]:
     files = directory.parent / "files"
-    furnish(files, directory, packing.pack(wish).trees, ())
+    copy_program(files, directory, program_files.pack(request).trees, ())
     work = files / "work"
     return sorted(str(path.relative_to(work)) for path in work.rglob("*") if path.is_file())
 
 
 def test_the_directory_of_the_script_is_there_and_nothing_else(directory: Path) -> None:
     """Facts §5.5: the parent of the main executable, and extra directories."""
-    wish = Wish("python", directory, script="trainer/task.py", extra_dirs=("data",))
-    assert furnished(directory, wish) == [
+    request = LocalRunRequest("python", directory, script="trainer/task.py", extra_dirs=("data",))
+    assert furnished(directory, request) == [
         "data/small.dat",
         "trainer/deep/rows.csv",
         "trainer/task.py",
@@ -54,7 +54,7 @@ def test_the_directory_of_the_script_is_there_and_nothing_else(directory: Path) 
 def test_a_script_at_the_top_has_the_whole_directory(directory: Path) -> None:
     """Facts §5.5."""
     (directory / "task.py").touch()
-    found = furnished(directory, Wish("python", directory, script="task.py"))
+    found = furnished(directory, LocalRunRequest("python", directory, script="task.py"))
     assert {"task.py", "notes.txt", "data/small.dat"} <= set(found)
     assert not [name for name in found if "pycache" in name or ".git" in name or "venv" in name]
 
@@ -64,13 +64,13 @@ def test_a_module_of_a_project_is_installed_and_not_copied(directory: Path) -> N
     (directory / "setup.py").write_text(
         "from setuptools import setup\nsetup(name='my-own', version='1.2')"
     )
-    wish = Wish("python", directory, module="trainer.task")
-    packed = packing.pack(wish)
+    request = LocalRunRequest("python", directory, module="trainer.task")
+    packed = program_files.pack(request)
     assert packed.trees == ()
     (parcel,) = packed.parcels
     assert parcel.uri.endswith("/my_own-1.2.tar.gz")
-    assert packing.pack(wish) == packed
-    pool = job.request(wish, packed, "python")["jobSpec"]["workerPoolSpecs"][0]
+    assert program_files.pack(request) == packed
+    pool = job.custom_job(request, packed, "python")["jobSpec"]["workerPoolSpecs"][0]
     assert pool["pythonPackageSpec"]["packageUris"] == [parcel.uri]
     assert pool["pythonPackageSpec"]["pythonModule"] == "trainer.task"
 
@@ -79,15 +79,15 @@ def test_a_project_whose_name_is_computed_is_refused_with_a_way_out(directory: P
     """SPEC §1.4: nothing of the user's is run to find out."""
     (directory / "setup.py").write_text("from setuptools import setup\nsetup(name=''.join('ab'))")
     with pytest.raises(NotRun, match="cannot be told without running it"):
-        packing.pack(Wish("python", directory, module="trainer.task"))
+        program_files.pack(LocalRunRequest("python", directory, module="trainer.task"))
 
 
 def test_requirements_become_a_package_that_needs_them(directory: Path) -> None:
-    """Facts §5.5: `requirements.txt` and the option."""
+    """Facts §5.5: `program_files.txt` and the option."""
     (directory / "requirements.txt").write_text("a==1 # why\n-r more.txt\nb @ https://x/b.whl\n")
     (directory / "more.txt").write_text("c[x] >= 2, \\\n  <3 ; python_version > '3'\n\n# d\n")
-    wish = Wish("python", directory, script="trainer/task.py", requirements=("e",))
-    (parcel,) = packing.pack(wish).parcels
+    request = LocalRunRequest("python", directory, script="trainer/task.py", requirements=("e",))
+    (parcel,) = program_files.pack(request).parcels
     with zipfile.ZipFile(io.BytesIO(parcel.content)) as wheel:
         (metadata,) = [wheel.read(name) for name in wheel.namelist() if name.endswith("METADATA")]
     needed = [line[15:] for line in metadata.decode().splitlines() if line.startswith("Requires")]
@@ -104,7 +104,7 @@ def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text("good\n--index-url https://x\n./local.whl\n-r missing.txt\n!\n")
     with pytest.raises(NotRun) as refused:
-        requirements.read_file(file)
+        program_files.read_requirements(file)
     told = str(refused.value).splitlines()
     assert len(told) == 4
     assert "line 2, '--index-url https://x'" in told[0]
@@ -123,7 +123,7 @@ def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
 )
 def test_a_requirement_as_metadata_has_it(text: str, requirement: str) -> None:
     """Facts §5.5."""
-    assert requirements.one(text) == requirement
+    assert program_files.requirement(text) == requirement
 
 
 def test_lists_with_commas_keep_what_belongs_together() -> None:
@@ -134,7 +134,7 @@ def test_lists_with_commas_keep_what_belongs_together() -> None:
 
 def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
     """SPEC §1.4."""
-    wish = Wish(
+    request = LocalRunRequest(
         "python",
         directory,
         script="../task.py",
@@ -142,7 +142,7 @@ def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
         extra_packages=(directory / "p.whl",),
     )
     with pytest.raises(NotRun) as refused:
-        check(wish, ())
+        check(request, ())
     told = str(refused.value)
     for part in (
         "--script: ../task.py leads out",
@@ -151,7 +151,7 @@ def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
     ):
         assert part in told
     with pytest.raises(NotRun, match="holds more than a program"):
-        check(Wish("python", directory, script="trainer/task.py"), (directory,))
+        check(LocalRunRequest("python", directory, script="trainer/task.py"), (directory,))
 
 
 def test_a_secret_comes_from_a_variable_and_is_never_told() -> None:
@@ -178,18 +178,22 @@ def test_a_variable_has_a_name_and_a_value() -> None:
 )
 def test_a_gpu_goes_with_the_machine(directory: Path, machine: str, kind: str) -> None:
     """SPEC §2: accelerators by machine type."""
-    wish = Wish("python", directory, script="trainer/task.py", machine_type=machine, gpu=True)
-    pool = job.request(wish, packing.pack(wish), "python")["jobSpec"]["workerPoolSpecs"][0]
+    request = LocalRunRequest(
+        "python", directory, script="trainer/task.py", machine_type=machine, gpu=True
+    )
+    pool = job.custom_job(request, program_files.pack(request), "python")["jobSpec"][
+        "workerPoolSpecs"
+    ][0]
     assert pool["machineSpec"]["acceleratorType"] == kind
 
 
 def test_a_machine_without_gpus_is_refused(directory: Path) -> None:
     """SPEC §1.4."""
-    wish = Wish(
+    request = LocalRunRequest(
         "python", directory, script="trainer/task.py", machine_type="e2-standard-4", gpu=True
     )
     with pytest.raises(NotRun, match="no GPU goes with machine type e2-standard-4"):
-        job.request(wish, packing.pack(wish), "python")
+        job.custom_job(request, program_files.pack(request), "python")
 
 
 @pytest.mark.parametrize(

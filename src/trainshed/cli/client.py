@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from trainshed.cli.printable import cleaned, cleaned_line, plain
+from trainshed.cli.text.printable import cleaned, cleaned_line, plain
 
 _PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without end."""

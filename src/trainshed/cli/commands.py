@@ -20,17 +20,21 @@ class Session:
 
 
 _COMMANDS = (
-    ("demo", "trainshed.cli.demo", "Run a small distributed training job from start to end."),
+    (
+        "demo",
+        "trainshed.cli.demo.command",
+        "Run a small distributed training job from start to end.",
+    ),
     ("down", "trainshed.cli.down", "Cancel all jobs and stop the service."),
     (
         "drill",
-        "trainshed.cli.drill",
+        "trainshed.cli.jobs.drill",
         "Do to a job what can happen to it, and see how it copes.",
     ),
-    ("drill-plans", "trainshed.cli.drill_plans", "Store drills that jobs order by a label."),
+    ("drill-plans", "trainshed.cli.jobs.drill_plans", "Store drills that jobs order by a label."),
     ("env", "trainshed.cli.environment", "Print what points gcloud and the SDKs at the service."),
-    ("explain", "trainshed.cli.explain", "Say whether a job would start now, and why not."),
-    ("jobs", "trainshed.cli.jobs", "List, describe, follow, cancel and enter jobs."),
+    ("explain", "trainshed.cli.jobs.explain", "Say whether a job would start now, and why not."),
+    ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("machine-types", "trainshed.cli.machine_types", "Show the machine types and their memory."),
     ("nodes", "trainshed.cli.nodes", "List nodes, put them under maintenance."),
     ("quotas", "trainshed.cli.quotas", "See and set what a project may use."),

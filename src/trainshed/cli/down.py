@@ -10,9 +10,9 @@ import click
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, data_directory, local, takes_data
+from trainshed.cli.jobs.references import job_path, live_jobs
+from trainshed.cli.jobs.views import JobView
 from trainshed.cli.processes import Process
-from trainshed.cli.references import job_path, live_jobs
-from trainshed.cli.views import JobView
 
 _SECOND = 10**9
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from trainshed.cli.colours import faint
-from trainshed.cli.moments import gibibytes
-from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import gibibytes
+from trainshed.cli.text.tables import Column, joined, table
 from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.machines import MachineType, machine_types
 from trainshed.core.names import Api

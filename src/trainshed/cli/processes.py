@@ -1,9 +1,25 @@
-"""Ends a process of this machine and waits for its end: woken by the kernel, never by looking again."""
+"""Service processes of this machine: start one and wait until it is ready, end one and wait for its end.
 
+The kernel wakes those who wait; nothing is asked again and again.
+"""
+
+import json
 import os
 import select
 import signal
+import subprocess
 import sys
+from pathlib import Path
+
+import click
+
+from trainshed.cli.connection import Endpoint, local
+
+_READY_SECONDS = 120
+
+_STOP_SECONDS = 60
+
+_TAIL_LINES = 15
 
 
 class Process:
@@ -56,3 +72,77 @@ class Process:
             return True
         finally:
             events.close()
+
+
+class Hosted:
+    """A service that this command started. It outlives the command unless `stop` is called."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", endpoint: Endpoint) -> None:
+        self._process = process
+        self.endpoint = endpoint
+
+    def stop(self) -> None:
+        """End the service and wait until it has ended. Raises click.ClickException if it does not."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise click.ClickException(
+                f"The service (process {self._process.pid}) was asked to end and has not yet;"
+                " trainshed down tries again."
+            ) from None
+
+
+def start(data: Path) -> Hosted:
+    """Start a service on a free port with its data in `data`, and wait until it is ready.
+
+    Raises click.ClickException with the end of the service's output if it does not become so.
+    """
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    output = data / "up.log"
+    reading, writing = os.pipe()
+    command = [sys.executable, "-P", "-m", "trainshed", "up", "--port", "0"]
+    try:
+        with output.open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--data", str(data), "--ready-fd", str(writing)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                # Ctrl-C is for this command, which then decides what becomes of the service.
+                start_new_session=True,
+            )
+    finally:
+        os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as ready:
+            line = _first_line(ready.fileno())
+        try:
+            json.loads(line)
+        except ValueError:
+            raise click.ClickException(
+                f"The service did not start. The end of {output}:\n{_tail(output)}"
+            ) from None
+        return Hosted(process, local(data))
+    except BaseException:
+        # Ctrl-C included: nobody would know of a service that is left behind here.
+        process.terminate()
+        raise
+
+
+def _first_line(descriptor: int) -> bytes:
+    """What the service says when it is ready, b"" if it ended or took too long."""
+    said = b""
+    while not said.endswith(b"\n"):
+        readable, _, _ = select.select([descriptor], [], [], _READY_SECONDS)
+        part = os.read(descriptor, 65536) if readable else b""
+        if not part:
+            return b""
+        said += part
+    return said
+
+
+def _tail(file: Path) -> str:
+    lines = file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join(f"  {line}" for line in lines) or "  (nothing)"

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from trainshed.cli.colours import faint
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.forms import takes_form
-from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.output_format import takes_form
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.tables import Column, joined, table
 
 _QUOTAS = "/trainshed/v1/quotas"
 _UNLIMITED = "unlimited"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.cli.colours import faint
-from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.tables import Column, joined, pairs, table
 from trainshed.core.job.spec import Accelerators
 from trainshed.core.reducers import IMAGE, RECOMMENDED_VCPUS, Fleet, enough
 from trainshed.core.specs.machines import MAX_REPLICAS

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.colours import faint
-from trainshed.cli.forms import takes_form
+from trainshed.cli.output_format import takes_form
 from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
-from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.tables import Column, joined, table
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import MachineType, closest, egress_with
 from trainshed.core.job.spec import Accelerators

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from trainshed.cli.colours import faint, replica_colour, severity_colour
-from trainshed.cli.moments import duration, local_moment, parse_moment
-from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.text.colours import faint, replica_colour, severity_colour
+from trainshed.cli.text.moments import duration, local_moment, parse_moment
+from trainshed.cli.text.tables import Column, joined, table
 
 _NOTHING = "–"
 _LEAST_WAIT = 0.05

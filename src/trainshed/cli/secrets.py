@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import click
 
-from trainshed.cli.colours import faint
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.forms import takes_form
-from trainshed.cli.moments import local_moment, parse_moment
-from trainshed.cli.tables import Column, joined, table
+from trainshed.cli.output_format import takes_form
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import local_moment, parse_moment
+from trainshed.cli.text.tables import Column, joined, table
 
 _SECRETS = "/trainshed/v1/secrets"
 

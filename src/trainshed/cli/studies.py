@@ -1,23 +1,31 @@
-"""`trainshed studies`: the studies of the study API (Vizier), and their trials, through the public Vertex API."""
+"""`trainshed studies`: the studies of the study API (Vizier), and their trials, through the public Vertex API.
+
+A trial becomes the same `TrialView` as one of a tuning job, so that both are shown alike; of several metrics the first is
+the objective's column, the others stand among the notes.
+"""
 
 import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.colours import faint, study_colour
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.forms import takes_form
-from trainshed.cli.moments import local_moment
-from trainshed.cli.study_views import StudyView, study_table_rows
-from trainshed.cli.tables import Column, joined, pairs, table
+from trainshed.cli.output_format import takes_form
+from trainshed.cli.text.colours import faint, study_colour
+from trainshed.cli.text.moments import local_moment, parse_moment
+from trainshed.cli.text.tables import Column, joined, pairs, table
 from trainshed.cli.trial_table import terminal_text, trial_table
+from trainshed.cli.tuning_views import TrialView, assignment, shown
+from trainshed.core.study.spec import Algorithm, Goal, Value
+from trainshed.core.study.studies import StudyState
+from trainshed.core.study.trials import TrialState
 
 _PAGE = 1000
 
@@ -25,6 +33,52 @@ _project = click.option(
     "--project", metavar="PROJECT", help="Whose studies; else the service's own."
 )
 _region = click.option("--region", metavar="REGION", help="Where they are; else the service's own.")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyView:
+    """A study. `metrics`: (id, goal)."""
+
+    id: str
+    name: str
+    display_name: str
+    state: StudyState
+    inactive_reason: str
+    created: int
+    algorithm: str
+    metrics: tuple[tuple[str, Goal], ...]
+
+    @staticmethod
+    def parse(found: Mapping[str, Any]) -> "StudyView":
+        """Read a Study in public JSON."""
+        spec: Mapping[str, Any] = found["studySpec"]
+        algorithm = spec.get("algorithm", "")
+        return StudyView(
+            id=found["name"].rpartition("/")[2],
+            name=found["name"],
+            display_name=found["displayName"],
+            state=StudyState(found["state"]),
+            inactive_reason=found.get("inactiveReason", ""),
+            created=parse_moment(found["createTime"]),
+            algorithm=(
+                algorithm if algorithm in list(Algorithm) else Algorithm.DEFAULT.value
+            ).lower(),
+            metrics=tuple((each["metricId"], Goal(each["goal"])) for each in spec["metrics"]),
+        )
+
+    @property
+    def aims(self) -> str:
+        """`maximize accuracy, minimize size`."""
+        return ", ".join(f"{goal.value.lower()} {metric}" for metric, goal in self.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRows:
+    """What is shown of a study's trials. `best`: a line for each optimal one."""
+
+    trials: tuple[TrialView, ...]
+    counts: str
+    best: tuple[str, ...]
 
 
 @click.group()
@@ -174,3 +228,72 @@ def _place(
 
 def _room() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def study_table_rows(
+    study: StudyView, trials: Sequence[Mapping[str, Any]], optimal: Sequence[int]
+) -> StudyRows:
+    """`trials`: in public JSON. `optimal`: numbers of the optimal ones."""
+    views = tuple(_trial(study, found) for found in trials)
+    over = [view for view in views if view.state.is_over]
+    infeasible = sum(view.state is TrialState.INFEASIBLE for view in over)
+    active = sum(view.state in (TrialState.ACTIVE, TrialState.STOPPING) for view in views)
+    parts = [f"{len(views)}", f"{len(over)} done"]
+    parts += [f"{active} active"] if active else []
+    parts += [f"{infeasible} without a result"] if infeasible else []
+    finals = {int(found["id"]): _final(found) for found in trials}
+    lines = tuple(
+        f"trial {view.number}: {_measured(finals[view.number])}  {assignment(view.parameters)}"
+        for view in views
+        if view.number in optimal
+    )
+    return StudyRows(views, ", ".join(parts), lines)
+
+
+def _trial(study: StudyView, found: Mapping[str, Any]) -> TrialView:
+    metric = study.metrics[0][0]
+    final = _final(found)
+    curve: list[tuple[int, float]] = [
+        (int(each.get("stepCount", 0)), value)
+        for each in found.get("measurements", ())
+        if (value := _metrics(each).get(metric)) is not None
+    ]
+    step, reached = curve[-1] if curve else (0, None)
+    value = final.get(metric)
+    if value is not None:
+        step, reached = int(found["finalMeasurement"].get("stepCount", 0)), value
+    state = TrialState(found["state"])
+    others = {name: each for name, each in final.items() if name != metric}
+    return TrialView(
+        number=int(found["id"]),
+        state=state,
+        parameters=tuple(
+            (each["parameterId"], _value(each)) for each in found.get("parameters", ())
+        ),
+        value=value,
+        reached=reached,
+        step=step,
+        # The public field holds when it was made; nobody evaluates it yet.
+        started=0 if state is TrialState.REQUESTED else parse_moment(found.get("startTime", "")),
+        ended=parse_moment(found.get("endTime", "")),
+        reason=found.get("infeasibleReason", ""),
+        more=_measured(others),
+        curve=tuple(each for _, each in curve),
+    )
+
+
+def _value(parameter: Mapping[str, Any]) -> Value:
+    value: Value = parameter.get("value", 0)
+    return value
+
+
+def _final(found: Mapping[str, Any]) -> dict[str, float]:
+    return _metrics(found.get("finalMeasurement", {}))
+
+
+def _metrics(measurement: Mapping[str, Any]) -> dict[str, float]:
+    return {each["metricId"]: each.get("value", 0.0) for each in measurement.get("metrics", ())}
+
+
+def _measured(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.cli.moments import parse_moment
+from trainshed.cli.text.moments import parse_moment
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.study.spec import Goal, Value
 from trainshed.core.study.trials import TrialState

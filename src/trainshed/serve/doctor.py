@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainshed.cli.printable import plain
+from trainshed.cli.text.printable import plain
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 

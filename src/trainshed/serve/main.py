@@ -13,10 +13,10 @@ _COMMANDS = (
         "trainshed.serve.doctor",
         "What this machine lets a service do, and why not more.",
     ),
-    ("backup", "trainshed.serve.backup.command", "Copy what a service must not lose."),
+    ("backup", "trainshed.serve.backup.take", "Copy what a service must not lose."),
     (
         "restore",
-        "trainshed.serve.backup.restore_command",
+        "trainshed.serve.backup.restore",
         "Put a backup into an empty data directory.",
     ),
     (

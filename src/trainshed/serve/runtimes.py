@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.cli.forms import takes_form
-from trainshed.cli.printable import coloured
+from trainshed.cli.output_format import takes_form
+from trainshed.cli.text.printable import coloured
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
@@ -191,7 +191,7 @@ def _told(work: Callable[[], Any]) -> Any:
 
 
 def _table(offers: "list[Offer]") -> Iterator[str]:
-    from trainshed.cli.tables import Column, joined, table
+    from trainshed.cli.text.tables import Column, joined, table
 
     columns = [
         Column("FAMILY"),
@@ -244,12 +244,12 @@ def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
 
 
 def _size(size: int) -> str:
-    from trainshed.cli.moments import gibibytes
+    from trainshed.cli.text.moments import gibibytes
 
     return gibibytes(size) if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
 def _ago(used: int) -> str:
-    from trainshed.cli.moments import duration
+    from trainshed.cli.text.moments import duration
 
     return f"{duration(clock.now() - used)} ago"

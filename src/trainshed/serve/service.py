@@ -17,8 +17,7 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.api.app import ApiApplication
 from trainshed.buckets.doorkeeper import Doorkeeper
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
-from trainshed.cli.boto import BOTO_FILE, boto_document
-from trainshed.cli.credentials import credentials_document
+from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.cli.printable import plain
+from trainshed.cli.text.printable import plain
 from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
 
 if TYPE_CHECKING:

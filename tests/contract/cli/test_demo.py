@@ -21,7 +21,7 @@ from tests.contract.cli.fake_service import (
     line,
     replica,
 )
-from trainshed.cli.packaging import build_demo_sdist
+from trainshed.cli.sdist import build_demo_sdist
 
 JOBS = "/trainshed/v1/jobs"
 NAME = "projects/p/locations/us-central1/customJobs/7"

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from tests.contract.cli.conftest import NOW, Invoke
 from tests.contract.cli.fake_service import FakeService, Stream, entry, exited, job, line, replica
 from tests.contract.cli.test_demo import prepare
-from trainshed.cli import drill, drill_plans, drill_report
 from trainshed.cli.commands import Session
+from trainshed.cli.jobs import drill, drill_plans
 
 JOB, PLANS = "/trainshed/v1/jobs/7", "/trainshed/v1/drillPlans"
 REPORT = f"{JOB}/resumeReport"
@@ -190,13 +190,13 @@ def test_the_report_of_a_job(run: Run, service: FakeService) -> None:
     files = {"written": nothing, "writtenCount": 0, "read": nothing, "unknown": "nobody looked"}
     unseen = reported("started_over", checkpoints=files)
     service.on("GET", REPORT, report(WAITING, unseen, result="FAIL"))
-    told = run(drill_report.command, "7", "--step-pattern", "at (.*)")
+    told = run(drill.report, "7", "--step-pattern", "at (.*)")
     assert told.exit_code == 1
     assert "Outcome  it has not fired yet\n" in told.stdout
     assert "Written  unknown: nobody looked\nRead     unknown\n" in told.stdout
     assert told.stdout.endswith("\nReport  FAIL\n")
     assert service.asked[-1].query == {"stepPattern": "at (.*)"}
-    found = run(drill_report.command, "7", "--format", "json")
+    found = run(drill.report, "7", "--format", "json")
     assert json.loads(found.stdout)["result"] == "FAIL"
     assert found.exit_code == 1
 
@@ -206,7 +206,7 @@ def test_the_report_of_a_job_without_drills_says_how_to_order_one(
 ) -> None:
     running(service)
     service.on("GET", REPORT, report(result="UNKNOWN"))
-    told = run(drill_report.command, "7")
+    told = run(drill.report, "7")
     assert told.exit_code == 0
     assert told.stdout == "This job has had no drill. Order one: trainshed drill 7 --kind kill\n"
 

@@ -17,7 +17,7 @@ from tests.contract.cli.fake_service import (
     line,
     serve,
 )
-from trainshed.cli import outlasting
+from trainshed.cli.jobs import follow
 
 JOBS = "/trainshed/v1/jobs"
 LINES = [line("workerpool0-0", f"line {n}", n) for n in range(4)]
@@ -75,7 +75,7 @@ def test_a_tail_stays_a_tail(trainshed: Invoke, service: FakeService) -> None:
 def test_a_follower_gives_up_in_the_end(
     trainshed: Invoke, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlasting, "PATIENCE", 0.3)
+    monkeypatch.setattr(follow, "PATIENCE", 0.3)
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1]))
     result = trainshed("jobs", "logs", "-f", "7")

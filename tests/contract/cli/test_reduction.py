@@ -8,8 +8,8 @@ import pytest
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job, replica
 from tests.contract.cli.test_usage import JOBS, SEEN, USAGE, answer, used
-from trainshed.cli.moments import local_moment, parse_moment
 from trainshed.cli.reduction_table import size, waited
+from trainshed.cli.text.moments import local_moment, parse_moment
 
 
 def part(

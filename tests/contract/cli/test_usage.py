@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, exited, job, replica
-from trainshed.cli import usage
+from trainshed.cli.jobs import usage
 
 JOBS = "/trainshed/v1/jobs"
 USAGE = f"{JOBS}/7/usage"

@@ -17,7 +17,7 @@ from trainshed_demo.allreduce import Leader
 from trainshed_demo.model import Network, load_digits
 from trainshed_demo.training import Settings, train_epoch
 
-from trainshed.cli.packaging import DEMO_MODULE, demo_program_directory
+from trainshed.cli.sdist import DEMO_MODULE, demo_program_directory
 
 PATIENCE = 60.0
 

@@ -137,8 +137,14 @@ def command(
     the signal's number if it died of one, 125 if it could not be run.
     """
     from trainshed.serve.local_run.job import default_image
-    from trainshed.serve.local_run.starting import NOT_RUN, run, tell
-    from trainshed.serve.local_run.wish import NotRun, Wish, check, read_env, read_secrets
+    from trainshed.serve.local_run.launch import NOT_RUN, run, tell
+    from trainshed.serve.local_run.request import (
+        LocalRunRequest,
+        NotRun,
+        check,
+        read_env,
+        read_secrets,
+    )
 
     if script and module:
         raise click.UsageError("Give --script or --python-module, not both.")
@@ -146,7 +152,7 @@ def command(
         settings = load(
             config, {"data": data, "cache": cache, "project": project, "isolation": isolation}
         )
-        wish = Wish(
+        request = LocalRunRequest(
             image=image or default_image(),
             directory=directory.resolve(),
             script=script.removeprefix("./"),
@@ -163,8 +169,8 @@ def command(
             service_account=service_account,
             keep=keep,
         )
-        check(wish, (Path.home().resolve(), Path("/"), Path("/tmp").resolve()))
-        status = run(wish, settings)
+        check(request, (Path.home().resolve(), Path("/"), Path("/tmp").resolve()))
+        status = run(request, settings)
     except (NotRun, SettingsError) as failure:
         tell(f"Error: {failure}")
         status = NOT_RUN

@@ -1,7 +1,12 @@
-"""The engine of a local run, by the same settings as a service's. Loaded before all else that is large: it takes a moment to start."""
+"""The engine of a local run, by the same settings as a service's, and the secrets that it gives its program.
 
+Loaded before all else that is large: the engine takes a moment to start.
+"""
+
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from trainshed.core.secrets import SecretRef
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.zygotes import ZygoteHandle
@@ -14,7 +19,7 @@ from trainshed.serve.settings import Settings
 def new_engine(
     settings: Settings, directory: Path, secrets: SecretDoor, zygote: ZygoteHandle
 ) -> LocalEngine:
-    """One whose slots and logs are in `directory`, below the data directory."""
+    """An engine whose slots and logs are in `directory`, below the data directory."""
     intercepting = certificates.interception_files(settings.data.resolve())
     options = Options(
         storage_socket=socket_of(settings.data),
@@ -31,3 +36,17 @@ def new_engine(
         now=clock.now,
     )
     return LocalEngine(directory, options, zygote=zygote)
+
+
+class EnvSecrets:
+    """The secrets that a run was given in environment variables, as an engine's door to them.
+
+    `values`: all that the program's variables name, which was checked before.
+    """
+
+    def __init__(self, values: Mapping[SecretRef, str]) -> None:
+        self._values = values
+
+    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
+        """As the protocol says."""
+        return {ref: self._values[ref] for ref in refs}

@@ -1,4 +1,4 @@
-"""The job that a local run is: made of a CustomJob request like every other, so that rules and defaults are the real ones. Pure."""
+"""Makes the job of a local run from a CustomJob request, so that rules and defaults are those of a service. Pure."""
 
 import dataclasses
 import difflib
@@ -16,8 +16,8 @@ from trainshed.core.secrets import SecretRef, references
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
-from trainshed.serve.local_run.packing import Pack, is_installed
-from trainshed.serve.local_run.wish import NotRun, Wish
+from trainshed.serve.local_run.program_files import Pack, is_installed
+from trainshed.serve.local_run.request import LocalRunRequest, NotRun
 
 REPLICA = ReplicaId(0, 0)
 _OPTIONS = {
@@ -34,7 +34,7 @@ _OPTIONS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job seems to be: of the settings."""
+    """Project and region of the job, from the settings."""
 
     project: str
     region: str
@@ -89,32 +89,36 @@ def default_image() -> str:
     return FAMILIES[0].family
 
 
-def request(wish: Wish, pack: Pack, image: str) -> dict[str, Any]:
+def custom_job(request: LocalRunRequest, pack: Pack, image: str) -> dict[str, Any]:
     """The CustomJob in public JSON. Raises NotRun."""
-    pool: dict[str, Any] = {"machineSpec": _machine(wish), "replicaCount": "1"}
-    env = [{"name": name, "value": value} for name, value in wish.env]
-    if is_installed(wish):
+    pool: dict[str, Any] = {"machineSpec": _machine(request), "replicaCount": "1"}
+    env = [{"name": name, "value": value} for name, value in request.env]
+    if is_installed(request):
         pool["pythonPackageSpec"] = {
             "executorImageUri": image,
             "packageUris": [parcel.uri for parcel in pack.parcels],
-            "pythonModule": wish.module,
-            "args": list(wish.arguments),
+            "pythonModule": request.module,
+            "args": list(request.arguments),
             "env": env,
         }
     else:
-        command = _command(wish)
-        container = {"imageUri": image, "command": command, "args": list(wish.arguments)}
+        command = _command(request)
+        container = {"imageUri": image, "command": command, "args": list(request.arguments)}
         pool["containerSpec"] = {**container, "env": env}
     spec: dict[str, Any] = {"workerPoolSpecs": [pool]}
-    if wish.output:
-        spec["baseOutputDirectory"] = {"outputUriPrefix": wish.output}
-    if wish.service_account:
-        spec["serviceAccount"] = wish.service_account
+    if request.output:
+        spec["baseOutputDirectory"] = {"outputUriPrefix": request.output}
+    if request.service_account:
+        spec["serviceAccount"] = request.service_account
     return {"displayName": "local run", "jobSpec": spec}
 
 
 def specified(
-    wish: Wish, pack: Pack, place: Place, public: Mapping[str, Any], runtimes: RuntimeCatalog
+    request: LocalRunRequest,
+    pack: Pack,
+    place: Place,
+    public: Mapping[str, Any],
+    runtimes: RuntimeCatalog,
 ) -> JobSpec:
     """The spec of the request, which is refused as a service would refuse it. Raises NotRun."""
     try:
@@ -123,7 +127,7 @@ def specified(
         told = [f"{_option(each.field)}: {_described(each)}" for each in invalid.violations]
         raise NotRun("\n".join(told)) from None
     pool = spec.pools[0]
-    _check_secrets(pool.program.env, wish.secrets)
+    _check_secrets(pool.program.env, request.secrets)
     # A container's request cannot say that something is installed first; the program that comes of it can.
     uris = tuple(parcel.uri for parcel in pack.parcels)
     program = dataclasses.replace(pool.program, package_uris=uris)
@@ -131,7 +135,7 @@ def specified(
 
 
 def job(uid: JobUid, place: Place, spec: JobSpec, now: int, node: str) -> Job:
-    """As if it had just got room on `node`."""
+    """The job as if it had just been placed on `node`."""
     return Job(
         uid=uid,
         name=JobName(Api.VERTEX, place.project, place.region, str(uid)),
@@ -145,25 +149,25 @@ def job(uid: JobUid, place: Place, spec: JobSpec, now: int, node: str) -> Job:
     )
 
 
-def _command(wish: Wish) -> list[str]:
-    if wish.module:
-        return ["python3", "-m", wish.module]
-    if not wish.script:
+def _command(request: LocalRunRequest) -> list[str]:
+    if request.module:
+        return ["python3", "-m", request.module]
+    if not request.script:
         return []
-    return ["python3" if wish.script.endswith(".py") else "/bin/bash", wish.script]
+    return ["python3" if request.script.endswith(".py") else "/bin/bash", request.script]
 
 
-def _machine(wish: Wish) -> dict[str, str]:
-    found = {"machineType": wish.machine_type}
-    machine = machine_types().get(wish.machine_type)
-    if not wish.gpu or machine is None:
+def _machine(request: LocalRunRequest) -> dict[str, str]:
+    found = {"machineType": request.machine_type}
+    machine = machine_types().get(request.machine_type)
+    if not request.gpu or machine is None:
         return found
     types = {
         kind: counts for kind, counts in allowed(machine, Api.VERTEX).items() if "NVIDIA" in kind
     }
     if not types:
         raise NotRun(
-            f"--gpu: no GPU goes with machine type {wish.machine_type}; name another one by --machine-type, for example "
+            f"--gpu: no GPU goes with machine type {request.machine_type}; name another one by --machine-type, for example "
             "n1-standard-8."
         )
     kind = next((each for each in types if each.endswith("_T4")), next(iter(types)))

@@ -1,17 +1,19 @@
-"""One run from its job to its exit status: prepares the runtime, starts the one replica, shows its lines, and ends it when asked.
+"""Runs one program from its job to its exit status: prepares the runtime, starts the replica, shows its lines, ends it.
 
-Works with the very parts of a service, controller and store left out: nothing of a run is kept, and nothing is tried twice.
+Works with the very parts of a service, controller and store left out: nothing of a run is kept or tried twice.
 """
 
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainshed.buckets.local import LocalStore
+from trainshed.cli.text.printable import coloured
 from trainshed.controller.launching import Launching, launch_plans, slot_requests
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
@@ -19,61 +21,93 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
 from trainshed.engines.local import machine
+from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import LinesWritten, Slot, SlotExited, SlotLost
 from trainshed.eventloop.background import begin
 from trainshed.replica import program, protocol
-from trainshed.runtimes.port import PreparedRuntime
-from trainshed.runtimes.service import LocalRuntimes
+from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.port import PackageSource, PreparedRuntime
+from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.serve import certificates, clock
 from trainshed.serve.bucket_adapters import BucketDoor
-from trainshed.serve.local_run import furnishing, packing
+from trainshed.serve.engine_adapters import build_terms
 from trainshed.serve.local_run import job as jobs
-from trainshed.serve.local_run.output import Output
-from trainshed.serve.local_run.room import Room
-from trainshed.serve.local_run.runtimes import new_runtimes
+from trainshed.serve.local_run import program_files
+from trainshed.serve.local_run.request import LocalRunRequest, NotRun
 from trainshed.serve.local_run.storage import Storage
-from trainshed.serve.local_run.wish import NotRun, Wish
+from trainshed.serve.local_run.workspace import Workspace
 from trainshed.serve.settings import Settings
+from trainshed.store.logs.segments import Entry, ReplicaLog
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the program ended; `kept`: where its files are, if they are."""
+    """How the program ended."""
 
     record: ExitRecord
+    #: Bytes.
     memory_limit: int
-    kept: str = ""
+    #: Where its files are kept; None = nowhere.
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What a run works with. `storage`, `engine`: have begun to start, and have started when `started` is done. `tell`:
-    takes a line for the person at the terminal."""
+class RunParts:
+    """What a run works with."""
 
     settings: Settings
-    room: Room
+    workspace: Workspace
+    #: Has begun to start, as the engine has.
     storage: Storage
     engine: LocalEngine
+    #: Done when storage and engine have started.
     started: "asyncio.Future[Any]"
+    #: Takes a line for the person at the terminal.
     tell: Callable[[str], None]
 
 
-class Run:
-    """One run; to be run once."""
+class Output:
+    """A program's lines, from its replica's log to our own output, in the order in which they came."""
 
-    def __init__(self, wish: Wish, means: Means) -> None:
-        settings = means.settings
-        self._wish = wish
+    def __init__(self, directory: Path) -> None:
+        self._log = ReplicaLog(directory)
+        self._next = 0
+
+    def show(self) -> None:
+        """Write what is new: the program's output to ours, its errors and what the service says to our errors; to a terminal as
+        text, to a file as it is. Blocks as long as whoever reads us does not. Raises BrokenPipeError: nobody does any more."""
+        last = None
+        for entry in self._log.forwards(self._is_old):
+            stream = sys.stdout.buffer if entry.s == "o" else sys.stderr.buffer
+            if last is not stream and last is not None:
+                last.flush()
+            text = coloured(entry.m) if stream.isatty() else entry.m
+            stream.write(text.encode("utf-8", "replace") + (b"" if entry.p else b"\n"))
+            last = stream
+            self._next = entry.n + 1
+        if last is not None:
+            last.flush()
+
+    def _is_old(self, entry: Entry) -> bool:
+        return entry.n < self._next
+
+
+class Run:
+    """One local run; to be run once."""
+
+    def __init__(self, request: LocalRunRequest, parts: RunParts) -> None:
+        settings = parts.settings
+        self._request = request
         self._settings = settings
-        self._room = means.room
-        self._tell = means.tell
+        self._workspace = parts.workspace
+        self._tell = parts.tell
         self._place = jobs.Place(settings.project, settings.region)
-        self._engine = means.engine
-        self._started = means.started
+        self._engine = parts.engine
+        self._started = parts.started
         self._buckets = LocalStore(
-            settings.data / "buckets", now=clock.now, rules=means.storage.rules
+            settings.data / "buckets", now=clock.now, rules=parts.storage.rules
         )
         self._asked = 0
         self._job: Job | None = None
@@ -81,7 +115,7 @@ class Run:
         self._is_read = True
 
     async def run(self) -> Ended:
-        """All of it. Raises NotRun, and what engines and runtimes do; asyncio.CancelledError: it was interrupted before the
+        """Run the program to its end. Raises NotRun, and what engines and runtimes do; asyncio.CancelledError: it was interrupted before the
         program began."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -91,11 +125,11 @@ class Run:
 
     async def _run(self) -> Ended:
         settings = self._settings
-        pack = await asyncio.to_thread(packing.pack, self._wish)
+        pack = await asyncio.to_thread(program_files.pack, self._request)
         await self._started
         self._buckets.ensure_bucket(settings.default_bucket, settings.region)
         door = BucketDoor(self._buckets)
-        source = packing.Parcels(pack.parcels, lambda: door)
+        source = program_files.Parcels(pack.parcels, lambda: door)
         runtimes = new_runtimes(settings, source, self._engine)
         try:
             job = await self._new_job(pack, runtimes, door)
@@ -103,13 +137,13 @@ class Run:
         finally:
             await asyncio.to_thread(runtimes.close)
         slots = await self._engine.allocate(job.uid, 1, slot_requests(job))
-        if self._wish.entry:
+        if self._request.entry:
             await asyncio.to_thread(self._furnish, job, slots[0], pack, prepared)
         plan = self._plan(job, slots, pack, prepared, door)
         self._job = job
         await self._engine.launch([plan])
         record = await self._follow(job)
-        kept = self._keep(job, prepared) if self._wish.keep else ""
+        kept = self._keep(job, prepared) if self._request.keep else None
         memory = (await self._engine.capacity())[0].memory_bytes
         return Ended(record, min(plan.memory_limit or memory, memory), kept)
 
@@ -126,19 +160,21 @@ class Run:
 
     # --- the job ---
 
-    async def _new_job(self, pack: packing.Pack, runtimes: LocalRuntimes, door: BucketDoor) -> Job:
-        wish = self._wish
-        catalog = jobs.NamedRuntimes(runtimes.catalog, wish.image)
-        public = jobs.request(wish, pack, catalog.uri)
+    async def _new_job(
+        self, pack: program_files.Pack, runtimes: LocalRuntimes, door: BucketDoor
+    ) -> Job:
+        request = self._request
+        catalog = jobs.NamedRuntimes(runtimes.catalog, request.image)
+        public = jobs.custom_job(request, pack, catalog.uri)
         # Looking for interpreters and container tools may take a moment.
-        spec = await asyncio.to_thread(jobs.specified, wish, pack, self._place, public, catalog)
+        spec = await asyncio.to_thread(jobs.specified, request, pack, self._place, public, catalog)
         found = list(spec.warnings)
-        if wish.output:
+        if request.output:
             self._check_output(door)
         for name in dict.fromkeys(warnings.named_directories(spec.pools)):
             if door.is_remote(name):
                 found.append(warnings.not_mounted(name))
-        if wish.gpu:
+        if request.gpu:
             there = {
                 kind for node in await self._engine.capacity() for kind, _ in node.accelerators
             }
@@ -147,7 +183,7 @@ class Run:
         return jobs.job(clock.JobUids()(), self._place, spec, clock.now(), machine.NAME)
 
     def _check_output(self, door: BucketDoor) -> None:
-        name = self._wish.output[5:].partition("/")[0]
+        name = self._request.output[5:].partition("/")[0]
         if door.bucket_location(name) is None or door.is_closed(name, self._place.project):
             raise NotRun(
                 f"--base-output-dir: there is no bucket {name!r} for the project {self._place.project!r}; the default one is "
@@ -168,35 +204,37 @@ class Run:
         return ready or await runtimes.prepare(asked.runtime, asked.package_uris, self._tell)
 
     def _slot(self, job: Job) -> Path:
-        layout = Layout(self._room.directory.resolve())
+        layout = Layout(self._workspace.directory.resolve())
         return layout.attempt(job.uid, 1) / str(jobs.REPLICA)
 
-    def _furnish(self, job: Job, slot: Slot, pack: packing.Pack, prepared: PreparedRuntime) -> None:
-        files, source = self._slot(job) / protocol.FILES, self._wish.directory
+    def _furnish(
+        self, job: Job, slot: Slot, pack: program_files.Pack, prepared: PreparedRuntime
+    ) -> None:
+        files, source = self._slot(job) / protocol.FILES, self._request.directory
         away = (self._settings.data, self._settings.cache)
         if prepared.image is None:
-            furnishing.furnish(files, source, pack.trees, away)
+            program_files.copy_program(files, source, pack.trees, away)
         else:
-            furnishing.furnish_image(files, source, pack.trees, away, owner=slot.users)
-            furnishing.lay_out(pack.parcels, self._packages)
+            program_files.copy_into_image(files, source, pack.trees, away, owner=slot.users)
+            program_files.write_packages(pack.parcels, self._packages)
 
     @property
     def _packages(self) -> Path:
         """What an image's own Python installs, shown as if it lay in a bucket."""
-        return self._room.directory / "packages"
+        return self._workspace.directory / "packages"
 
     def _plan(
         self,
         job: Job,
         slots: tuple[Slot, ...],
-        pack: packing.Pack,
+        pack: program_files.Pack,
         prepared: PreparedRuntime,
         door: BucketDoor,
     ) -> LaunchPlan:
         asked = job.spec.pools[0].program
         buckets = door.shown(self._place.project)
         if asked.runtime.family == CONTAINER and pack.parcels:
-            buckets = (*buckets, (packing.BUCKET, str(self._packages)))
+            buckets = (*buckets, (program_files.BUCKET, str(self._packages)))
         (plan,) = launch_plans(
             job,
             slots,
@@ -205,15 +243,17 @@ class Run:
             {jobs.REPLICA: 1},
             buckets=buckets,
         )
-        if plan.image is None or not self._wish.entry:
+        if plan.image is None or not self._request.entry:
             return plan
-        return replace(plan, image=replace(plan.image, workdir=furnishing.APP))
+        return replace(plan, image=replace(plan.image, workdir=program_files.APP))
 
     # --- its life ---
 
     async def _follow(self, job: Job) -> ExitRecord:
         """To the program's end. Raises NotRun; BrokenPipeError: nobody wanted to know any more, and it was killed."""
-        output = Output(Layout(self._room.directory).logs / str(job.uid) / "1" / str(jobs.REPLICA))
+        output = Output(
+            Layout(self._workspace.directory).logs / str(job.uid) / "1" / str(jobs.REPLICA)
+        )
         async for event in self._engine.watch():
             match event:
                 case LinesWritten():
@@ -241,7 +281,7 @@ class Run:
             await self._engine.stop(job.uid, 1, 0)
 
     def _keep(self, job: Job, prepared: PreparedRuntime) -> str:
-        self._room.keep()
+        self._workspace.keep()
         files = self._slot(job) / protocol.FILES
         if prepared.image is not None:
             return str(files / program.LAYER / "upper")
@@ -253,3 +293,31 @@ def status_of(record: ExitRecord) -> int:
     if record.signal is not None:
         return 128 + record.signal
     return record.exit_code or 0
+
+
+def new_runtimes(settings: Settings, source: PackageSource, engine: LocalEngine) -> LocalRuntimes:
+    """The runtimes of a local run, by the same settings as a service's."""
+
+    def no_images() -> str:
+        promised = engine.capabilities()
+        if promised.images:
+            return ""
+        return f"Container images need namespaces, and there are none here (isolation {promised.isolation})."
+
+    return LocalRuntimes(
+        settings.cache,
+        source,
+        RuntimeSettings(
+            exact=settings.exact_runtimes,
+            image_map=settings.images,
+            terms=build_terms(settings, engine),
+            has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
+        ),
+        now=clock.now,
+        images=Images(
+            settings.cache / "images",
+            ImageSettings(settings.container_tool, settings.image_pull),
+            now=clock.now,
+            unsupported=no_images,
+        ),
+    )

@@ -15,7 +15,7 @@ from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import keep
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.children import ForkedBuckets, end, spawn_buckets
-from trainshed.serve.local_run.wish import NotRun
+from trainshed.serve.local_run.request import NotRun
 from trainshed.serve.settings import Settings
 
 log = logging.getLogger(__name__)

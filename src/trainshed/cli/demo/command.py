@@ -1,0 +1,338 @@
+"""`trainshed demo`: a distributed training job from the package to the accuracy, through the public API.
+
+With --drill the primary is killed between two checkpoints, and what comes of it is shown.
+"""
+
+import shlex
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from trainshed.cli import processes
+from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import (
+    Endpoint,
+    answering,
+    data_directory,
+    find,
+    local,
+    takes_address,
+)
+from trainshed.cli.demo.requests import (
+    DemoPlaces,
+    accuracy,
+    demo_places,
+    demo_request,
+    tuning_request,
+)
+from trainshed.cli.jobs.drill import report_lines
+from trainshed.cli.jobs.follow import Update, follow
+from trainshed.cli.jobs.logs import require_over
+from trainshed.cli.jobs.references import job_path
+from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.watch import ending, show, watched
+from trainshed.cli.sdist import build_demo_sdist
+from trainshed.cli.spelling import typed
+from trainshed.cli.text.colours import faint, state_colour
+from trainshed.cli.text.moments import duration
+from trainshed.cli.text.tables import pairs
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import SERVICE_TASK, JobName
+
+_EARLY_LINES = 100
+_FIRST = "The first job of its kind builds its runtime; later ones start in well under a second."
+
+
+_LINE: Final = "epoch 12/"
+"""The program saves a checkpoint every five epochs."""
+
+_SLOWER: Final = ("--epoch-seconds", "0.2", "--poll-seconds", "0.1")
+"""So slow that the fault lands well before the next checkpoint, and the evaluator has read the last one by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoDrill:
+    """`planted_bug`: the program forgets its checkpoints, and the report has to find that out."""
+
+    planted_bug: bool
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the program is given besides."""
+        return (*_SLOWER, *(("--planted-bug",) if self.planted_bug else ()))
+
+    def order(self, client: Client, job: JobView) -> str:
+        """Order the drill, and say what was ordered. Raises Refused, Unreachable."""
+        order = {"kind": "kill", "replica": "workerpool0-0", "atLine": _LINE}
+        ordered: dict[str, Any] = client.post(job_path(job.uid, ":drill"), order)
+        bug = ", of a program with a resume bug" if self.planted_bug else ""
+        return f"{ordered['kind']} of {ordered['task']} when it has done 12 epochs{bug}"
+
+    def tell(self, client: Client, job: JobView) -> bool:
+        """Show the report; whether it says what it has to. Raises Refused, Unreachable."""
+        report: dict[str, Any] = client.get(job_path(job.uid, "/resumeReport"))
+        click.echo()
+        for line in report_lines(report):
+            click.echo(line)
+        expected = "FAIL" if self.planted_bug else "PASS"
+        if report["result"] != expected:
+            click.echo(f"The report should have said {expected}.", err=True)
+            return False
+        if self.planted_bug:
+            click.echo(
+                "The planted bug was found: this program forgets its checkpoints, and a drill says so."
+            )
+        return True
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the service running if this command started it.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Workers beside the primary and the evaluator.",
+)
+@click.option(
+    "--drill",
+    is_flag=True,
+    help="Kill the primary in the middle of it, and see that the job goes on where it was.",
+)
+@click.option(
+    "--planted-bug",
+    is_flag=True,
+    help="With --drill: a program that forgets its checkpoints, and see that this is found.",
+)
+@click.option(
+    "--tuning",
+    is_flag=True,
+    help="Search for the hyperparameters with which a small network learns best: 12 trials, 4 at a time.",
+)
+@takes_address
+@click.pass_obj
+def command(
+    session: Session,
+    *,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    ca: str | None,
+    keep: bool,
+    workers: int,
+    drill: bool,
+    planted_bug: bool,
+    tuning: bool,
+) -> None:
+    """Run a small distributed training job from start to end.
+
+    A primary and its workers learn to tell handwritten digits apart, exchanging gradients; an evaluator
+    judges their checkpoints. If no service runs, one is started, and stopped again in the end.
+    """
+    if planted_bug and not drill:
+        raise click.UsageError("The bug shows only when something happens: give --drill as well.")
+    if drill and tuning:
+        raise click.UsageError("A tuning job has no replicas to drill: give --drill or --tuning.")
+    plan = DemoDrill(planted_bug=planted_bug) if drill else None
+    # Whoever asks this command to end wants no job and no service to be left over either.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
+    endpoint = _running(url, token, data, ca)
+    hosted = None
+    if endpoint is None:
+        directory = data_directory(data)
+        click.echo(f"No service is running; starting one with its data in {directory}.")
+        hosted = processes.start(directory)
+        endpoint = answering(hosted.endpoint)
+    click.echo(f"Service   {endpoint.rest}")
+    try:
+        tuned = _tune(session, endpoint) if tuning else None
+        succeeded = (
+            tuned.state is JobState.SUCCEEDED if tuned else _run(session, endpoint, workers, plan)
+        )
+    finally:
+        if hosted and not keep:
+            hosted.stop()
+    if not succeeded:
+        raise SystemExit(1)
+    option = f" --data {shlex.quote(str(data))}" if data else ""
+    _say_what_next(started=hosted is not None, kept=keep, option=option, tuned=tuned)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of the job. `told`: what the service told of it; `early`: the first lines of its replicas."""
+
+    client: Client
+    job: JobView
+    places: DemoPlaces
+    submitted: int
+    told: set[str] = field(default_factory=set[str])
+    early: list[LogLine] = field(default_factory=list[LogLine])
+
+    def updates(self) -> Iterator[Update]:
+        """All that happens until the job is over."""
+        for update in follow(self.client, self.job.uid):
+            if isinstance(update, TimelineView):
+                self.told.add(update.message)
+            elif (
+                isinstance(update, LogLine)
+                and update.replica != SERVICE_TASK
+                and len(self.early) < _EARLY_LINES
+            ):
+                self.early.append(update)
+            yield update
+
+    @property
+    def first_line(self) -> int:
+        """When the program wrote its first line, 0 if it wrote none: the log begins with notices, which the
+        timeline holds as well."""
+        return min((line.at for line in self.early if line.message not in self.told), default=0)
+
+
+def _running(
+    url: str | None, token: str | None, data: Path | None, ca: str | None
+) -> Endpoint | None:
+    """A service that answers, None if there is none on this machine. Raises Unreachable for a --url."""
+    try:
+        return answering(find(url, token, data, ca))
+    except Unreachable:
+        if url:
+            raise
+    try:
+        # The environment may name a service of yesterday while another one runs here.
+        return answering(local(data_directory(data), token))
+    except Unreachable:
+        return None
+
+
+def _run(session: Session, endpoint: Endpoint, workers: int, drill: DemoDrill | None) -> bool:
+    run = _submit(session, endpoint, workers, drill.arguments if drill else ())
+    click.echo(f"Job       {run.job.name}")
+    if drill:
+        click.echo(f"Drill     {drill.order(run.client, run.job)}")
+    click.echo(faint(_FIRST))
+    try:
+        show(run.updates(), session.now, lines=True)
+    except KeyboardInterrupt:
+        _cancel(run.client, run.job.uid)
+        raise SystemExit(130) from None
+    over = require_over(run.client, run.job.uid)
+    click.echo()
+    if over.state is not JobState.SUCCEEDED:
+        state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
+        click.echo(f"{state} after {duration(over.lasted(session.now()))}", err=True)
+        click.echo(over.error, err=True)
+        return False
+    for line in _result(run, over, endpoint):
+        click.echo(line)
+    return drill.tell(run.client, run.job) if drill else True
+
+
+def _tune(session: Session, endpoint: Endpoint) -> JobView:
+    client = endpoint.client()
+    places = _uploaded(endpoint, session.now())
+    path = f"{_parent(endpoint)}/hyperparameterTuningJobs"
+    created: dict[str, Any] = client.post(path, tuning_request(places))
+    job = JobView.parse(client.get(job_path(str(JobName.parse(created["name"])))))
+    click.echo(f"Job       {job.name}")
+    click.echo(faint(_FIRST))
+    try:
+        over = watched(client, job, session)
+    except KeyboardInterrupt:
+        _cancel(client, job.uid)
+        raise SystemExit(130) from None
+    click.echo()
+    for line in ending(over, session.now()):
+        click.echo(line, err=over.state is not JobState.SUCCEEDED)
+    return over
+
+
+def _cancel(client: Client, uid: str) -> None:
+    click.echo("\nCancelling the job.")
+    client.post(job_path(uid, ":cancel"), {})
+    # What else happens need not be seen, only waited for.
+    deque(follow(client, uid, lines=False), maxlen=0)
+    click.echo(require_over(client, uid).state.value)
+
+
+def _submit(session: Session, endpoint: Endpoint, workers: int, arguments: Sequence[str]) -> _Run:
+    places = _uploaded(endpoint, session.now())
+    client = endpoint.client()
+    submitted = session.now()
+    created: dict[str, Any] = client.post(
+        f"{_parent(endpoint)}/customJobs", demo_request(places, workers, arguments)
+    )
+    name = str(JobName.parse(created["name"]))
+    return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)
+
+
+def _uploaded(endpoint: Endpoint, now: int) -> DemoPlaces:
+    """The places of a run, its package among them, which is there then."""
+    missing = [name for name in ("project", "region", "bucket") if not getattr(endpoint, name)]
+    if missing:
+        raise click.ClickException(
+            f"The service at {endpoint.rest} does not say its default {' and '.join(missing)}. Run the"
+            " demo on the machine where it runs, with --data."
+        )
+    sdist = build_demo_sdist()
+    places = demo_places(endpoint.bucket, sdist, now)
+    endpoint.storage_client().upload(
+        places.bucket, places.package, sdist.content, "application/gzip"
+    )
+    return places
+
+
+def _parent(endpoint: Endpoint) -> str:
+    return f"/v1/projects/{endpoint.project}/locations/{endpoint.region}"
+
+
+def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
+    places = run.places
+    told = click.style(over.state.value, fg=state_colour(over.state), bold=True)
+    try:
+        metrics = endpoint.storage_client().download(places.bucket, places.metrics)
+        told += f"  accuracy {accuracy(metrics):.3f} on images that it has not learned from"
+    except (Refused, ValueError) as failure:
+        told += f"  (its accuracy cannot be read: {failure})"
+    facts = [
+        ("Result", told),
+        ("First line", f"{duration(run.first_line - run.submitted)} after the submit"),
+        ("In all", duration(over.ended - run.submitted)),
+        ("Model", places.uri(places.model)),
+    ]
+    on_disk = endpoint.buckets / places.bucket / places.model if endpoint.buckets else None
+    if on_disk is not None and on_disk.is_dir():
+        facts.append(("On disk", str(on_disk)))
+    return pairs(facts)
+
+
+def _say_what_next(*, started: bool, kept: bool, option: str, tuned: JobView | None) -> None:
+    stopped = started and not kept
+    steps = [
+        *([(f"{typed()} up{option}", "start the service again")] if stopped else []),
+        (f"{typed()} jobs list{option}", "this job and all others"),
+    ]
+    if tuned:
+        steps += [
+            (f"{typed()} jobs describe {tuned.id}{option}", "its best trial, and all the others"),
+            (f"{typed()} jobs logs {tuned.id}{option}", "what they wrote; --trial 3: one of them"),
+        ]
+    collection = "hp-tuning-jobs" if tuned else "custom-jobs"
+    steps += [
+        (f'eval "$({typed()} env{option})"', "point gcloud and the SDKs at the service, and then"),
+        (f"gcloud ai {collection} list", "as ever"),
+        *([(f"{typed()} down{option}", "stop the service")] if started and kept else []),
+    ]
+    click.echo()
+    if stopped:
+        click.echo(faint("The service was stopped again; jobs, logs and models stay."))
+    click.echo("What next:")
+    for line in pairs(steps):
+        click.echo(f"  {line}")

@@ -1,0 +1,1 @@
+"""Commands about jobs: list, describe, follow, enter, drill and explain them."""

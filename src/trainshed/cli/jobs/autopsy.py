@@ -1,0 +1,174 @@
+"""`trainshed jobs autopsy`: what a failed replica left: list it, look around in it, copy it, delete it."""
+
+import json
+import shlex
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import click
+
+from trainshed.cli.client import Client
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.shell import run_shell
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import local_moment, parse_moment
+from trainshed.cli.text.printable import one_line
+from trainshed.cli.text.tables import Column, joined, table
+
+
+@click.command(short_help="Look around in what a failed replica left.")
+@click.argument("job")
+@click.argument("replica", required=False)
+@click.option("--attempt", type=click.IntRange(min=1), help="Of this attempt [the newest].")
+@click.option("--list", "listed", is_flag=True, help="Only say what is kept of the job.")
+@click.option(
+    "--copy",
+    "target",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Copy the files into this new directory.",
+)
+@click.option("--delete", is_flag=True, help="Keep it no longer; without REPLICA all of the job.")
+@click.option(
+    "-c", "--command", "line", metavar="LINE", help="Run this command line, and nothing else."
+)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@takes_endpoint
+@click.pass_obj
+def command(
+    session: Session,
+    endpoint: Endpoint,
+    *,
+    job: str,
+    replica: str | None,
+    attempt: int | None,
+    listed: bool,
+    target: Path | None,
+    delete: bool,
+    line: str | None,
+    form: str,
+) -> None:
+    """Open a shell in the file system that a failed replica left, in the view that its program had, with its environment
+    but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
+
+    What failed replicas leave is kept for a day (settings autopsy_ttl, autopsy_limit).
+    """
+    if sum(map(bool, (listed, target, delete, line))) > 1:
+        raise click.UsageError("Give only one of --list, --copy, --delete and --command.")
+    client = endpoint.client(raw=form == "json")
+    uid = find_job(client, job, endpoint.project)["uid"]
+    which = {"replica": replica or "", **({"attempt": attempt} if attempt else {})}
+    if listed:
+        _list(client, uid, form)
+    elif target is not None:
+        _copy(client, uid, which, target)
+    elif delete:
+        gone = client.post(job_path(uid, ":deleteAutopsy"), which)["deleted"]
+        click.echo(f"{gone} deleted" if gone else "Nothing was kept, nothing was deleted.")
+    else:
+        status = run_shell(endpoint, client, uid, {**which, "autopsy": True}, line or "")
+        raise SystemExit(status)
+
+
+def _list(client: Client, uid: str, form: str) -> None:
+    found: list[dict[str, Any]] = client.get(job_path(uid, "/autopsies"))["autopsies"]
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not found:
+        click.echo(
+            "Nothing is kept of this job: no replica of it has failed, or its time is over.",
+            err=True,
+        )
+        return
+    columns = (
+        Column("REPLICA"),
+        Column("ATTEMPT", right=True),
+        Column("ENDED"),
+        Column("SIZE", right=True),
+        Column("KEPT UNTIL"),
+        Column("RAN", flexible=True),
+    )
+    rows = [
+        (
+            each["task"],
+            str(each["attempt"]),
+            each["how"],
+            size_text(each["bytes"]),
+            local_moment(parse_moment(each["expireTime"])),
+            shlex.join(each["argv"]),
+        )
+        for each in found
+    ]
+    header, *cells = table(columns, rows, 120 if sys.stdout.isatty() else None)
+    for row in [faint(joined(header)), *map(joined, cells)]:
+        click.echo(row)
+
+
+def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None:
+    if target.exists() and any(target.iterdir()):
+        raise click.ClickException(
+            f"{target} is not empty; name a directory that is not there yet."
+        )
+    path = job_path(uid, "/autopsyFiles")
+    with client.stream(path, replica=which["replica"], attempt=which.get("attempt")) as answer:
+        try:
+            parts = cast(IO[bytes], _Parts(answer.chunks()))  # It is only ever read from.
+            with tarfile.open(fileobj=parts, mode="r|") as archive:
+                count, left_out = _extract(archive, target)
+        except tarfile.ReadError as failure:
+            raise click.ClickException(
+                f"The copy broke off ({failure}); what is in {target} is not all of it. Try again."
+            ) from None
+    for name, cause in left_out:
+        click.echo(f"left out: {one_line(name)}: {one_line(cause)}", err=True)
+    click.echo(f"{count} files and directories are in {target}.")
+
+
+def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[str, str]]]:
+    """How many, and what was left out because it would lead out of the directory: a program made these files."""
+    left_out: list[tuple[str, str]] = []
+
+    def safe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        nonlocal count
+        try:
+            kept = tarfile.data_filter(member, path)
+        except tarfile.FilterError as wrong:
+            left_out.append((member.name, str(wrong)))
+            return None
+        count += 1
+        return kept
+
+    count = 0
+    target.mkdir(parents=True, exist_ok=True)
+    archive.extractall(target, filter=safe)
+    return count, left_out
+
+
+class _Parts:
+    """An answer as a file to be read."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (chunk := next(self._chunks, b"")):
+            self._rest += chunk
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def size_text(size: int) -> str:
+    """`12.3 MiB`; – while it is not known."""
+    if size < 0:
+        return "–"
+    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= bytes_:
+            return f"{size / bytes_:.1f} {unit}"
+    return f"{size} B"

@@ -1,0 +1,188 @@
+"""`trainshed jobs`: list, describe, timeline, cancel. Its other commands have modules of their own."""
+
+import json
+import shutil
+import sys
+from datetime import tzinfo
+from typing import Any
+
+import click
+
+from trainshed.cli.client import Client, Refused
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs import autopsy, drill, logs, shell, usage, watch
+from trainshed.cli.jobs.describe import (
+    AttemptView,
+    LifeView,
+    description,
+    lives_table,
+    story,
+    totals,
+)
+from trainshed.cli.jobs.references import find_job, job_path, list_jobs
+from trainshed.cli.jobs.views import JobView, TimelineView
+from trainshed.cli.output_format import takes_form
+from trainshed.cli.text.colours import faint, state_colour
+from trainshed.cli.text.moments import duration, local_moment
+from trainshed.cli.text.tables import Column, joined, table
+
+
+@click.group()
+def command() -> None:
+    """List, describe, follow and cancel jobs, tuning jobs and training pipelines of both APIs.
+
+    JOB is a job's id, its full name, or the beginning of its id if no other id begins so.
+    """
+
+
+command.add_command(logs.command, "logs")
+command.add_command(drill.report, "resume-report")
+command.add_command(shell.command, "shell")
+command.add_command(autopsy.command, "autopsy")
+command.add_command(usage.command, "top")
+command.add_command(watch.command, "watch")
+
+
+@command.command("list")
+@click.option("--state", metavar="STATE", help="Only jobs in this state, such as RUNNING.")
+@click.option(
+    "--project", metavar="PROJECT", help="Whose jobs, - for all projects; else the service's own."
+)
+@click.option(
+    "--parent", metavar="JOB", help="The jobs of this tuning job's trials, or of this pipeline."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many."
+)
+@takes_form
+@takes_endpoint
+@click.pass_obj
+def list_(
+    session: Session,
+    endpoint: Endpoint,
+    *,
+    state: str | None,
+    project: str | None,
+    parent: str | None,
+    limit: int,
+    form: str,
+) -> None:
+    """List the newest jobs, newest first; those that tuning jobs and pipelines made are listed with --parent."""
+    chosen = project or endpoint.project
+    if not chosen:
+        raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
+    client = endpoint.client(raw=form == "json")
+    above = find_job(client, parent, chosen)["name"] if parent else None
+    found = list_jobs(client, chosen, state=state, limit=limit, parent=above)
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not found:
+        which = f"in state {state.upper()} " if state else ""
+        advice = f"below {above}." if above else f"in project {chosen}. Try one: trainshed demo"
+        click.echo(f"No jobs {which}{advice}", err=True)
+        return
+    for line in job_table([JobView.parse(job) for job in found], session.now(), _room()):
+        click.echo(line)
+
+
+@command.command(short_help="Say everything about a job, why it waits or failed above all.")
+@click.argument("job")
+@takes_form
+@takes_endpoint
+@click.pass_obj
+def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
+    """Say everything about a job: state, why it waits or failed, replicas and their restarts, trials and the best of them."""
+    client = endpoint.client(raw=form == "json")
+    found = find_job(client, job, endpoint.project)
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    view = JobView.parse(found)
+    lines = description(view, session.now(), room=_room())
+    for line in [*lines, *usage.describe_lines(client, view)]:
+        click.echo(line)
+
+
+@command.command()
+@click.argument("job")
+@takes_form
+@takes_endpoint
+def timeline(endpoint: Endpoint, job: str, form: str) -> None:
+    """Tell a job's story: what happened to it, when and why.
+
+    JSON has `entries`, the same by `attempts` with their replicas' incarnations and verdicts, and `counters`.
+    """
+    client = endpoint.client(raw=form == "json")
+    uid = find_job(client, job, endpoint.project)["uid"]
+    found: dict[str, Any] = client.get(job_path(uid, "/timeline"))
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    entries = [TimelineView.parse(entry) for entry in found["entries"]]
+    attempts: list[dict[str, Any]] = found.get("attempts", [])
+    lines = story(entries, [AttemptView.parse(attempt) for attempt in attempts])
+    lives = lives_table(LifeView.parse_all(attempts))
+    for line in [*lines, *([""] if lives else []), *lives, *totals(found.get("counters", {}))]:
+        click.echo(line)
+
+
+@command.command()
+@click.argument("job", nargs=-1, required=True)
+@takes_endpoint
+def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
+    """Cancel one or more jobs. The others are cancelled even if one cannot be."""
+    client = endpoint.client()
+    failed = [one for one in job if not _cancelled(client, one, endpoint.project)]
+    if failed:
+        raise SystemExit(1)
+
+
+def job_table(
+    jobs: list[JobView], now: int, room: int | None, zone: tzinfo | None = None
+) -> list[str]:
+    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `room`: characters per line, None
+    for no bound."""
+    kinds = any(job.kind != "custom" for job in jobs)
+    columns = (
+        Column("JOB"),
+        *([Column("KIND")] if kinds else []),
+        Column("NAME", flexible=True),
+        Column("STATE"),
+        Column("CREATED"),
+        Column("LASTED", right=True),
+    )
+    rows = [
+        (
+            job.id,
+            *([job.kind] if kinds else []),
+            job.display_name or "–",
+            job.state.value,
+            local_moment(job.created, zone),
+            duration(job.lasted(now)),
+        )
+        for job in jobs
+    ]
+    header, *cells = table(columns, rows, room)
+    lines = [faint(joined(header))]
+    for job, row in zip(jobs, cells, strict=True):
+        row[2 + kinds] = click.style(row[2 + kinds], fg=state_colour(job.state))
+        lines.append(joined(row))
+    return lines
+
+
+def _room() -> int | None:
+    """Characters per line where the output goes, None for no bound."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _cancelled(client: Client, reference: str, project: str) -> bool:
+    try:
+        job = JobView.parse(find_job(client, reference, project))
+        client.post(job_path(job.uid, ":cancel"), {})
+    except (Refused, click.ClickException) as failure:
+        click.echo(f"Error: {reference}: {failure.format_message()}", err=True)
+        return False
+    click.echo(f"{job.id}  is being cancelled")
+    return True

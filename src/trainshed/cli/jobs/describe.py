@@ -1,0 +1,339 @@
+"""A job in words: what it is, why it waits, how it failed, and its timeline by attempts. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+import click
+
+from trainshed.cli.jobs.views import (
+    FailureView,
+    JobView,
+    ReplicaView,
+    TimelineView,
+    WaitingView,
+    how,
+)
+from trainshed.cli.text.colours import entry_colour, faint, replica_colour, state_colour
+from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
+from trainshed.cli.text.tables import Column, joined, pairs, table
+from trainshed.cli.trial_table import best_text, best_trial, counts, terminal_text, trial_table
+from trainshed.cli.tuning_views import TuningView, shown
+from trainshed.core.failure.rules import Effect
+from trainshed.core.lifecycle.states import JobState
+
+_NAMED = 3
+"""Of so many failed replicas it is said how to look at what they left."""
+
+
+_EFFECTS = {
+    Effect.JOB_SUCCEEDS: "job succeeds",
+    Effect.REPLICA_DONE: "done",
+    Effect.REPLICA_RESTARTS: "restart",
+    Effect.JOB_RETRIES: "job retry",
+    Effect.JOB_FAILS: "job fails",
+    Effect.JOB_CANCELLED: "job cancelled",
+}
+
+_BEGINS = frozenset({"admitted", "attempt"})
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt. `ended` 0: it goes on; `rule`: why it ended."""
+
+    number: int
+    started: int
+    ended: int
+    rule: str
+
+    @staticmethod
+    def parse(found: Mapping[str, Any]) -> "AttemptView":
+        """Read one of the `attempts`."""
+        return AttemptView(
+            found["attempt"],
+            parse_moment(found["startTime"]),
+            parse_moment(found["endTime"]),
+            found["rule"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LifeView:
+    """One incarnation of a replica. `how`: how it ended, "" while it lives; `effect` and `verdict`: what followed."""
+
+    attempt: int
+    replica: str
+    task: str
+    number: int
+    node: str
+    started: int
+    ended: int
+    how: str
+    effect: str = ""
+    verdict: str = ""
+
+    @staticmethod
+    def parse_all(attempts: Sequence[Mapping[str, Any]]) -> tuple["LifeView", ...]:
+        """Every incarnation of the `attempts`."""
+        return tuple(
+            _life(attempt["attempt"], replica, found)
+            for attempt in attempts
+            for replica in attempt["replicas"]
+            for found in replica["incarnations"]
+        )
+
+
+def description(
+    job: JobView, now: int, zone: tzinfo | None = None, room: int | None = None
+) -> list[str]:
+    """The lines that describe a job. `room`: characters per line of a table of trials, None for no bound."""
+    state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
+    waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
+    facts = [
+        ("Job", job.name),
+        ("Of", f"{job.parent}{f', trial {job.trial}' if job.trial else ''}" if job.parent else ""),
+        ("Name", job.display_name),
+        ("State", state),
+        ("Waits", waits),
+        ("Created", local_moment(job.created, zone)),
+        ("Started", local_moment(job.started, zone) if job.started else ""),
+        ("Ended", local_moment(job.ended, zone) if job.ended else ""),
+        ("Lasted", duration(job.lasted(now))),
+        ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
+        ("Retries", counted(job.retries)),
+        ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
+        ("Error", job.error),
+        ("Code", str(job.error_code) if job.error else ""),
+        ("Cause", "\n".join(_failure_lines(job.failure, job.error)) if job.failure else ""),
+        ("Left", "\n".join(_autopsy_lines(job.program, zone))),
+        ("Shell", "\n".join(_shell_lines(job.program))),
+    ]
+    program = job.program
+    if program is not job:
+        facts += [("Model", job.model), ("Runs", program.name)]
+    if program.tuning:
+        facts += _tuning_facts(program, program.tuning)
+    lines = pairs([(label, value) for label, value in facts if value])
+    if program.tuning and program.trials:
+        tuning = program.tuning
+        table_ = trial_table(tuning.metric, program.trials, {tuning.best}, now, room)
+        return [*lines, "", *map(terminal_text, table_)]
+    replicas = replica_table(program.replicas, now) if program.replicas else []
+    return [*lines, "", *replicas] if replicas else lines
+
+
+def _tuning_facts(job: JobView, tuning: TuningView) -> list[tuple[str, str]]:
+    how = [tuning.algorithm.lower(), f"{tuning.parallel} at a time"]
+    if tuning.stopping:
+        how.append(f"{tuning.stopping} stopping")
+    best = best_trial(tuning, job.trials)
+    found: list[tuple[str, str]] = [
+        ("Tunes", f"{tuning.metric}, {tuning.goal.value.lower()} ({', '.join(how)})"),
+        ("Trials", counts(tuning)),
+    ]
+    if best:
+        parameters = pairs([(name, shown(value, 6)) for name, value in best.parameters])
+        head = click.style(best_text(tuning, best), fg="green", bold=True)
+        found += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
+    return found
+
+
+def waiting_lines(waiting: WaitingView) -> Iterator[str]:
+    """Why there is no room, what would help, who is in the way, how many are before it."""
+    yield f"{waiting.message} ({waiting.reason})"
+    if waiting.hint:
+        yield waiting.hint
+    for number, job in enumerate(waiting.blockers):
+        yield f"{'and' if number else 'held'} by {job}"
+    if waiting.position:
+        yield "it is the next one" if waiting.position == 1 else _behind(waiting.position - 1)
+
+
+def replica_table(replicas: tuple[ReplicaView, ...], now: int) -> list[str]:
+    """The lines of a table of replicas; restarts and departures have columns only where there are any."""
+    restarted = any(replica.restarts for replica in replicas)
+    leaving = any(replica.leaving for replica in replicas)
+    columns = [
+        Column("REPLICA"),
+        Column("STATE"),
+        Column("ENDED"),
+        Column("RAN", right=True),
+        *([Column("RESTARTS")] if restarted else []),
+        Column("NODE"),
+        *([Column("LEAVES BECAUSE")] if leaving else []),
+    ]
+    rows = [
+        (
+            replica.task,
+            replica.state.value,
+            replica.how or "–",
+            duration((replica.ended or now) - replica.started) if replica.started else "–",
+            *([counted(replica.restarts) or "–"] if restarted else []),
+            replica.node or "–",
+            *([replica.leaving or "–"] if leaving else []),
+        )
+        for replica in replicas
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for replica, row in zip(replicas, cells, strict=True):
+        row[0] = click.style(row[0], fg=replica_colour(replica.id))
+        row[1] = click.style(row[1], fg=state_colour(replica.state))
+        lines.append(joined(row))
+    return lines
+
+
+def counted(counters: Iterable[tuple[str, int]]) -> str:
+    """`2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
+    found = [(rule, count) for rule, count in counters if count]
+    if len(found) == 1:
+        return f"{found[0][1]} {found[0][0]}"
+    named = ", ".join(f"{rule} {count}" for rule, count in found)
+    return f"{sum(count for _, count in found)} ({named})" if found else ""
+
+
+def _failure_lines(failure: FailureView, said: str) -> Iterator[str]:
+    """What the public message, `said`, does not say, or says only in passing."""
+    whose = f" of {failure.task}" if failure.task else ""
+    status = f", status {failure.status}" if failure.status is not None else ""
+    yield f"{failure.cause}{whose}{status}"
+    if failure.reason not in said:
+        yield failure.reason
+
+
+def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
+    """Whose files are kept, and what to type to look around in them."""
+    latest = max((each.attempt for each in job.autopsies), default=0)
+    kept = [each for each in job.autopsies if each.attempt == latest]
+    for each in kept[:_NAMED]:
+        yield f"{each.task}, until {local_moment(each.expires, zone)}: trainshed jobs autopsy {job.id} {each.task}"
+    if len(kept) > _NAMED or len(kept) < len(job.autopsies):
+        yield f"all that is kept: trainshed jobs autopsy {job.id} --list"
+
+
+def _shell_lines(job: JobView) -> Iterator[str]:
+    """Of a job with web access that runs: what to type for a shell, and its links."""
+    if not job.links:
+        return
+    yield f"trainshed jobs shell {job.id}{' [REPLICA]' if len(job.links) > 1 else ''}, or in a browser:"
+    yield from pairs(job.links)
+
+
+def _behind(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)} before it"
+
+
+def story(
+    entries: Sequence[TimelineView],
+    attempts: Sequence[AttemptView] = (),
+    zone: tzinfo | None = None,
+) -> list[str]:
+    """The lines of a timeline: time of day, time since the first entry, kind, message; a heading before each attempt."""
+    if not entries:
+        return []
+    columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
+    rows = [
+        (
+            local_clock(entry.at, zone),
+            "+" + duration(entry.at - entries[0].at),
+            entry.kind,
+            _first_line(entry),
+        )
+        for entry in entries
+    ]
+    header, *cells = table(columns, rows)
+    day = f"{local_moment(entries[0].at, zone)[:10]}  the story begins"
+    lines = [faint(day), faint(joined(header))]
+    headings = {attempt.number: attempt for attempt in attempts}
+    for entry, row in zip(entries, cells, strict=True):
+        if entry.kind in _BEGINS and entry.attempt in headings:
+            lines.append(_heading(headings.pop(entry.attempt)))
+        lines.append(_line(entry, row))
+    return lines
+
+
+def _first_line(entry: TimelineView) -> str:
+    """Further lines of a message (the end of a log, say) are told by `describe`; but what follows from a verdict stands
+    behind its evidence, however long that is."""
+    first, *more = entry.message.splitlines() or [""]
+    if not more or entry.kind != "verdict":
+        return first.strip()
+    return f"{first.strip()} …):{more[-1].rpartition('):')[2]}"
+
+
+def lives_table(lives: Sequence[LifeView]) -> list[str]:
+    """The lines of a table of what did not just run to its end: who was judged, and who lived again."""
+    shown = [life for life in lives if life.verdict or life.number > 1]
+    if not shown:
+        return []
+    columns = (
+        Column("ATTEMPT", right=True),
+        Column("REPLICA"),
+        Column("LIFE", right=True),
+        Column("NODE"),
+        Column("RAN", right=True),
+        Column("ENDED"),
+        Column("VERDICT"),
+    )
+    rows = [
+        (
+            str(life.attempt),
+            life.task,
+            str(life.number),
+            life.node or "–",
+            duration(life.ended - life.started) if life.started and life.ended else "–",
+            life.how or "–",
+            life.verdict or "–",
+        )
+        for life in shown
+    ]
+    header, *cells = table(columns, rows)
+    lines = [faint(joined(header))]
+    for life, row in zip(shown, cells, strict=True):
+        row[1] = click.style(row[1], fg=replica_colour(life.replica))
+        if life.verdict:
+            row[6] = click.style(row[6], fg=entry_colour("verdict", life.effect))
+        lines.append(joined(row))
+    return lines
+
+
+def totals(counters: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """A line for the job's retries and one for its replicas' restarts, where there were any."""
+    for what in ("retries", "restarts"):
+        if told := counted(counters.get(what, {}).items()):
+            yield f"{what.capitalize()}: {told}"
+
+
+def _life(attempt: int, replica: Mapping[str, Any], found: Mapping[str, Any]) -> LifeView:
+    verdict: Mapping[str, Any] = found["verdict"] or {}
+    effect = str(verdict.get("effect", ""))
+    said = next((text for known, text in _EFFECTS.items() if known == effect), effect)
+    of = f" {verdict['count']} of {verdict['budget']}" if verdict.get("budget") else ""
+    return LifeView(
+        attempt,
+        replica["id"],
+        replica["task"],
+        found["incarnation"],
+        found["node"],
+        parse_moment(found["startTime"]),
+        parse_moment(found["endTime"]),
+        "lost" if found["lost"] else how(found["exit"] or {}),
+        effect,
+        f"{verdict['rule']}: {said}{of}" if verdict else "",
+    )
+
+
+def _heading(attempt: AttemptView) -> str:
+    lasted = f"  {duration(attempt.ended - attempt.started)}" if attempt.ended else "  goes on"
+    rule = f", ended by {attempt.rule}" if attempt.rule else ""
+    return click.style(f"Attempt {attempt.number}", bold=True) + faint(lasted + rule)
+
+
+def _line(entry: TimelineView, row: list[str]) -> str:
+    row[0], row[1] = faint(row[0]), faint(row[1])
+    colour = entry_colour(entry.kind, entry.effect)
+    if colour:
+        row[2:] = [click.style(cell, fg=colour) for cell in row[2:]]
+    return joined(row)

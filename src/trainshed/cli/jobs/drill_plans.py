@@ -1,0 +1,121 @@
+"""`trainshed drill-plans`: drills under a name, which any client orders with the label `trainshed-drill`."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.jobs.job_files import Unreadable, read
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.tables import Column, joined, table
+from trainshed.core.lifecycle.drills import PLAN_LABEL
+
+_PLANS = "/trainshed/v1/drillPlans"
+
+_project = click.option("--project", metavar="PROJECT", help="Whose; else the service's own.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Store drills under a name; alone: the list.
+
+    A job that is created with the label trainshed-drill=NAME orders them, whatever client creates it.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_)
+
+
+@command.command("list")
+@_project
+@takes_endpoint
+def list_(endpoint: Endpoint, project: str | None) -> None:
+    """List the plans of a project."""
+    found = endpoint.client().get(_PLANS, project=_whose(endpoint, project))
+    plans: list[dict[str, Any]] = found["plans"]
+    if not plans:
+        click.echo(
+            f"The project {found['project']} has no drill plan. Store one: trainshed drill-plans put FILE",
+            err=True,
+        )
+        return
+    for line in plan_table(plans):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("name")
+@_project
+@takes_endpoint
+def show(endpoint: Endpoint, name: str, project: str | None) -> None:
+    """Print a plan as `put` takes it."""
+    path = f"{_PLANS}/{quote(name, safe='')}"
+    found = endpoint.client(raw=True).get(path, project=_whose(endpoint, project))
+    click.echo(json.dumps(found, indent=2))
+
+
+@command.command(short_help="Store the plan of FILE, in place of one of that name.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
+@click.option("--name", metavar="NAME", help="Its name; else the file says it, or is called so.")
+@_project
+@takes_endpoint
+def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -> None:
+    """Store the plan of FILE (YAML or JSON, - for what comes in), in place of one of that name.
+
+    A plan: {name: worse, drills: [{kind: kill, replica: workerpool1-0, atLine: "step 12$"}, {kind: maintenance, after: 30s}]}
+    """
+    try:
+        with click.open_file(str(file)) as opened:
+            plan = read(opened.read())
+    except Unreadable as failure:
+        raise click.ClickException(f"{file}: {failure}") from None
+    except (OSError, UnicodeDecodeError) as failure:
+        cause = failure.strerror if isinstance(failure, OSError) else failure
+        raise click.ClickException(f"{file} cannot be read: {cause}") from None
+    plan["name"] = name or plan.get("name") or ("" if str(file) == "-" else file.stem)
+    if not plan["name"]:
+        raise click.UsageError("A plan that comes in needs a name: give --name, or `name:` in it.")
+    plan["project"] = project or plan.get("project") or _whose(endpoint, None)
+    stored = endpoint.client().post(_PLANS, plan)
+    click.echo(f"Stored. A job orders it with the label {PLAN_LABEL}={stored['name']}")
+
+
+@command.command()
+@click.argument("name")
+@_project
+@takes_endpoint
+def delete(endpoint: Endpoint, name: str, project: str | None) -> None:
+    """Delete a plan. Jobs that exist keep the drills that they have."""
+    path = f"{_PLANS}/{quote(name, safe='')}"
+    endpoint.client().delete(path, project=_whose(endpoint, project))
+    click.echo(f"{name}  is deleted")
+
+
+def plan_table(plans: list[dict[str, Any]]) -> list[str]:
+    """The lines of a list of plans, one per drill."""
+    columns = (Column("PLAN"), Column("KIND"), Column("REPLICA"), Column("WHEN"))
+    rows = [
+        (
+            "" if number else plan["name"],
+            drill["kind"],
+            drill["replica"],
+            _when(drill),
+        )
+        for plan in plans
+        for number, drill in enumerate(plan["drills"])
+    ]
+    header, *cells = table(columns, rows)
+    return [faint(joined(header)), *map(joined, cells)]
+
+
+def _when(drill: dict[str, Any]) -> str:
+    if drill["atLine"]:
+        return f"at a line like {drill['atLine']}"
+    return f"after {drill['after']}" if drill["after"] else "at once"
+
+
+def _whose(endpoint: Endpoint, project: str | None) -> str:
+    return project or endpoint.project or answering(endpoint).project

@@ -1,0 +1,170 @@
+"""`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start (SPEC §1.7)."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.jobs import job_files
+from trainshed.cli.jobs.describe import waiting_lines
+from trainshed.cli.jobs.job_files import JobFile, Unreadable
+from trainshed.cli.jobs.views import WaitingView
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import gibibytes
+from trainshed.cli.text.tables import Column, joined, table
+from trainshed.core.capacity import WaitReason
+from trainshed.core.names import Api
+
+WOULD_WAIT = 3
+"""The exit status for a job that is fine and would wait, perhaps in vain."""
+
+_TOO_LARGE = (
+    "ask for fewer or smaller replicas; submitted as it is, it would fail after a few tries"
+)
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    type=click.File("r", encoding="utf-8"),
+    required=True,
+    help="The job, in YAML or JSON; - reads standard input.",
+)
+@click.option(
+    "--api",
+    type=click.Choice([api.value for api in Api]),
+    help="Whose job it is, where the file does not tell.",
+)
+@click.option("--project", metavar="PROJECT", help="Whose job it would be; else the service's own.")
+@click.option("--region", metavar="REGION", help="Where it would run; else the service's own.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or JSON for programs.",
+)
+@takes_endpoint
+@click.pass_obj
+def command(
+    session: Session,
+    endpoint: Endpoint,
+    *,
+    file: TextIO,
+    api: str | None,
+    project: str | None,
+    region: str | None,
+    form: str,
+) -> None:
+    """Say whether a job would start now, on which nodes, and if not, why and what would help. Nothing is created.
+
+    The file holds a custom job of Vertex or a job of ml v1: the whole resource, or what gcloud takes as --config.
+    The exit status is 0 if the job would start now, 3 if it would wait or has no place here, 1 if it would be refused.
+    """
+    found = _read(file, api, session.now())
+    if not (project or endpoint.project) or not (region or endpoint.region):
+        endpoint = answering(endpoint)
+    where = region or endpoint.region
+    asked = job_files.with_region(found, where)
+    answer: dict[str, Any] = endpoint.client(raw=form == "json").post(
+        "/trainshed/v1/jobs:explain",
+        {
+            "api": asked.api.value,
+            "project": project or endpoint.project,
+            "location": where,
+            "job": asked.job,
+        },
+    )
+    if form == "json":
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        for line in explanation(answer):
+            click.echo(line)
+    if not answer["admitted"]:
+        raise SystemExit(WOULD_WAIT)
+
+
+def explanation(answer: dict[str, Any]) -> Iterator[str]:
+    """The lines that tell a pre-flight's answer."""
+    where = f"{answer['project']}, {answer['location']}"
+    waiting = WaitingView.parse(answer["waiting"])
+    if waiting is None:
+        yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
+    else:
+        stock_out = waiting.reason == WaitReason.STOCK_OUT
+        verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
+        yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
+        # Whom nobody's leaving helps has no place in the queue either.
+        told = replace(waiting, position=0) if stock_out else waiting
+        yield from (f"  {line}" for line in waiting_lines(told))
+        if stock_out and not waiting.hint:
+            yield f"  {_TOO_LARGE}"
+    yield ""
+    yield from _machine_table(answer["machines"])
+    if answer["places"]:
+        yield ""
+        yield from _place_table(answer["places"])
+    told = [("notice", text) for text in answer["notices"]]
+    told += [("warning", text) for text in answer["warnings"]]
+    if told:
+        yield ""
+    for kind, text in told:
+        yield click.style(f"{kind}: {text}", fg="yellow" if kind == "warning" else None)
+
+
+def _machine_table(machines: list[dict[str, Any]]) -> Iterator[str]:
+    columns = (
+        Column("POOL"),
+        Column("REPLICAS", right=True),
+        Column("MACHINE TYPE"),
+        Column("CPUS", right=True),
+        Column("A REPLICA GETS", right=True),
+        Column("ACCELERATORS"),
+        Column("DISK", right=True),
+    )
+    rows = [
+        (
+            machine["pool"],
+            str(machine["replicas"]),
+            machine["machineType"],
+            f"{machine['vcpus']:g}" if machine["vcpus"] else "–",
+            gibibytes(machine["memoryLimitBytes"]),
+            _devices(machine["accelerators"]),
+            f"{machine['diskGb']} GB",
+        )
+        for machine in machines
+    ]
+    yield from _lines(columns, rows)
+
+
+def _place_table(places: list[dict[str, str]]) -> Iterator[str]:
+    rows = [(place["task"], place["node"]) for place in places]
+    yield from _lines((Column("REPLICA"), Column("NODE")), rows)
+
+
+def _lines(columns: tuple[Column, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    header, *cells = table(columns, rows)
+    yield faint(joined(header))
+    yield from map(joined, cells)
+
+
+def _devices(devices: dict[str, Any] | None) -> str:
+    return f"{devices['count']} × {devices['type']}" if devices else "–"
+
+
+def _read(file: TextIO, api: str | None, now: int) -> JobFile:
+    """The job of the file. An `ml` job whose file gives no id gets one that no other has. Raises click.ClickException."""
+    name = Path(file.name).stem if file.name not in ("-", "<stdin>") else "job"
+    try:
+        found = job_files.read(file.read())
+        return job_files.recognised(found, Api(api) if api else None, name, f"explain_{now}")
+    except (Unreadable, UnicodeDecodeError) as failure:
+        raise click.ClickException(f"{file.name}: {failure}") from None

@@ -1,0 +1,257 @@
+"""Follows a job as it happens: its views, its timeline and its lines in one stream, also beyond the end of its service.
+
+Owns the threads that read. The service wakes them; nothing is asked for again and again but the timeline, once per change.
+Streams are opened anew when the service is back, and nothing is told twice.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from trainshed.cli.client import Answer, Client, Unreachable
+from trainshed.cli.jobs.references import job_path
+from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+
+Update = JobView | LogLine | TimelineView
+
+_AHEAD = 10_000
+"""Updates that may wait to be shown; a program that is faster than the terminal waits in the service."""
+
+
+_SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
+"""Entries of the story that the log has as well: who reads the log need not read them twice."""
+
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds that a follower waits for a service to be back."""
+
+_PAUSE = 0.25
+"""Seconds between two looks whether it is."""
+
+_STEADY = 1.0
+"""Seconds after which a stream has been one: a service that is about to end may still open some."""
+
+_MOST_PLACES = 500
+"""Writers of which a new stream is told what was seen; lines of others come again, and are passed over here."""
+
+
+class _Ended:
+    """One of the readers has come to its end."""
+
+
+class Patience:
+    """How a follower, with all its streams, bears that the service is away: says so once, and gives up in the end.
+
+    `again`: the command that goes on where this one gave up.
+    """
+
+    def __init__(self, client: Client, uid: str, again: str) -> None:
+        self._client = client
+        self._uid = uid
+        self._again = again
+        self._lock = threading.Lock()
+        self._since: float | None = None
+
+    def outlast(
+        self, opened: Callable[[], Answer], read: Callable[[dict[str, Any]], Iterator[T]]
+    ) -> Iterator[T]:
+        """What `read` makes of each object of a stream, until the job is over. `opened` may be called again, and its
+        stream then begins anew; `read` passes over what it was given before. Raises Refused, Unreachable."""
+        while True:
+            began, told = None, False
+            try:
+                with opened() as answer:
+                    began = time.monotonic()
+                    for found in answer:
+                        for update in read(found):
+                            told = True
+                            yield update
+                if self._is_over():
+                    return
+                cause = "The service ended the stream: it is shutting down."
+            except Unreachable as failure:
+                cause = failure.message
+            if told or (began is not None and time.monotonic() - began > _STEADY):
+                self._reset()
+            self._wait(cause)
+
+    def _is_over(self) -> bool:
+        return JobView.parse(self._client.get(job_path(self._uid))).state.is_final
+
+    def _reset(self) -> None:
+        with self._lock:
+            self._since = None
+
+    def _wait(self, cause: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if self._since is None:
+                self._since = now
+                click.echo(
+                    f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for the service ...",
+                    err=True,
+                )
+            left = self._since + PATIENCE - now
+        try:
+            self._client.look_again()
+        except Unreachable as failure:
+            cause = failure.message
+        if left <= 0:
+            raise Unreachable(
+                f"{cause}\nIt was waited for, for {PATIENCE:g} s. The job goes on; when the service is back: {self._again}"
+            )
+        time.sleep(min(_PAUSE, left))
+
+
+class Changed:
+    """Tells views of a job from those that were told already: a new stream begins with what the last one ended with."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] | None = None
+
+    def fresh(self, found: dict[str, Any]) -> bool:
+        """Whether a view says anything new; it is told then."""
+        fresh, self._last = found != self._last, found
+        return fresh
+
+
+class Seen:
+    """The lines of a job that a follower has seen: of every writer up to where."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, str], tuple[int, int]] = {}
+        self._first = ""
+
+    def fresh(self, found: Mapping[str, Any]) -> bool:
+        """Whether a line is new; it is seen then. `found`: an object of the stream of lines."""
+        writer = (found.get("trial", 0), found["replica"])
+        place = (found["attempt"], found["n"])
+        if place <= self._last.get(writer, (-1, -1)):
+            return False
+        # Those that wrote last stand last.
+        self._last.pop(writer, None)
+        self._last[writer] = place
+        self._first = self._first or found["at"]
+        return True
+
+    def query(self, tail: int | None) -> dict[str, Any]:
+        """Where a stream is to begin, that was to begin with the last `tail` lines."""
+        if not self._last:
+            return {"tail": tail}
+        places = [
+            f"{trial}/{replica}/{attempt}/{n}"
+            for (trial, replica), (attempt, n) in [*self._last.items()][-_MOST_PLACES:]
+        ]
+        # Who has said nothing since the tail began must not begin before it.
+        return {"after": ",".join(places), "since": self._first if tail else None}
+
+
+def follow(
+    client: Client, uid: str, *, lines: bool = True, patience: Patience | None = None
+) -> Iterator[Update]:
+    """Updates from the job's beginning until it is over and all was told.
+
+    An entry of the story comes before the view of the job that it led to. `patience`: how the end of the service is borne,
+    None = not at all. Raises Refused, Unreachable.
+    """
+    updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
+    passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()
+    readers: list[Callable[[], Iterator[Update]]] = [
+        lambda: _views(client, uid, passed_over, patience)
+    ]
+    if lines:
+        readers.append(lambda: _lines(client, uid, patience))
+    for read in readers:
+        # Daemons: whoever stops listening need not wait for the job to be over.
+        threading.Thread(target=_read, args=(read, updates), daemon=True).start()
+    left = len(readers)
+    while left:
+        update = updates.get()
+        if isinstance(update, Exception):
+            raise update
+        if isinstance(update, _Ended):
+            left -= 1
+        else:
+            yield update
+
+
+def _read(
+    read: Callable[[], Iterator[Update]], updates: "queue.Queue[Update | _Ended | Exception]"
+) -> None:
+    try:
+        for update in read():
+            updates.put(update)
+    except Exception as failure:
+        # Raised again where the updates are taken.
+        updates.put(failure)
+    else:
+        updates.put(_Ended())
+
+
+def _views(
+    client: Client, uid: str, passed_over: frozenset[str], patience: Patience | None
+) -> Iterator[Update]:
+    own = below = _Story(client, uid)
+    views = Changed()
+
+    def read(view: dict[str, Any]) -> Iterator[Update]:
+        nonlocal below
+        found = JobView.parse(view)
+        if found.child and found.child.tuning:
+            # A pipeline says nothing of its trials itself.
+            below = below if below is not own else _Story(client, found.child.uid)
+            yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
+        yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
+        if patience is None or views.fresh(view):
+            yield found
+
+    return _told(lambda: client.stream(job_path(uid, "/watch")), read, patience)
+
+
+class _Story:
+    """A job's story, entry by entry."""
+
+    def __init__(self, client: Client, uid: str) -> None:
+        self._client = client
+        self._path = job_path(uid, "/timeline")
+        self._told = 0
+
+    def fresh(self) -> list[TimelineView]:
+        """What was not told yet."""
+        found: dict[str, Any] = self._client.get(self._path, skip=self._told or None)
+        # An older service leaves nothing out.
+        entries: list[dict[str, Any]] = found["entries"][self._told - found.get("skipped", 0) :]
+        self._told += len(entries)
+        return [TimelineView.parse(entry) for entry in entries]
+
+
+def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:
+    seen = Seen()
+
+    def opened() -> Answer:
+        return client.lines(job_path(uid, "/logs"), follow="true", **seen.query(None))
+
+    def read(line: dict[str, Any]) -> Iterator[Update]:
+        if seen.fresh(line):
+            yield LogLine.parse(line)
+
+    return _told(opened, read, patience)
+
+
+def _told(
+    opened: Callable[[], Answer],
+    read: Callable[[dict[str, Any]], Iterator[Update]],
+    patience: Patience | None,
+) -> Iterator[Update]:
+    if patience is not None:
+        yield from patience.outlast(opened, read)
+        return
+    with opened() as answer:
+        for found in answer:
+            yield from read(found)

@@ -1,0 +1,204 @@
+"""`trainshed jobs shell`: a shell in a running replica, here in this terminal, or fed by a pipe."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.text.printable import plain
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+_NO_STATUS = 255
+"""Exit status where the shell's own is not known, as of other remote shells."""
+_PATIENCE = 10.0
+_LEAVE = b"~."
+
+
+@click.command(short_help="Open a shell in a running replica.")
+@click.argument("job")
+@click.argument("replica", required=False)
+@click.option(
+    "-c", "--command", "line", metavar="LINE", help="Run this command line, and nothing else."
+)
+@takes_endpoint
+def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None) -> None:
+    """Open a shell beside the program of a running replica: in its own view of the machine, with its environment, its
+    rights and its limits. REPLICA is workerpool0-0, worker-replica-1 and the like; the primary if it is left out.
+
+    Input may come from a pipe (echo nvidia-smi | trainshed jobs shell JOB). The exit status is the shell's own. A line
+    that begins with ~. hangs up.
+    """
+    client = endpoint.client()
+    uid = find_job(client, job, endpoint.project)["uid"]
+    raise SystemExit(run_shell(endpoint, client, uid, {"replica": replica or ""}, line or ""))
+
+
+def run_shell(
+    endpoint: Endpoint, client: Client, uid: str, which: Mapping[str, Any], line: str
+) -> int:
+    """Get a ticket for what `which` says, and be at the shell until it is over; its exit status. Raises Refused,
+    Unreachable."""
+    given: dict[str, Any] = client.post(job_path(uid, ":shell"), which)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    size = _size()
+    order = {
+        "token": given["token"],
+        "terminal": is_terminal,
+        "rows": size.lines,
+        "columns": size.columns,
+        "term": os.environ.get("TERM", "xterm-256color"),
+        "command": line,
+        "label": given["job"].rpartition("/")[2],
+    }
+    with _connected(client, given["path"]) as connection:
+        connection.send(json.dumps(order))
+        told = json.loads(connection.recv(_PATIENCE))
+        if "error" in told:
+            raise Refused(0, plain(told["error"]))
+        if is_terminal and not line:
+            click.echo(
+                f"{plain(told['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
+            )
+        with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
+            return _Session(connection, is_terminal=is_terminal).run()
+
+
+class _Session:
+    """Bytes from standard input to the shell, and back to standard output."""
+
+    def __init__(self, connection: "ClientConnection", *, is_terminal: bool) -> None:
+        self._connection = connection
+        self._is_terminal = is_terminal
+        self._woken, self._wake = os.pipe()
+        self._status = _NO_STATUS
+        self._error = "The connection broke off."
+        self._typed = b"\n"
+
+    def run(self) -> int:
+        """Until the shell is over; its status."""
+        hearing = threading.Thread(target=self._hear, daemon=True)
+        if self._is_terminal:
+            signal.signal(signal.SIGWINCH, self._resized)
+        hearing.start()
+        # Whatever the shell's end is, there is nobody to type for after it.
+        with contextlib.suppress(_connection_closed()):
+            self._type()
+        hearing.join(_PATIENCE)
+        if self._error:
+            ending = "\r\n" if self._is_terminal else "\n"
+            sys.stderr.write(f"{plain(self._error)}{ending}")
+        return self._status
+
+    def _resized(self, number: int, frame: object) -> None:
+        os.write(self._wake, b"r")
+
+    def _hear(self) -> None:
+        try:
+            for message in self._connection:
+                if isinstance(message, bytes):
+                    _write_all(message)
+                    continue
+                told = json.loads(message)
+                self._error = told.get("error", "")
+                if "exit" in told:
+                    ended = told["exit"] is None
+                    self._error = "The replica has ended, and the shell with it." if ended else ""
+                    self._status = _NO_STATUS if ended else told["exit"]
+        except OSError:
+            self._error = ""  # Nobody reads our output any more.
+        except _connection_closed():
+            pass  # The service is gone; the error says so already.
+        finally:
+            os.write(self._wake, b"d")
+
+    def _type(self) -> None:
+        handles = [sys.stdin.fileno(), self._woken]
+        while True:
+            ready, _, _ = select.select(handles, [], [])
+            if self._woken in ready:
+                if b"d" in os.read(self._woken, 64):
+                    return
+                size = _size()
+                self._connection.send(json.dumps({"resize": [size.lines, size.columns]}))
+            if handles[0] in ready and len(handles) > 1:
+                data = os.read(handles[0], 1 << 15)
+                if self._is_terminal and self._hangs_up(data):
+                    self._error = "Hung up."
+                    self._connection.close()
+                    return
+                if data:
+                    self._connection.send(data)
+                else:
+                    self._connection.send(json.dumps({"end": True}))
+                    handles = [self._woken]
+
+    def _hangs_up(self, data: bytes) -> bool:
+        """Whether what was typed so far ends with a line that begins with the sign to leave."""
+        self._typed = (self._typed + data)[-len(_LEAVE) - 1 :]
+        return self._typed.replace(b"\r", b"\n") == b"\n" + _LEAVE
+
+
+@contextlib.contextmanager
+def _connected(client: Client, path: str) -> Generator["ClientConnection"]:
+    """A WebSocket to the service. Raises Unreachable."""
+    # Loaded only here: it is slow to load, and no other command has a use for it.
+    from websockets.exceptions import WebSocketException
+    from websockets.sync.client import connect
+
+    address = f"ws{client.address.removeprefix('http')}{path}"
+    trust = client.trust() if address.startswith("wss:") else None
+    with contextlib.ExitStack() as stack:
+        try:
+            opening = connect(
+                address, ssl=trust, compression=None, open_timeout=_PATIENCE, max_size=None
+            )
+            connection = stack.enter_context(opening)
+        except (OSError, WebSocketException) as failure:
+            raise Unreachable(f"The shell at {address} does not answer: {failure}.") from None
+        yield connection
+
+
+def _connection_closed() -> type[Exception]:
+    from websockets.exceptions import ConnectionClosed
+
+    return ConnectionClosed
+
+
+@contextlib.contextmanager
+def _raw(handle: int) -> Generator[None]:
+    """Every key goes to the shell as it is, and the terminal is afterwards as it was."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(handle)
+    tty.setraw(handle)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+def _size() -> os.terminal_size:
+    """Of this terminal as it is now, whatever variables say of another one."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return os.terminal_size((80, 24))
+
+
+def _write_all(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sys.stdout.fileno(), view) :]

@@ -1,0 +1,314 @@
+"""`trainshed jobs watch`: a job's progress until it is over: a live table on a terminal, plain lines elsewhere."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+
+import click
+
+from trainshed.cli.jobs.follow import Update
+from trainshed.cli.jobs.logs import labelled, line_text
+from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView
+from trainshed.cli.text.colours import (
+    entry_colour,
+    faint,
+    replica_colour,
+    severity_colour,
+    state_colour,
+)
+from trainshed.cli.text.moments import duration, local_clock
+from trainshed.cli.trial_table import goal, panel
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.spinner import Spinner
+    from rich.text import Text
+import json
+
+from trainshed.cli.client import Client
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs.follow import Changed, Patience, follow
+from trainshed.cli.jobs.logs import require_over
+from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.trial_table import best_text, best_trial
+from trainshed.cli.tuning_views import assignment
+
+_REFRESHES = 8
+"""Per second: a table that follows the eye, for next to no work."""
+
+_SHOWN_IN_THE_TABLE = frozenset({"trial_began", "trial_succeeded"})
+"""Entries of a tuning job's story that a live table of its trials tells by itself."""
+_AROUND = 5
+"""Lines of a terminal that a table of trials leaves to its title, to a note, and to the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of one replica: `ran` is "" before it started, `last` is its newest line."""
+
+    replica: str
+    task: str
+    state: ReplicaState
+    ran: str
+    last: str
+    severity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A job and the newest lines of its replicas, as far as updates have told. `told`: the newest entry
+    of its story."""
+
+    job: JobView | None = None
+    told: str = ""
+    newest: tuple[tuple[str, LogLine], ...] = ()
+
+    def after(self, update: Update) -> "Board":
+        """The board when `update` is known."""
+        match update:
+            case JobView():
+                return replace(self, job=update)
+            case TimelineView():
+                return replace(self, told=first_line(update.message))
+            case LogLine():
+                if not update.message.strip():
+                    return self
+                newest = dict(self.newest) | {update.replica: update}
+                return replace(self, newest=tuple(newest.items()))
+            case _:
+                assert_never(update)
+
+    def rows(self, now: int) -> tuple[Row, ...]:
+        """A row per replica, in the order of the job's pools."""
+        newest = dict(self.newest)
+        return tuple(
+            _row(replica, newest.get(replica.id), now)
+            for replica in (self.job.program.replicas if self.job else ())
+        )
+
+    @property
+    def tuned(self) -> JobView | None:
+        """The tuning job that this is, or that a pipeline has."""
+        return self.job.program if self.job and self.job.program.tuning else None
+
+    @property
+    def note(self) -> str:
+        """What the job waits for while it does not run, and its place in the queue."""
+        if self.job is None or self.job.state not in (JobState.QUEUED, JobState.PREPARING):
+            return ""
+        if self.job.waiting is None:
+            return "; ".join(self.job.waits) if self.job.kind != "custom" else self.told
+        place = f" (number {self.job.waiting.position})" if self.job.waiting.position else ""
+        return "; ".join(self.job.waits) + place
+
+
+def show(updates: Iterable[Update], now: Callable[[], int], *, lines: bool) -> JobView | None:
+    """Show updates until they end, in the way that fits where the output goes.
+
+    `lines`: print every line of the replicas as well. Returns the job's last view, None if there was none.
+    """
+    if sys.stdout.isatty() and not _is_dumb():
+        from rich.console import Console
+
+        return live(updates, now, Console(highlight=False, soft_wrap=True), lines=lines)
+    board = Board()
+    for update in updates:
+        board = board.after(update)
+        for text in plain(update, board, lines=lines):
+            click.echo(text)
+    return board.job
+
+
+def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
+    """The text lines that tell of an update where nothing can be drawn."""
+    match update:
+        case TimelineView():
+            yield story_line(update)
+        case LogLine():
+            if lines:
+                yield board_line(update, board)
+        case JobView():
+            return
+        case _:
+            assert_never(update)
+
+
+def story_line(entry: TimelineView) -> str:
+    """An entry of the story among the lines of a job."""
+    text = f"{local_clock(entry.at)}  {entry.kind}: {first_line(entry.message)}"
+    colour = entry_colour(entry.kind, entry.effect)
+    return click.style(text, fg=colour) if colour else faint(text)
+
+
+def board_line(line: LogLine, board: Board) -> str:
+    """A line of a replica behind the replica's name."""
+    return labelled(line, board.job) if board.job else line_text(line, line.replica, 0)
+
+
+def first_line(text: str) -> str:
+    """The first line of a message, without its end."""
+    return (text.strip().splitlines() or [""])[0].strip()
+
+
+def _row(replica: ReplicaView, newest: LogLine | None, now: int) -> Row:
+    started = replica.started
+    return Row(
+        replica=replica.id,
+        task=replica.task,
+        state=replica.state,
+        ran=duration((replica.ended or now) - started) if started else "",
+        # A program's own colours would spill over the table.
+        last=click.unstyle(newest.message).strip() if newest else "",
+        severity=newest.severity if newest else "",
+    )
+
+
+def live(
+    updates: Iterable[Update], now: Callable[[], int], console: "Console", *, lines: bool
+) -> JobView | None:
+    """Show updates as a table that is drawn over and over, and lines above it. As `show` otherwise."""
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    board = Board()
+    # One for all the time: each knows when it began to turn.
+    spinner = Spinner("dots", style="yellow")
+
+    def drawn() -> "RenderableType":
+        return _table(board, now(), spinner, console)
+
+    with Live(get_renderable=drawn, console=console, refresh_per_second=_REFRESHES):
+        for update in updates:
+            board = board.after(update)
+            if isinstance(update, TimelineView) and update.kind in _SHOWN_IN_THE_TABLE:
+                continue
+            for text in plain(update, board, lines=lines):
+                console.print(Text.from_ansi(text))
+    return board.job
+
+
+def _table(board: Board, now: int, spinner: "Spinner", console: "Console") -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    title = Text()
+    if board.job:
+        title.append(board.job.display_name or board.job.id, "bold")
+        title.append("  ").append_text(_state(board.job.state))
+        title.append(f"  {duration(board.job.lasted(now))}", "bright_black")
+    parts: list[RenderableType] = [Text(), title]
+    if board.tuned and board.tuned.tuning:
+        title.append(f"  {goal(board.tuned.tuning)}", "bright_black")
+        height = console.height - _AROUND - bool(board.note)
+        for line in panel(board.tuned, now, console.width, height):
+            parts.append(Text.assemble(*line, no_wrap=True, overflow="ellipsis"))
+    else:
+        parts.append(_replicas(board, now))
+    if board.note:
+        spinner.update(text=Text(board.note, "yellow", no_wrap=True, overflow="ellipsis"))
+        parts.append(spinner)
+    return Group(*parts)
+
+
+def _replicas(board: Board, now: int) -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True, justify="right")
+    rows.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in board.rows(now):
+        rows.add_row(
+            Text(row.task, replica_colour(row.replica)),
+            _state(row.state),
+            Text(row.ran, "bright_black"),
+            Text(row.last, severity_colour(row.severity) or ""),
+        )
+    return rows
+
+
+def _state(state: JobState | ReplicaState) -> "Text":
+    from rich.text import Text
+
+    return Text(state.value, state_colour(state))
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM", "dumb") in ("", "dumb")
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or the job's description as one JSON object per line, at each change.",
+)
+@takes_endpoint
+@click.pass_obj
+def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
+    """Show the progress of a job until it is over: its replicas, of a tuning job its trials.
+
+    The exit status is 0 if the job succeeded, 1 otherwise, 130 after Ctrl-C (the job goes on).
+    """
+    client = endpoint.client(raw=form == "json")
+    found = JobView.parse(find_job(client, job, endpoint.project))
+    try:
+        over = _printed(client, found) if form == "json" else watched(client, found, session)
+    except KeyboardInterrupt:
+        click.echo(f"The job goes on. Its lines: trainshed jobs logs -f {job}", err=True)
+        raise SystemExit(130) from None
+    if form == "text":
+        for line in ending(over, session.now()):
+            click.echo(line)
+    if over.state is not JobState.SUCCEEDED:
+        raise SystemExit(1)
+
+
+def watched(client: Client, job: JobView, session: Session) -> JobView:
+    """Show a job's progress until it is over, and return its last view. Raises Refused, Unreachable."""
+    # What hundreds of trials write nobody can read, and a table of trials has no room for it.
+    lines = job.program.tuning is None
+    show(
+        follow(client, job.uid, lines=lines, patience=_patience(client, job)),
+        session.now,
+        lines=False,
+    )
+    return require_over(client, job.uid)
+
+
+def ending(over: JobView, now: int) -> list[str]:
+    """How a job ended: state and time, of a tuning job its best trial, of a pipeline its model, else the error."""
+    state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
+    lines = [f"{state} after {duration(over.lasted(now))}"]
+    tuned = over.program
+    if tuned.tuning and (best := best_trial(tuned.tuning, tuned.trials)):
+        lines.append(f"best is {click.style(best_text(tuned.tuning, best), fg='green')}")
+        lines.append(f"with {assignment(best.parameters, 6)}")
+    if over.model:
+        lines.append(f"model {over.model}")
+    return [*lines, over.error] if over.error else lines
+
+
+def _printed(client: Client, job: JobView) -> JobView:
+    views = Changed()
+    for view in _patience(client, job).outlast(
+        lambda: client.stream(job_path(job.uid, "/watch")),
+        lambda found: iter([found] if views.fresh(found) else []),
+    ):
+        click.echo(json.dumps(view))
+    return require_over(client, job.uid)
+
+
+def _patience(client: Client, job: JobView) -> Patience:
+    return Patience(client, job.uid, f"trainshed jobs watch {job.id}")

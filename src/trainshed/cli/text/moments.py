@@ -1,0 +1,72 @@
+"""Moments, durations, sizes and counts as people read them. Pure.
+
+Moments are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
+"""
+
+import re
+from datetime import UTC, datetime, tzinfo
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
+_SECOND = 10**9
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+
+def parse_moment(text: str) -> int:
+    """An RFC 3339 text such as `2026-11-20T05:55:42.123456Z` as nanoseconds; "" is 0.
+
+    Raises ValueError for anything else.
+    """
+    if not text:
+        return 0
+    # The standard library's moments end at microseconds, those of log lines do not.
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a moment such as 2026-11-20T05:55:42.123456Z")
+    seconds = int(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp())
+    return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
+
+
+def local_moment(at: int, zone: tzinfo | None = None) -> str:
+    """`2026-11-20 06:05:12` in `zone` (None: the zone of this machine), "–" for a moment not come."""
+    return f"{_local(at, zone):%Y-%m-%d %H:%M:%S}" if at else "–"
+
+
+def local_clock(at: int, zone: tzinfo | None = None) -> str:
+    """`06:05:12.345`: the time of day alone, for the lines of one story."""
+    return f"{_local(at, zone):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
+
+
+def duration(length: int) -> str:
+    """`0.42s`, `7.3s`, `42s`, `3m 12s`, `2h 05m`, `3d 4h`; a negative length counts as none."""
+    length = max(0, length)
+    if length < _SECOND:
+        return f"{length / _SECOND:.2f}s"
+    if length < 10 * _SECOND:
+        # Cut, not rounded: 9.96 s is not yet 10.0.
+        return f"{length // (_SECOND // 10) / 10:.1f}s"
+    if length < _MINUTE:
+        return f"{length // _SECOND}s"
+    if length < _HOUR:
+        return f"{length // _MINUTE}m {length % _MINUTE // _SECOND:02d}s"
+    if length < _DAY:
+        return f"{length // _HOUR}h {length % _HOUR // _MINUTE:02d}m"
+    return f"{length // _DAY}d {length % _DAY // _HOUR}h"
+
+
+def gibibytes(size: int) -> str:
+    """`13.6 GiB`, `960 GiB`: three digits or all before the point; "–" where the size is not known."""
+    if not size:
+        return "–"
+    gib = size / 2**30
+    return f"{gib:.1f} GiB" if gib < 100 else f"{gib:.0f} GiB"
+
+
+def _local(at: int, zone: tzinfo | None) -> datetime:
+    return datetime.fromtimestamp(at // _SECOND, UTC).astimezone(zone)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

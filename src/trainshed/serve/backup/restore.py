@@ -1,0 +1,220 @@
+"""`trainshed restore FROM`: puts a backup into an empty data directory: all of it, checked, or nothing."""
+
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import click
+
+from trainshed.cli.spelling import data_option, typed
+from trainshed.cli.text.moments import counted, local_moment
+from trainshed.replica import durable
+from trainshed.serve.backup.manifest import (
+    FILE,
+    UNFINISHED,
+    BackupUnusable,
+    Contents,
+    Entry,
+    decode,
+    require_inside,
+)
+from trainshed.serve.settings import SettingsError, load
+from trainshed.store.port import StoreTooNew, StoreUnreadable
+from trainshed.store.sqlite.copying import check_database
+from trainshed.store.sqlite.database import DATABASE_FILE
+
+_BLOCK = 1 << 20
+_SHOWN = 10
+"""Jobs that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    size: int
+    sha256: str
+
+
+def restore(source: Path | BinaryIO, data: Path) -> Contents:
+    """Restore a directory, a tar file, or a tar stream that need not be seekable. Blocks.
+
+    Raises BackupUnusable, FileExistsError (the directory holds something), OSError.
+    """
+    is_new = not data.exists()
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(data.iterdir()):
+        raise FileExistsError(
+            f"{data} is not empty. Restore into a new directory, or empty this one."
+        )
+    place = data / UNFINISHED
+    place.mkdir(mode=0o700)
+    try:
+        contents = _fill(source, place)
+        os.sync()
+        # The database last: a service that is started on less begins with an empty one, so it is kept from that.
+        for path in sorted(place.iterdir(), key=lambda path: path.name == DATABASE_FILE):
+            path.rename(data / path.name)
+        durable.sync_directory(str(data))
+        place.rmdir()
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        if is_new and not any(data.iterdir()):
+            data.rmdir()
+        raise
+    return contents
+
+
+def _fill(source: Path | BinaryIO, place: Path) -> Contents:
+    if isinstance(source, Path) and source.is_dir():
+        contents, entries = _from_directory(source, place)
+    else:
+        contents, entries = _from_tar(source, place)
+    try:
+        check_database(place / DATABASE_FILE)
+    except (StoreUnreadable, StoreTooNew) as failure:
+        raise BackupUnusable(
+            f"Its database cannot be used by this version ({failure}); the backup was made by {contents.version}."
+        ) from failure
+    for entry in entries:
+        (place / entry.path).chmod(entry.mode)
+        if entry.sha256:
+            os.utime(place / entry.path, ns=(entry.mtime, entry.mtime))
+    return contents
+
+
+def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
+    try:
+        with (source / FILE).open("rb") as file:
+            contents, entries = decode(file.readlines())
+    except FileNotFoundError:
+        raise _incomplete(f"{source} has no {FILE}") from None
+    for entry in entries:
+        if entry.sha256:
+            try:
+                with _plain(source / entry.path) as file:
+                    _require(entry, _write(place / entry.path, file))
+            except FileNotFoundError:
+                raise BackupUnusable(
+                    f"{entry.path} is missing in it. Use another backup."
+                ) from None
+        else:
+            (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return contents, entries
+
+
+def _from_tar(source: Path | BinaryIO, place: Path) -> tuple[Contents, list[Entry]]:
+    written: dict[str, _Written] = {}
+    manifest: list[bytes] | None = None
+    try:
+        for path, file in _members(source):
+            if path == FILE:
+                manifest = file.readlines()
+                continue
+            written[path] = _write(place / path, file)
+    except (tarfile.TarError, EOFError) as failure:
+        raise _incomplete(f"It is no tar archive, or was cut ({failure})") from failure
+    if manifest is None:
+        raise _incomplete(f"It ends without its {FILE}")
+    contents, entries = decode(manifest)
+    for entry in entries:
+        if not entry.sha256:
+            (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif entry.path in written:
+            _require(entry, written.pop(entry.path))
+        else:
+            raise BackupUnusable(f"{entry.path} is missing in it. Use another backup.")
+    for path in written:  # What could not be taken as a whole.
+        (place / path).unlink()
+    return contents, entries
+
+
+def _members(source: Path | BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
+    """The plain files of a tar archive, one after the other. Links and devices are never made."""
+    opened = source if not isinstance(source, Path) else None
+    name = source if isinstance(source, Path) else None
+    with tarfile.open(name, mode="r|*", fileobj=opened) as tar:
+        for member in tar:
+            require_inside(member.name)
+            file = tar.extractfile(member) if member.isreg() else None
+            if file is None:
+                raise BackupUnusable(
+                    f"It holds {member.name!r}, which is no plain file. Use another backup."
+                )
+            yield member.name, file
+            cast("list[Any]", vars(tar)["members"]).clear()  # Else each is kept in memory.
+
+
+def _write(path: Path, file: IO[bytes]) -> _Written:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as target:
+        while block := file.read(_BLOCK):
+            target.write(block)
+            digest.update(block)
+            size += len(block)
+    return _Written(size, digest.hexdigest())
+
+
+def _require(entry: Entry, written: _Written) -> None:
+    if (entry.size, entry.sha256) != (written.size, written.sha256):
+        raise BackupUnusable(f"{entry.path} is not what was backed up. Use another backup.")
+
+
+def _plain(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+
+
+def _incomplete(why: str) -> BackupUnusable:
+    return BackupUnusable(f"{why}: it is no backup, or one that was not finished. Use another one.")
+
+
+@click.command(name="restore", short_help="Put a backup into an empty data directory.")
+@click.argument("source", metavar="FROM")
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+def command(source: str, data: Path | None) -> None:
+    """Restore a backup from a directory, a tar file, or standard input (-) into a data directory that is empty or new.
+
+    Every file is compared with the backup's list before any of it counts. Jobs that ran at the moment of the backup start
+    again when the service does, as after the loss of their machine. Services whose data is elsewhere are not touched, the
+    one that the backup was taken from included.
+    """
+    try:
+        settings = load(None, {"data": data})
+    except SettingsError as failure:
+        raise click.ClickException(str(failure)) from None
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if source != "-" and not Path(source).exists():
+        raise click.ClickException(f"{source} is not there.")
+    try:
+        contents = restore(sys.stdin.buffer if source == "-" else Path(source), settings.data)
+    except BackupUnusable as failure:
+        raise click.ClickException(f"The backup cannot be used. {failure}") from None
+    except OSError as failure:
+        raise click.ClickException(f"Nothing was restored: {failure}") from None
+    _tell(contents, settings.data, (settings.data / "settings.toml").exists())
+
+
+def _tell(contents: Contents, data: Path, has_settings: bool) -> None:
+    click.echo(
+        f"Restored {counted(contents.jobs, 'job')} and {counted(contents.objects, 'object')} as of {local_moment(contents.created)} "
+        f"(version {contents.version}) from a backup of {contents.data}."
+    )
+    if running := contents.running:
+        click.echo(f"{len(running)} of the jobs ran or waited then, and will again:")
+        for job in running[:_SHOWN]:
+            click.echo(f"  {job.uid}  {job.name}  {job.state}")
+        if len(running) > _SHOWN:
+            click.echo(f"  and {len(running) - _SHOWN} more")
+    for cause in contents.left_out:
+        click.echo(f"NOT IN THE BACKUP: {cause}")
+    config = f" --config {data / 'settings.toml'}" if has_settings else ""
+    click.echo(f"Start it: {typed()} up{data_option(data)}{config}")

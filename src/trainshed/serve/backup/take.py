@@ -1,0 +1,320 @@
+"""`trainshed backup DIR|-`: takes a backup of a data directory while its service runs, or while none does.
+
+The database comes first, in one read transaction: that is the moment which the backup is of. What it tells of was on the
+disk before it was committed (a job's end after its last lines, a model after its files), and is copied after it, so that
+nothing which it tells of is missing. What came to be later is in the backup too: objects, which harms nobody. Of logs only
+those that the database tells of: a later attempt of a restored job would write into the other one's log.
+
+The file of generations is copied after the objects, so that no generation is given out twice.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import click
+
+from trainshed.access import sealing
+from trainshed.access.job_tokens import KEY_FILE
+from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.errors import BucketsError, NotFound
+from trainshed.buckets.objects import ObjectStore, OpenObject
+from trainshed.buckets.process import ACCESS_LOG
+from trainshed.buckets.record_table import FILE as RECORDS
+from trainshed.buckets.record_table import RecordTable
+from trainshed.buckets.records import FileIdentity, ObjectRecord
+from trainshed.buckets.tree import DIRECTORY_MODE
+from trainshed.cli.text.moments import counted, local_moment
+from trainshed.serve import clock
+from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode
+from trainshed.serve.backup.sinks import DirectorySink, Sink, TarSink
+from trainshed.serve.settings import SettingsError, load
+from trainshed.store.port import StoreUnreadable
+from trainshed.store.sqlite.copying import StoredWork, check_database, copy_database, works_in
+from trainshed.store.sqlite.database import DATABASE_FILE
+
+_STDOUT = "-"
+_BLOCK = 1 << 20
+_TRIES = 3
+_KEYS: Final = (KEY_FILE, "owner.token", "tokens.json")
+_TEMPORARY: Final = ".backup-"
+
+
+@dataclass(slots=True)
+class _Taken:
+    entries: list[Entry] = field(default_factory=list[Entry])
+    left_out: list[str] = field(default_factory=list[str])
+    objects: int = 0
+
+
+def take(data: Path, sink: Sink, *, now: int, config: Path | None = None) -> Contents:
+    """Write a backup of `data` as of `now` (ns) into the sink, the manifest last. `config`: a file of settings to take along.
+
+    Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=data) as name:
+        return _Taking(data, sink, Path(name)).take(now, config)
+
+
+class _Taking:
+    def __init__(self, data: Path, sink: Sink, temporary: Path) -> None:
+        self._data = data
+        self._sink = sink
+        self._temporary = temporary
+        self._taken = _Taken()
+
+    def take(self, now: int, config: Path | None) -> Contents:
+        # Before the database as well as after it: values are sealed with a key that one of the two has.
+        sealing_keys = _lines(self._data / sealing.FILE)
+        copy = self._temporary / DATABASE_FILE
+        copy_database(self._data / DATABASE_FILE, copy)
+        schema = check_database(copy)
+        works = list(works_in(copy))
+        self._file(copy, DATABASE_FILE)
+        self._secrets(sealing_keys)
+        for path in [*_KEYS, *_files(self._data, "tls")]:
+            self._file(self._data / path, path)
+        if config is not None:
+            self._file(config, "settings.toml")
+        for work in works:
+            self._logs(work)
+        self._buckets()
+        contents = Contents(
+            format=FORMAT,
+            version=version("trainshed"),
+            schema=schema,
+            created=now,
+            data=str(self._data),
+            jobs=len(works),
+            objects=self._taken.objects,
+            running=tuple(RunningJob(w.uid, w.name, w.state) for w in works if w.is_live),
+            left_out=tuple(self._taken.left_out),
+        )
+        self._sink.finish(encode(contents, self._taken.entries))
+        return contents
+
+    def _secrets(self, before: list[bytes]) -> None:
+        now = _lines(self._data / sealing.FILE)
+        keys = [*now, *(key for key in before if key not in now)]
+        if keys:
+            path = self._temporary / sealing.FILE
+            path.write_bytes(b"".join(key + b"\n" for key in keys))
+            self._file(path, sealing.FILE)
+
+    def _logs(self, work: StoredWork) -> None:
+        job = f"logs/{work.uid}"
+        for attempt in _names(self._data / job):
+            later = work.attempt is not None and attempt.isdecimal() and int(attempt) > work.attempt
+            if not later:
+                for path in _files(self._data, f"{job}/{attempt}"):
+                    self._file(self._data / path, path)
+
+    def _file(self, source: Path, path: str) -> None:
+        """Take a file that is not there for nothing, or is only added to: as far as it goes now."""
+        try:
+            fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # It never was, or its job was deleted meanwhile.
+        try:
+            status = os.fstat(fd)
+            entry = Entry(path, status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
+            if not self._add(entry, _blocks(fd, status.st_size)):
+                raise OSError(f"{source} was cut while it was read; take the backup again")
+        finally:
+            os.close(fd)
+
+    def _add(self, entry: Entry, blocks: Iterator[bytes]) -> bool:
+        taken = self._sink.add(entry, blocks)
+        if taken is not None:
+            self._taken.entries.append(taken)
+        return taken is not None
+
+    # --- buckets ---
+
+    def _buckets(self) -> None:
+        root = self._data / "buckets"
+        if not root.is_dir():
+            return
+        state = state_directory(root)
+        with closing(ObjectStore(root)) as store:
+            self._directory("buckets", 0o700)
+            with closing(RecordTable(self._temporary / RECORDS)) as table:
+                for bucket in store.catalog.names():
+                    self._bucket(store, table, bucket)
+                if table.count() != self._taken.objects:
+                    raise OSError(
+                        "the objects' metadata could not be written; make room and try again"
+                    )
+        self._file(self._temporary / RECORDS, f"{state.name}/{RECORDS}")
+        # The epoch goes along, and what it is known by does not: so a restored directory is known for a copy.
+        logs = (f"{ACCESS_LOG}.1", ACCESS_LOG)
+        for path in ("epoch.json", *logs, *_files(state, "buckets"), "generation"):
+            self._file(state / path, f"{state.name}/{path}")
+
+    def _bucket(self, store: ObjectStore, table: RecordTable, bucket: str) -> None:
+        self._directory(f"buckets/{bucket}", DIRECTORY_MODE)
+        files: set[str] = set()
+        directories: set[str] = set()
+        try:
+            for entry in store.walk(bucket):
+                parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
+                if files.intersection(parents):
+                    continue  # An object was where its directory is now, so it is younger than what was taken.
+                path = "/".join((*entry.dirs, entry.leaf))
+                for parent in parents:
+                    if parent not in directories:
+                        directories.add(parent)
+                        self._directory(f"buckets/{bucket}/{parent}", DIRECTORY_MODE)
+                record = self._object(store, bucket, entry.name, f"buckets/{bucket}/{path}")
+                if record is not None:
+                    files.add(path)
+                    self._taken.objects += 1
+                    store.note_into(table, bucket, entry.name, record)
+        except NotFound:
+            return  # The bucket was removed meanwhile, or lies elsewhere.
+
+    def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
+        """Take an object; its record, or None if it was removed meanwhile, or cannot be taken."""
+        for _ in range(_TRIES):
+            try:
+                opened = store.open(bucket, name, hash_limit=0)
+            except NotFound:
+                return None
+            except BucketsError as failure:
+                self._taken.left_out.append(str(failure))
+                return None
+            try:
+                if self._content(opened, path):
+                    return opened.record
+            finally:
+                opened.close()
+        self._taken.left_out.append(f"gs://{bucket}/{name} was being rewritten by a program.")
+        return None
+
+    def _content(self, opened: OpenObject, path: str) -> bool:
+        """Take what was opened; False if a program wrote to it meanwhile. One that only adds to it harms nothing."""
+        record, status = opened.record, os.fstat(opened.fd)
+        entry = Entry(path, status.st_mode & 0o777, record.size, record.file.mtime_ns)
+        taken = self._sink.add(entry, _blocks(opened.fd, record.size))
+        rewritten = record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file
+        if taken is None or rewritten:
+            return False
+        self._taken.entries.append(taken)
+        return True
+
+    def _directory(self, path: str, mode: int) -> None:
+        self._taken.entries.append(Entry(path, mode))
+
+
+def _blocks(fd: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of an open file, or all that there are."""
+    start = 0
+    while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
+        start += len(block)
+        yield block
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split()
+    except FileNotFoundError:
+        return []
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files(top: Path, directory: str) -> Iterator[str]:
+    """The plain files below a directory of `top`, relative to `top`, in order; none if it is not there."""
+    for name in _names(top / directory):
+        path = top / directory / name
+        if path.is_dir() and not path.is_symlink():
+            yield from _files(top, f"{directory}/{name}")
+        elif path.is_file() and not path.is_symlink():
+            yield f"{directory}/{name}"
+
+
+@click.command(name="backup", short_help="Copy what a service must not lose, while jobs run.")
+@click.argument("target", metavar="DIR|-")
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A TOML file of settings, which is taken along.",
+)
+def command(target: str, data: Path | None, config: Path | None) -> None:
+    """Write a backup into DIR, which must be empty or new, or as a tar stream to standard output (-).
+
+    The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is readable by you
+    alone. Not in it: objects in stores elsewhere, runtimes, what failed replicas left, working directories of replicas that
+    run. A backup that was interrupted is refused by `trainshed restore`.
+    """
+
+    try:
+        settings = load(config, {"data": data})
+    except SettingsError as failure:
+        raise click.ClickException(str(failure)) from None
+    place = settings.data.resolve()
+    _require_ours(place)
+    os.umask(0o077)
+    # So that a half of a backup is removed when this is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if target == _STDOUT:
+        if sys.stdout.isatty():
+            raise click.UsageError(
+                "The archive would go to the terminal. Send it to a file or a pipe."
+            )
+        sink = TarSink(sys.stdout.buffer)
+    else:
+        _require_empty(Path(target).resolve(), place)
+        sink = DirectorySink(Path(target))
+    try:
+        contents = take(place, sink, now=clock.now(), config=config)
+    except BaseException as failure:
+        sink.abandon()
+        if isinstance(failure, StoreUnreadable | OSError):
+            raise click.ClickException(f"No backup was made: {failure}.") from None
+        raise
+    running = f", {len(contents.running)} of them not over" if contents.running else ""
+    click.echo(
+        f"Backed up {place} as of {local_moment(contents.created)}: {counted(contents.jobs, 'job')}{running}, "
+        f"{counted(contents.objects, 'object')}.",
+        err=True,
+    )
+    for cause in contents.left_out:
+        click.echo(f"LEFT OUT: {cause}", err=True)
+
+
+def _require_ours(data: Path) -> None:
+    if not (data / "trainshed.db").exists():
+        raise click.ClickException(
+            f"{data} is no data directory of a service: it has no trainshed.db. Name one with --data."
+        )
+    owner = data.stat().st_uid
+    if owner != os.geteuid():
+        raise click.ClickException(
+            f"{data} belongs to the user with number {owner}. Take the backup as that user: files that another one makes "
+            "there would keep the service out."
+        )
+
+
+def _require_empty(target: Path, data: Path) -> None:
+    if target.is_relative_to(data):
+        raise click.ClickException(
+            f"{target} lies in the data directory itself. Choose another place."
+        )
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise click.ClickException(
+            f"{target} is not an empty directory. Choose a new one for each backup."
+        )
