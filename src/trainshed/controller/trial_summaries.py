@@ -29,7 +29,7 @@ _LAST_LOOKS: Final = 4
 
 
 class SummaryPlaces(Protocol):
-    """Where summaries lie (`serve.summary_places`)."""
+    """Where summaries lie (`serve.bucket_adapters`)."""
 
     def directory(self, uri: str, project: str) -> Directory | None:
         """The directory of that URI; None if no program of the project may read it. Blocks."""

@@ -1,7 +1,7 @@
 """A certificate authority for one service, or for one job: its certificate and key, and the server certificates that it
 signs.
 
-Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.job_certificates`).
+Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.vault`).
 """
 
 import datetime
