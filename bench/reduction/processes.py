@@ -22,7 +22,7 @@ from bench.measures import cpu_seconds, family
 from bench.reduction.network import Host
 from bench.reduction.sides import Side, Surroundings
 from bench.reduction.worker import CHANNEL
-from trainshed.replica.system import die_with_parent
+from trainshed.replica.system.kernel import die_with_parent
 
 Answer = dict[str, Any]
 LAST = 1500

@@ -12,11 +12,11 @@ import pytest
 
 from trainshed.buckets.rules import BucketRules
 from trainshed.buckets.setup import BucketSetup
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 from trainshed.serve import children
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
 
-pytestmark = pytest.mark.skipif(not system.LINUX, reason="the kernel's signal is Linux's")
+pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="the kernel's signal is Linux's")
 
 FORKED = """
 import sys, time

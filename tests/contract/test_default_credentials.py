@@ -19,7 +19,7 @@ from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Principal, Role
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.rules import BucketRules
-from trainshed.replica import relay
+from trainshed.replica.endpoint import relay
 from trainshed.serve import certificates
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
@@ -72,14 +72,14 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
     }
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from trainshed.replica import relay\n"
+        "from trainshed.replica.endpoint import relay\n"
         "doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)\n"
         "print(*(door.getsockname()[1] for door in doors), flush=True)\n"
         "relay.Relay(doors[0], sys.argv[2], sys.argv[3].encode() + b'\\n', doors[1], sys.argv[4]).run()"
     )
     process = subprocess.Popen(
         [
-            *(sys.executable, "-c", code, str(Path(relay.__file__).parents[2])),
+            *(sys.executable, "-c", code, str(Path(relay.__file__).parents[3])),
             *(str(service.replicas), json.dumps(identity), str(files.certificate)),
         ],
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from trainshed.controller.trial_summaries import TrialSummaries
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import Directory
 
@@ -159,7 +159,7 @@ def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
     def refuse(*_: object) -> int:
         raise OSError("no inotify left")
 
-    monkeypatch.setattr(system, "inotify_handle", refuse)
+    monkeypatch.setattr(kernel, "inotify_handle", refuse)
     monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
 
     async def play() -> None:
@@ -194,7 +194,7 @@ def test_a_place_that_cannot_be_read_is_tried_again(
 
 
 def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None:
-    before = set(system.open_handles())
+    before = set(kernel.open_handles())
 
     async def play() -> None:
         EventWriter(place, Clock()).file.close()
@@ -202,7 +202,7 @@ def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None
         following.summaries.close()
 
     asyncio.run(play())
-    assert len(set(system.open_handles()) - before) <= 1, "the listing itself"
+    assert len(set(kernel.open_handles()) - before) <= 1, "the listing itself"
 
 
 def test_a_trial_without_a_directory_has_no_summaries(following: Following) -> None:

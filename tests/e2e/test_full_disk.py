@@ -26,7 +26,7 @@ from tests.e2e.running import (
     submit,
 )
 from tests.e2e.stories import at, make_pipe, timeline, until
-from trainshed.replica import disk
+from trainshed.replica.observe import disk
 
 PATIENCE = 60.0
 COUNT = 300

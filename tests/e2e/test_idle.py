@@ -51,7 +51,7 @@ def test_what_only_some_requests_need_is_loaded_by_them() -> None:
     rare = {
         *("argparse", "email.policy", "urllib.request", "yaml"),
         *("cryptography", "grpc", "numpy", "obstore", "scipy"),
-        *("google.protobuf.descriptor_pb2", "trainshed.replica.executor"),
+        *("google.protobuf.descriptor_pb2", "trainshed.replica.supervisor.executor"),
     }
     loaded = loaded_by(ALL)
     assert "trainshed.controller.controller" in loaded

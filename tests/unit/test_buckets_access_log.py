@@ -13,7 +13,7 @@ from trainshed.buckets.entrances import Entrance
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import PLAIN
 from trainshed.core.resume.traffic import Access
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory
 
 _LONG = 1 << 20
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_lines_out_and_fails_nothing(tmp_path: Path) -> None:
     place = tmp_path / "small"
     place.mkdir()
     try:
-        system.mount("tmpfs", str(place), "tmpfs", 0, "size=16k,nr_inodes=2")
+        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=16k,nr_inodes=2")
     except OSError as error:
         pytest.skip(f"this user may not mount anything: {error}")
     try:

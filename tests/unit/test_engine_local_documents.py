@@ -18,7 +18,8 @@ from trainshed.engines.local.documents import (
     outermost,
 )
 from trainshed.engines.port import Slot
-from trainshed.replica import protocol, roots
+from trainshed.replica import protocol
+from trainshed.replica.system import roots
 
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)

@@ -8,7 +8,7 @@ from trainshed.core.lifecycle.disks import NO_ROOM, ROOM_AGAIN
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaNoted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
-from trainshed.replica import disk
+from trainshed.replica.observe import disk
 
 TAIL = "Traceback\nOSError: [Errno 28] No space left on device: 'model.h5'"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainshed.replica import cgroups
+from trainshed.replica.system import cgroups
 
 
 def v2_tree(root: Path, own: str, handed_on: dict[str, str]) -> Path:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import extent, loop
-from trainshed.replica.disk import FULL, NEARLY_FULL, NO_ROOM, ROOM_AGAIN, Disk
+from trainshed.replica.observe.disk import FULL, NEARLY_FULL, NO_ROOM, ROOM_AGAIN, Disk
+from trainshed.replica.system import loop, trees
 
 GB = 1 << 30
 EVERY = 10.0
@@ -57,7 +57,7 @@ class World:
         self.trees: list[Tree] = []
         self.told: list[tuple[str, bool, str]] = []
         self.clock = Clock()
-        monkeypatch.setattr(extent, "Extent", self._tree)
+        monkeypatch.setattr(trees, "Extent", self._tree)
         self.disk = Disk(
             "files",
             limit=limit,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import durable
+from trainshed.replica.system import durable
 
 
 def test_a_write_that_takes_only_a_part_is_gone_on_with(

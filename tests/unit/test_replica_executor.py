@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica.executor import wrapped
+from trainshed.replica.supervisor.executor import wrapped
 
 PIP = """
 import os, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica.extent import Extent
+from trainshed.replica.system.trees import Extent
 
 MIB = 1 << 20
 

@@ -1,7 +1,7 @@
 """Which storage calls that fail are told to people: many in a row, once for each cause."""
 
 from trainshed.core.lifecycle.pausing import STORAGE_NOTES
-from trainshed.replica import failures
+from trainshed.replica.endpoint import storage_failures
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -17,7 +17,7 @@ class Program:
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[tuple[str, str, str]] = []
-        self.failing = failures.Failures(self._note, lambda: self.now)
+        self.failing = storage_failures.Failures(self._note, lambda: self.now)
 
     def _note(self, name: str, severity: str, text: str) -> None:
         self.told.append((name, severity, text))
@@ -31,8 +31,8 @@ class Program:
 
 def test_the_names_are_those_that_the_timeline_knows() -> None:
     names = {
-        *(failures.UNTRUSTED, failures.DENIED, failures.NO_BUCKET),
-        *(failures.NOT_FOUND, failures.BROKEN, failures.UNREACHABLE),
+        *(storage_failures.UNTRUSTED, storage_failures.DENIED, storage_failures.NO_BUCKET),
+        *(storage_failures.NOT_FOUND, storage_failures.BROKEN, storage_failures.UNREACHABLE),
     }
     assert names == STORAGE_NOTES
 
@@ -41,7 +41,7 @@ def test_a_refusal_again_and_again_is_told_once_with_what_the_answer_says() -> N
     program = Program()
     refused = answer(403, "Programs of project a may not read gs://b.")
     assert program.hears(refused, refused) == []
-    assert program.hears(refused, refused, refused) == [failures.DENIED]
+    assert program.hears(refused, refused, refused) == [storage_failures.DENIED]
     _, severity, text = program.told[0]
     assert severity == "WARNING"
     assert text.endswith("refused again and again: 403, Programs of project a may not read gs://b.")
@@ -51,17 +51,20 @@ def test_what_works_in_between_is_no_row() -> None:
     program = Program()
     refused, broken = answer(403, "no"), answer(503, "busy")
     assert program.hears(*[refused, OK, broken, refused, OK] * 5) == []
-    assert program.hears(*[broken, refused] * 3) == [failures.BROKEN, failures.DENIED]
+    assert program.hears(*[broken, refused] * 3) == [
+        storage_failures.BROKEN,
+        storage_failures.DENIED,
+    ]
 
 
 def test_asking_for_what_is_not_there_is_normal_for_a_while() -> None:
     program = Program()
     missing = answer(404, "No such object: b/x")
     assert program.hears(*[missing] * 9) == []
-    assert program.hears(missing) == [failures.NOT_FOUND]
+    assert program.hears(missing) == [storage_failures.NOT_FOUND]
     assert program.told[0][1] == "INFO"
     elsewhere = answer(404, "The specified bucket does not exist. (bucket: c)")
-    assert program.hears(*[elsewhere] * 3)[1:] == [failures.NO_BUCKET]
+    assert program.hears(*[elsewhere] * 3)[1:] == [storage_failures.NO_BUCKET]
     assert "gcloud storage buckets create" in program.told[1][2]
 
 
@@ -92,7 +95,7 @@ def test_a_client_that_does_not_believe_us_is_told_though_others_do() -> None:
         program.failing.handshake_failed("TLSV1_ALERT_UNKNOWN_CA")
         program.hears(OK)
     (note,) = program.told
-    assert note[:2] == (failures.UNTRUSTED, "WARNING")
+    assert note[:2] == (storage_failures.UNTRUSTED, "WARNING")
     assert "TLSV1_ALERT_UNKNOWN_CA" in note[2]
 
 
@@ -101,4 +104,4 @@ def test_storage_that_takes_no_connection_is_told_at_once() -> None:
     program.failing.unreachable(10)
     program.failing.unreachable(10)
     (note,) = program.told
-    assert note[:2] == (failures.UNREACHABLE, "WARNING")
+    assert note[:2] == (storage_failures.UNREACHABLE, "WARNING")

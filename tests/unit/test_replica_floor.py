@@ -8,10 +8,10 @@ import pytest
 
 import trainshed.replica
 
-MODULES = sorted(Path(trainshed.replica.__path__[0]).glob("*.py"))
+MODULES = sorted(Path(trainshed.replica.__path__[0]).rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_source_is_python_3_6_and_standard_library_only(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 6))
     for node in ast.walk(tree):

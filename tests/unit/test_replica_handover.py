@@ -3,7 +3,7 @@
 import os
 import socket
 
-from trainshed.replica import handover
+from trainshed.replica.system import unix_sockets
 
 
 def test_what_is_said_after_a_long_line_is_not_lost() -> None:
@@ -12,9 +12,9 @@ def test_what_is_said_after_a_long_line_is_not_lost() -> None:
     ours, theirs = socket.socketpair()
     for size in (100, 30_000, 40_000, 60_000, 100_000):
         line = b"x" * size
-        handover.send(ours, line + b"\n", ours.fileno())
+        unix_sockets.send(ours, line + b"\n", ours.fileno())
         ours.sendall(b"go\n")
-        receiver = handover.Receiver(theirs)
+        receiver = unix_sockets.Receiver(theirs)
         received = receiver.receive()
         assert [text for text, _ in received] == [line]
         os.close(received[0][1])
@@ -29,9 +29,9 @@ def test_what_is_said_after_a_long_line_is_not_lost() -> None:
 def test_two_lines_that_come_at_once_have_their_own_handles() -> None:
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
-    handover.send(ours, b"one\n", read)
-    handover.send(ours, b"two\n", write)
-    receiver = handover.Receiver(theirs)
+    unix_sockets.send(ours, b"one\n", read)
+    unix_sockets.send(ours, b"two\n", write)
+    receiver = unix_sockets.Receiver(theirs)
     received = receiver.receive()
     while len(received) < 2:
         received += receiver.receive()

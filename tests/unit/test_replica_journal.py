@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import fence, journal, protocol, records
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def test_a_slot_that_was_never_used(slot: Path) -> None:
 
 def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> None:
     for incarnation in (1, 2):
-        claim = fence.claim(incarnation)
+        claim = journal.claim(incarnation)
         claim.describe(os.getpid(), [])
         claim.sync()
-        claim.finish(records.lost(f"end {incarnation}"))
+        claim.finish(journal.lost_record(f"end {incarnation}"))
         claim.release()
         # Whoever was described is taken for a left-over; this test is none.
         journal_file = slot / protocol.JOURNAL
@@ -37,29 +38,29 @@ def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> N
     entries = journal.Entries(".")
     assert entries.latest == 2
     assert [entries.record(n) for n in (1, 2, 3)] == [
-        records.lost("end 1"),
-        records.lost("end 2"),
+        journal.lost_record("end 1"),
+        journal.lost_record("end 2"),
         None,
     ]
 
 
 def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
-    fence.claim(2).release()
+    journal.claim(2).release()
     for incarnation in (1, 2):
-        with pytest.raises(fence.Refused) as refused:
-            fence.claim(incarnation)
+        with pytest.raises(journal.Refused) as refused:
+            journal.claim(incarnation)
         assert refused.value.cause == protocol.REFUSED_KNOWN
 
 
 def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:
-    claim = fence.claim(1)
-    with pytest.raises(fence.Refused) as refused:
-        fence.claim(1)
+    claim = journal.claim(1)
+    with pytest.raises(journal.Refused) as refused:
+        journal.claim(1)
     assert refused.value.cause == protocol.REFUSED_HELD
     claim.release()
     (slot.parent / protocol.STOPPED).touch()
-    with pytest.raises(fence.Refused) as refused:
-        fence.claim(2)
+    with pytest.raises(journal.Refused) as refused:
+        journal.claim(2)
     assert refused.value.cause == protocol.REFUSED_STOPPED
 
 
@@ -86,7 +87,7 @@ def test_a_lock_is_waited_for_by_the_kernel_and_not_for_ever(slot: Path) -> None
 
 
 def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
-    fence.claim(1).release()
+    journal.claim(1).release()
     assert journal.Entries(".").shim == (os.getpid(), protocol.process_start(os.getpid()))
     lock = journal.try_lock(".")
     journal.append(lock, {"starting": 2, "shim": 5})  # As earlier versions wrote it.
@@ -97,17 +98,17 @@ def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
 
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
     """DESIGN §3.3: a shim that wakes up late is refused."""
-    assert fence.expel(str(slot), 2, "its node is gone")
-    assert journal.Entries(str(slot)).record(2) == records.lost("its node is gone")
-    with pytest.raises(fence.Refused) as refused:
-        fence.claim(2)
+    assert journal.expel(str(slot), 2, "its node is gone")
+    assert journal.Entries(str(slot)).record(2) == journal.lost_record("its node is gone")
+    with pytest.raises(journal.Refused) as refused:
+        journal.claim(2)
     assert refused.value.cause == protocol.REFUSED_KNOWN
-    claim = fence.claim(3)
-    assert fence.expel(str(slot), 2, "late")
-    claim.finish(records.lost("by itself"))
+    claim = journal.claim(3)
+    assert journal.expel(str(slot), 2, "late")
+    claim.finish(journal.lost_record("by itself"))
     claim.release()
-    assert fence.expel(str(slot), 3, "late")
-    assert journal.Entries(str(slot)).record(3) == records.lost("by itself")
+    assert journal.expel(str(slot), 3, "late")
+    assert journal.Entries(str(slot)).record(3) == journal.lost_record("by itself")
 
 
 def test_a_document_of_an_earlier_service_is_read() -> None:
@@ -122,13 +123,13 @@ def test_a_document_of_an_earlier_service_is_read() -> None:
 def test_notes_stay_with_their_incarnation(slot: Path) -> None:
     """SPEC §7: who finds the slot later can tell what was noted; the attempt records are as before."""
     for incarnation in (1, 2):
-        claim = fence.claim(incarnation)
+        claim = journal.claim(incarnation)
         claim.note({"n": 1, "text": f"of {incarnation}"})
         claim.note({"n": 2, "text": "more"})
-        claim.finish(records.lost(f"end {incarnation}"))
+        claim.finish(journal.lost_record(f"end {incarnation}"))
         claim.release()
     entries = journal.Entries(".")
     assert [note["text"] for note in entries.notes(1)] == ["of 1", "more"]
     assert [note["text"] for note in entries.notes(2)] == ["of 2", "more"]
     assert entries.notes(3) == []
-    assert (entries.record(2), entries.left) == (records.lost("end 2"), None)
+    assert (entries.record(2), entries.left) == (journal.lost_record("end 2"), None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica.layers import user_of
+from trainshed.replica.sandbox.mounts import user_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.replica.loop import Loop
+from trainshed.replica.system.loop import Loop
 
 
 def test_each_moment_is_called_once_and_may_ask_for_another(

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_replica_segments import read
-from trainshed.replica import metrics, program, protocol, reports, segments
-from trainshed.replica.appending import Room
-from trainshed.replica.loop import Loop
-from trainshed.replica.masking import Mask
-from trainshed.replica.segments import LINE_BYTES, Segments, Stream
+from trainshed.replica import protocol
+from trainshed.replica.observe import metrics, segments
+from trainshed.replica.observe.growing_files import Room
+from trainshed.replica.observe.masking import Mask
+from trainshed.replica.observe.segments import LINE_BYTES, Segments, Stream
+from trainshed.replica.supervisor import program
+from trainshed.replica.system.loop import Loop
 
 AWKWARD = 's3cr\'et "x"/y+é \\ z'
 KEY = "-----BEGIN KEY-----\nMIIE\n0123456789abcdef\nxyz\n-----END KEY-----\n"
@@ -141,7 +143,7 @@ def test_what_is_said_of_the_program_is_masked_as_well(tmp_path: Path) -> None:
 def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as the name of a metric nor as its value, nor in what is said of a line that is no report."""
     monkeypatch.chdir(tmp_path)
-    file = tmp_path / protocol.FILES / program.HYPERTUNE / reports.FILE
+    file = tmp_path / protocol.FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
     file.parent.mkdir(parents=True)
     said: list[str] = []
     events = Loop()
@@ -164,6 +166,6 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_nothing_more_is_loaded_into_every_shim() -> None:
     """A fork costs what the modules that it inherits cost."""
-    code = "import sys; from trainshed.replica import masking; print(*sorted(sys.modules))"
+    code = "import sys; from trainshed.replica.observe import masking; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"urllib.parse", "base64", "hashlib"} & set(done.stdout.split())

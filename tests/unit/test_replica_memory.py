@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from trainshed.replica import loop, processes, protocol
-from trainshed.replica.cgroups import Groups
-from trainshed.replica.memory import Memory, interval
+from trainshed.replica import protocol
+from trainshed.replica.supervisor.memory_limit import Memory, interval
+from trainshed.replica.system import loop, processes
+from trainshed.replica.system.cgroups import Groups
 
 GUARDIAN, MAIN, CHILD = 10, 11, 12
 LIMIT = 1000

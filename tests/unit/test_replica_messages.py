@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from trainshed.replica import messages
-from trainshed.replica.interception import preamble
+from trainshed.replica.endpoint import messages
+from trainshed.replica.endpoint.interception import preamble
 
 GET = b"GET /a HTTP/1.1\r\nHost: storage.googleapis.com\r\n\r\n"
 PUT = b"PUT /b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"

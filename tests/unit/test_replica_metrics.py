@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica import metrics, program, reports, system
-from trainshed.replica.appending import Room
-from trainshed.replica.loop import Loop
+from trainshed.replica.observe import metrics
+from trainshed.replica.observe.growing_files import Room
 from trainshed.replica.protocol import FILES
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import kernel
+from trainshed.replica.system.loop import Loop
 
 PATIENCE = 20.0
 
@@ -32,7 +34,7 @@ class Slot:
     """A slot's directory, whose program is the test, and a shim's eye on it."""
 
     def __init__(self, root: Path) -> None:
-        self.path = root / FILES / program.HYPERTUNE / reports.FILE
+        self.path = root / FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
         self.path.parent.mkdir(parents=True)
         self.logs = root / "logs"
         self.logs.mkdir()
@@ -261,7 +263,7 @@ def test_where_nobody_tells_the_file_is_looked_at(
     def refuse(directory: str, mask: int) -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(system, "watch_handle", refuse)
+    monkeypatch.setattr(kernel, "watch_handle", refuse)
     slot.metrics.begin(5)
     for step in range(2):
         slot.write(*(line("0.5", earlier, 9.0) for earlier in range(step + 1)))
@@ -324,7 +326,7 @@ def test_who_comes_later_is_told_that_there_is_something(running: Slot) -> None:
 @pytest.mark.parametrize("kind", ["link", "directory link", "pipe", "directory"])
 def test_only_the_programs_own_plain_file_is_read(slot: Slot, tmp_path: Path, kind: str) -> None:
     """SPEC §3: no access to others' files, so not by the service's hand either."""
-    secret = tmp_path / "secret" / reports.FILE
+    secret = tmp_path / "secret" / metrics.PROGRAM_FILE
     secret.parent.mkdir()
     secret.write_text(line("0.5", 1, 9.0) + "\npassword\n")
     if kind == "link":

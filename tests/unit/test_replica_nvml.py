@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica import nvml
+from trainshed.replica.observe import gpus
 
 GIB = 1 << 30
 PATIENCE = 20.0
@@ -48,43 +48,43 @@ def until(true: Callable[[], object]) -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "_EVERY", 0.001)
-    monkeypatch.setattr(nvml, "_SHARE", 0)
+    monkeypatch.setattr(gpus, "_EVERY", 0.001)
+    monkeypatch.setattr(gpus, "_SHARE", 0)
 
 
 def test_what_the_driver_tells_and_what_it_does_not() -> None:
-    whole, part, missing = nvml.Library(["GPU-a", "MIG-b", "GPU-gone"], Paper()).look()
+    whole, part, missing = gpus.Library(["GPU-a", "MIG-b", "GPU-gone"], Paper()).look()
     assert whole == (0.75, 5 * GIB, 16 * GIB)
     assert (str(part[0]), part[1:]) == ("nan", (5 * GIB, 16 * GIB))
     assert [str(each) for each in missing] == ["nan"] * 3
 
 
 def test_a_gpu_whose_memory_is_not_told_is_told_without_it() -> None:
-    ((busy, used, _),) = nvml.Library(["GPU-a"], Paper(memory_fails=True)).look()
+    ((busy, used, _),) = gpus.Library(["GPU-a"], Paper(memory_fails=True)).look()
     assert (busy, str(used)) == (0.75, "nan")
 
 
 def test_without_library_or_driver_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(nvml.Absent, match="driver"):
-        nvml.Library(["GPU-a"], Paper(driver=False))
-    monkeypatch.setattr(nvml, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
-    with pytest.raises(nvml.Absent, match="libnvidia-ml"):
-        nvml.Library(["GPU-a"])
+    with pytest.raises(gpus.Absent, match="driver"):
+        gpus.Library(["GPU-a"], Paper(driver=False))
+    monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
+    with pytest.raises(gpus.Absent, match="libnvidia-ml"):
+        gpus.Library(["GPU-a"])
 
 
 def test_looks_add_up() -> None:
     """A GPU that worked for half of ten seconds and all of two more has worked for seven."""
-    sums = nvml.Sums()
+    sums = gpus.Sums()
     sums.add((0.5, 3.0, 16.0), 10.0)
     assert sums.add((1.0, 2.0, 16.0), 2.0) == (7.0, 2.0, 16.0, 3.0)
-    unknown = nvml.Sums().add((float("nan"), float("nan"), 16.0), 10.0)
-    gpu = nvml.Gpu(*unknown)
+    unknown = gpus.Sums().add((float("nan"), float("nan"), 16.0), 10.0)
+    gpu = gpus.Gpu(*unknown)
     assert (gpu.busy, gpu.used, gpu.total, gpu.peak) == (None, None, 16, None)
 
 
 @pytest.mark.usefixtures("_quick")
 def test_a_helper_looks_and_the_shim_reads() -> None:
-    watch = nvml.Watch(["GPU-a"], lambda uuids: nvml.Library(uuids, Paper()))
+    watch = gpus.Watch(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper()))
     until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
     (gpu,) = watch.read()
     watch.close()
@@ -93,7 +93,7 @@ def test_a_helper_looks_and_the_shim_reads() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells that it ended")
 def test_where_there_is_no_driver_nothing_is_ever_read() -> None:
-    watch = nvml.Watch(["GPU-a"], lambda uuids: nvml.Library(uuids, Paper(driver=False)))
+    watch = gpus.Watch(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper(driver=False)))
     helper = watch._helper  # pyright: ignore[reportPrivateUsage] - to see it end
     until(lambda: Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert watch.read() == []
@@ -109,8 +109,8 @@ def test_a_library_that_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made = tmp_path / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("fake_nvml.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
-    monkeypatch.setattr(nvml, "LIBRARIES", ["libtrainshed-there-is-none.so.1", str(made)])
-    watch = nvml.Watch(["GPU-a", "MIG-b"])
+    monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1", str(made)])
+    watch = gpus.Watch(["GPU-a", "MIG-b"])
     until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
     whole, part = watch.read()
     watch.close()

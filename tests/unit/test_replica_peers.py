@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainshed.replica import peers, processes, system
-from trainshed.replica.peers import Peers
+from trainshed.replica.endpoint import peers
+from trainshed.replica.endpoint.peers import Peers
+from trainshed.replica.system import kernel, processes
 
-pytestmark = pytest.mark.skipif(not system.LINUX, reason="only Linux says whose a connection is")
+pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="only Linux says whose a connection is")
 
 
 @pytest.fixture

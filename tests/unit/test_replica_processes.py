@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import processes, protocol
+from trainshed.replica import protocol
+from trainshed.replica.system import processes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc")
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import mounting, protocol, sandbox, system, users
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels, mounts, users
+from trainshed.replica.system import kernel
 
 _USER = protocol.LEVEL_USER
 _WANTED = (_USER, protocol.LEVEL_SESSION)
@@ -38,15 +40,15 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
         def works(level: str, scratch: str, files: str, hosts: str) -> str:
             return "works"
 
-        monkeypatch.setattr(system, "LINUX", True)
-        monkeypatch.setattr(sandbox, "detach", detach)
-        monkeypatch.setattr(sandbox, "_try_inside", works)
+        monkeypatch.setattr(kernel, "LINUX", True)
+        monkeypatch.setattr(levels, "detach", detach)
+        monkeypatch.setattr(levels, "_try_inside", works)
 
     return arrange
 
 
 def _probe(tmp_path: Path) -> tuple[str, dict[str, str]]:
-    return sandbox.probe(str(tmp_path / "scratch"), _WANTED, pauses=(0.0, 0.0, 0.0))
+    return levels.probe(str(tmp_path / "scratch"), _WANTED, pauses=(0.0, 0.0, 0.0))
 
 
 _SHORTAGES = [
@@ -79,7 +81,7 @@ def test_a_shortage_that_stays_is_an_error_that_says_what_is_short(
     attempts: Callable[[], int],
 ) -> None:
     fail(shortage)
-    with pytest.raises(sandbox.ProbeFailed, match=r"isolation cannot be probed: .+at level user"):
+    with pytest.raises(levels.ProbeFailed, match=r"isolation cannot be probed: .+at level user"):
         _probe(tmp_path)
     assert attempts() == 4
 
@@ -88,7 +90,7 @@ def test_a_shortage_that_stays_is_an_error_that_says_what_is_short(
     "refusal",
     [
         PermissionError(errno.EPERM, "unshare(0x10000000): Operation not permitted"),
-        system.NamespaceRefused(errno.ENOSPC, "unshare(0x10000000): No space left on device"),
+        kernel.NamespaceRefused(errno.ENOSPC, "unshare(0x10000000): No space left on device"),
         OSError(errno.ENOSYS, "mount_setattr: Function not implemented"),
         signal.SIGSYS,
     ],
@@ -113,9 +115,9 @@ def test_no_process_for_an_attempt_is_a_shortage(
     def fork() -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(system, "LINUX", True)
+    monkeypatch.setattr(kernel, "LINUX", True)
     monkeypatch.setattr(os, "fork", fork)
-    with pytest.raises(sandbox.ProbeFailed, match="temporarily unavailable"):
+    with pytest.raises(levels.ProbeFailed, match="temporarily unavailable"):
         _probe(tmp_path)
 
 
@@ -123,10 +125,10 @@ def test_namespaces_that_are_switched_off_are_no_full_disk(monkeypatch: pytest.M
     def refuse(name: str, what: str, *arguments: object) -> None:
         raise OSError(errno.ENOSPC, f"{what}: No space left on device")
 
-    monkeypatch.setattr(system, "_call", refuse)
-    with pytest.raises(system.NamespaceRefused, match="No space left"):
-        system.unshare(system.CLONE_NEWPID)
-    with pytest.raises(system.NamespaceRefused, match=r"user\.max_user_namespaces"):
+    monkeypatch.setattr(kernel, "_call", refuse)
+    with pytest.raises(kernel.NamespaceRefused, match="No space left"):
+        kernel.unshare(kernel.CLONE_NEWPID)
+    with pytest.raises(kernel.NamespaceRefused, match=r"user\.max_user_namespaces"):
         users.Namespace()
 
 
@@ -138,9 +140,9 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
     hidden.mkdir()
     (tmp_path / "file").touch()
     missing, beyond = tmp_path / "missing", tmp_path / "file" / "beyond"
-    assert mounting.is_directory(str(hidden))
+    assert mounts.is_directory(str(hidden))
     for other in (tmp_path / "file", missing, beyond):
-        assert not mounting.is_directory(str(other))
+        assert not mounts.is_directory(str(other))
 
     def stat(path: str) -> os.stat_result:
         raise PermissionError(errno.EACCES, "Permission denied", path)
@@ -148,6 +150,6 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", stat)
         with pytest.raises(PermissionError):
-            mounting.is_directory(str(hidden))
+            mounts.is_directory(str(hidden))
         with pytest.raises(PermissionError):
-            mounting.outermost([str(hidden)])
+            mounts.outermost([str(hidden)])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica import segments, system
-from trainshed.replica.segments import LINE_BYTES, Segments, Stream
+from trainshed.replica.observe import segments
+from trainshed.replica.observe.segments import LINE_BYTES, Segments, Stream
+from trainshed.replica.system import kernel
 
 
 def read(directory: Path) -> list[dict[str, object]]:
@@ -200,7 +201,7 @@ def two_files(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     try:
-        system.mount("tmpfs", str(place), "tmpfs", 0, "size=64k,nr_inodes=2")
+        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=64k,nr_inodes=2")
     except OSError as error:
         pytest.skip(f"this user may not mount anything: {error}")
     yield place

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.replica.stall import Patience, Sample
+from trainshed.replica.observe.stall import Patience, Sample
 
 
 class Program:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from trainshed.replica import sweeping
+from trainshed.replica.system import trees
 
 
 def test_a_tree_without_rights_goes_and_what_its_links_lead_to_stays(tmp_path: Path) -> None:
@@ -17,13 +17,13 @@ def test_a_tree_without_rights_goes_and_what_its_links_lead_to_stays(tmp_path: P
     (tree / "link").symlink_to(kept)
     inner.chmod(0)
     (tree / "a").chmod(0o500)
-    sweeping.delete(str(tree))
+    trees.delete(str(tree))
     assert not tree.exists()
     assert (kept / "file").exists()
 
 
 def test_what_is_gone_already_is_no_error(tmp_path: Path) -> None:
-    sweeping.delete(str(tmp_path / "nothing"))
+    trees.delete(str(tmp_path / "nothing"))
 
 
 def test_a_tree_deeper_than_anybody_can_follow_goes(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_tree_deeper_than_anybody_can_follow_goes(tmp_path: Path) -> None:
     for name in ("deep", "other"):
         (trash / name).mkdir(parents=True)
     deepen(trash / "deep", 1500)
-    sweeping.sweep(str(trash))
+    trees.sweep(str(trash))
     assert list(trash.iterdir()) == []
 
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 
-pytestmark = pytest.mark.skipif(not system.LINUX, reason="needs prctl")
+pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="needs prctl")
 
 
 @pytest.mark.parametrize("parent_lives", [True, False])
@@ -23,7 +23,7 @@ def test_a_helper_whose_parent_died_before_it_could_ask_ends_at_once(parent_live
                 os.read(gone_read, 1)  # Its parent's end closes with it.
                 while os.getppid() == above:
                     os.sched_yield()
-            system.help_parent(above)
+            kernel.help_parent(above)
             os.write(said_write, b"goes on")
             os._exit(0)
         os.close(said_write)

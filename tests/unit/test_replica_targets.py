@@ -3,8 +3,8 @@
 import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
-from trainshed.replica.messages import Head, NotHttp
-from trainshed.replica.targets import JOB_TOKEN, Request, is_ours
+from trainshed.replica.endpoint.conversation import JOB_TOKEN, Request, is_ours
+from trainshed.replica.endpoint.messages import Head, NotHttp
 
 STORAGE, OTHER = b"storage.googleapis.com", b"www.googleapis.com"
 

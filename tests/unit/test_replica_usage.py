@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica import nvml, processes, thinning, usage
-from trainshed.replica.loop import Loop
+from trainshed.replica.observe import gpus, growing_files, usage
+from trainshed.replica.system import processes
+from trainshed.replica.system.loop import Loop
 
 MIB = 1 << 20
 PATIENCE = 20.0
@@ -86,8 +87,8 @@ class Watched:
         self.uuids = uuids
         self.closed = False
 
-    def read(self) -> list[nvml.Gpu]:
-        return [nvml.Gpu(1.5, 2.0, 16.0, 3.0) for _ in self.uuids]
+    def read(self) -> list[gpus.Gpu]:
+        return [gpus.Gpu(1.5, 2.0, 16.0, 3.0) for _ in self.uuids]
 
     def close(self) -> None:
         self.closed = True
@@ -262,7 +263,7 @@ def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
     look = Look(tmp_path, 1 << 22)
     look.usage.begin(5)
-    entries = thinning.read_lines((tmp_path / usage.FILE).read_text())
+    entries = growing_files.read_lines((tmp_path / usage.FILE).read_text())
     assert [entry["started"] for entry in entries] == [1, 5]
 
 
@@ -292,9 +293,9 @@ def test_a_job_of_a_week_leaves_a_small_file_with_all_of_its_time() -> None:
     entries: list[dict[str, Any]] = []
     for entry in a_week():
         entries.append(entry)
-        if len(entries) > thinning.MOST_LINES:
-            entries = thinning.thinned(entries)
-    assert len(entries) <= thinning.MOST_LINES
+        if len(entries) > growing_files.MOST_LINES:
+            entries = growing_files.thinned(entries)
+    assert len(entries) <= growing_files.MOST_LINES
     assert "started" in entries[0]
     times = [entry["at"] for entry in entries[1:]]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -310,7 +311,7 @@ def test_thinning_leaves_starts_and_ends() -> None:
         lives.append({"started": life * 1000, "incarnation": life + 1})
         lives += [{"at": life * 1000 + n} for n in range(900)]
         lives.append({"at": life * 1000 + 900, "last": True})
-    kept = thinning.thinned(lives)
+    kept = growing_files.thinned(lives)
     assert [e["incarnation"] for e in kept if "started" in e] == [1, 2, 3]
     assert [e["at"] for e in kept if e.get("last")] == [900, 1900, 2900]
 
@@ -318,9 +319,9 @@ def test_thinning_leaves_starts_and_ends() -> None:
 def test_a_full_file_is_thinned_out_while_the_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinning, "MOST_LINES", 20)
-    monkeypatch.setattr(thinning, "_NEWEST", 5)
-    monkeypatch.setattr(thinning, "_SPREAD", 5)
+    monkeypatch.setattr(growing_files, "MOST_LINES", 20)
+    monkeypatch.setattr(growing_files, "_NEWEST", 5)
+    monkeypatch.setattr(growing_files, "_SPREAD", 5)
     look = Look(tmp_path, 1 << 22)
     look.usage.begin(1)
     grown = 0

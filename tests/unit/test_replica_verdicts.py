@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica import processes, reduction_reports, verdicts
+from trainshed.replica.observe import reduction_reports, reduction_verdicts
+from trainshed.replica.system import processes
 
 SITE = "/usr/lib/python3/site-packages"
 TORCH = f"{SITE}/torch/lib/libtorch_cpu.so"
@@ -17,58 +18,68 @@ HOROVOD = f"{SITE}/horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
 @pytest.mark.parametrize(
     ("libraries", "kind"),
     [
-        ((), verdicts.NOTHING),
-        (("/usr/lib/libc.so.6", f"{SITE}/numpy/core/_multiarray_umath.so"), verdicts.NOTHING),
-        ((TORCH,), verdicts.PYTORCH),
-        ((f"{SITE}/torch/lib/libtorch.so", NCCL), verdicts.PYTORCH),
-        ((TENSORFLOW,), verdicts.TENSORFLOW),
-        ((f"{SITE}/tensorflow/python/_pywrap_tensorflow_internal.so",), verdicts.TENSORFLOW),
-        ((TENSORFLOW, TORCH), verdicts.PYTORCH),
-        ((HOROVOD, TORCH, NCCL), verdicts.HOROVOD),
-        ((f"{SITE}/horovod/tensorflow/mpi_lib.so", TENSORFLOW), verdicts.HOROVOD),
-        ((f"{SITE}/jaxlib/xla_extension.so",), verdicts.JAX),
-        ((f"{SITE}/jaxlib/libjax_common.so", NCCL), verdicts.JAX),
-        ((f"{SITE}/mxnet/libmxnet.so",), verdicts.MXNET),
-        ((f"{SITE}/xgboost/lib/libxgboost.so", NCCL), verdicts.XGBOOST),
-        ((NCCL,), verdicts.NCCL),
-        (("/usr/lib/libmpi.so.40",), verdicts.MPI),
-        (("/app/mpi_lib_of_mine.so", "/app/libtorchlike.so"), verdicts.NOTHING),
+        ((), reduction_verdicts.NOTHING),
+        (
+            ("/usr/lib/libc.so.6", f"{SITE}/numpy/core/_multiarray_umath.so"),
+            reduction_verdicts.NOTHING,
+        ),
+        ((TORCH,), reduction_verdicts.PYTORCH),
+        ((f"{SITE}/torch/lib/libtorch.so", NCCL), reduction_verdicts.PYTORCH),
+        ((TENSORFLOW,), reduction_verdicts.TENSORFLOW),
+        (
+            (f"{SITE}/tensorflow/python/_pywrap_tensorflow_internal.so",),
+            reduction_verdicts.TENSORFLOW,
+        ),
+        ((TENSORFLOW, TORCH), reduction_verdicts.PYTORCH),
+        ((HOROVOD, TORCH, NCCL), reduction_verdicts.HOROVOD),
+        ((f"{SITE}/horovod/tensorflow/mpi_lib.so", TENSORFLOW), reduction_verdicts.HOROVOD),
+        ((f"{SITE}/jaxlib/xla_extension.so",), reduction_verdicts.JAX),
+        ((f"{SITE}/jaxlib/libjax_common.so", NCCL), reduction_verdicts.JAX),
+        ((f"{SITE}/mxnet/libmxnet.so",), reduction_verdicts.MXNET),
+        ((f"{SITE}/xgboost/lib/libxgboost.so", NCCL), reduction_verdicts.XGBOOST),
+        ((NCCL,), reduction_verdicts.NCCL),
+        (("/usr/lib/libmpi.so.40",), reduction_verdicts.MPI),
+        (("/app/mpi_lib_of_mine.so", "/app/libtorchlike.so"), reduction_verdicts.NOTHING),
     ],
 )
 def test_what_a_program_runs(libraries: tuple[str, ...], kind: str) -> None:
     """SPEC §7: who brings others along counts, in whatever order they were loaded."""
-    assert verdicts.classify(libraries) == verdicts.classify(libraries[::-1]) == kind
+    assert (
+        reduction_verdicts.classify(libraries)
+        == reduction_verdicts.classify(libraries[::-1])
+        == kind
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (verdicts.HOROVOD, "Horovod"),
-        (verdicts.TENSORFLOW, "TensorFlow"),
-        (verdicts.JAX, "JAX"),
-        (verdicts.MXNET, "MXNet"),
-        (verdicts.XGBOOST, "XGBoost"),
-        (verdicts.NCCL, "NCCL without PyTorch"),
-        (verdicts.MPI, "MPI"),
-        (verdicts.PYTORCH, "trainshed_reduction.pytorch.allreduce_hook"),
-        (verdicts.NOTHING, "so far"),
+        (reduction_verdicts.HOROVOD, "Horovod"),
+        (reduction_verdicts.TENSORFLOW, "TensorFlow"),
+        (reduction_verdicts.JAX, "JAX"),
+        (reduction_verdicts.MXNET, "MXNet"),
+        (reduction_verdicts.XGBOOST, "XGBoost"),
+        (reduction_verdicts.NCCL, "NCCL without PyTorch"),
+        (reduction_verdicts.MPI, "MPI"),
+        (reduction_verdicts.PYTORCH, "trainshed_reduction.pytorch.allreduce_hook"),
+        (reduction_verdicts.NOTHING, "so far"),
     ],
 )
 def test_a_verdict_names_the_framework_and_the_reducers(kind: str, said: str) -> None:
-    text = verdicts.text(kind, 4)
+    text = reduction_verdicts.text(kind, 4)
     assert said in text and "the 4 reducers stay idle" in text
-    assert "the reducer stays idle" in verdicts.text(kind, 1)
+    assert "the reducer stays idle" in reduction_verdicts.text(kind, 1)
     assert len(text) <= reduction_reports.LONGEST_TEXT
-    if kind not in (verdicts.PYTORCH, verdicts.NOTHING):
+    if kind not in (reduction_verdicts.PYTORCH, reduction_verdicts.NOTHING):
         assert "Take worker pool 2 out" in text and "DistributedDataParallel" in text
 
 
 def test_at_the_end_what_was_seen_once_is_named() -> None:
     """SPEC §7: a program that ended between two looks at it."""
-    assert "runs TensorFlow" in verdicts.text_at_end(verdicts.TENSORFLOW, 4)
-    text = verdicts.text_at_end(verdicts.NOTHING, 4)
+    assert "runs TensorFlow" in reduction_verdicts.text_at_end(reduction_verdicts.TENSORFLOW, 4)
+    text = reduction_verdicts.text_at_end(reduction_verdicts.NOTHING, 4)
     assert "without using the job's 4 reducers" in text and "Take worker pool 2 out" in text
-    assert "the job's reducer:" in verdicts.text_at_end(verdicts.NOTHING, 1)
+    assert "the job's reducer:" in reduction_verdicts.text_at_end(reduction_verdicts.NOTHING, 1)
     assert len(text) <= reduction_reports.LONGEST_TEXT
 
 

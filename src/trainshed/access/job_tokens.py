@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.replica import durable
+from trainshed.replica.system import durable
 
 LIFETIME: Final = 3_600
 """Seconds. As on Google's machines; clients ask for a new one some minutes before the end."""

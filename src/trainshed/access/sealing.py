@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainshed.replica import durable
+from trainshed.replica.system import durable
 
 VARIABLE: Final = "TRAINSHED_SECRETS_KEY"
 """The environment variable that may hold the key, in base64; former ones after it, with blanks in between."""

@@ -36,7 +36,7 @@ from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import Ways
 from trainshed.httpd.secure import Certificate, SecureDoor, SecureServer
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 
 _GRACE_S = 5
 _KEEP_ALIVE_S = 75
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int)
     given = parser.parse_args()
     if given.parent is not None:
-        system.help_parent(given.parent)
+        kernel.help_parent(given.parent)
     serve(given.setup, given.ready_fd, parent=given.parent)
 
 

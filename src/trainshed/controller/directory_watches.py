@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 
 K = TypeVar("K", bound=Hashable)
 
 _EVENT: Final = struct.Struct("iIII")
-_LEFT: Final = system.IN_DELETE_SELF | system.IN_MOVE_SELF
-_WRITTEN: Final = system.IN_MODIFY | system.IN_CLOSE_WRITE | system.IN_MOVED_TO | system.IN_CREATE
-_GONE: Final = _LEFT | system.IN_UNMOUNT | system.IN_IGNORED
+_LEFT: Final = kernel.IN_DELETE_SELF | kernel.IN_MOVE_SELF
+_WRITTEN: Final = kernel.IN_MODIFY | kernel.IN_CLOSE_WRITE | kernel.IN_MOVED_TO | kernel.IN_CREATE
+_GONE: Final = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
 
 
 class DirectoryWatches(Generic[K]):
@@ -34,7 +34,7 @@ class DirectoryWatches(Generic[K]):
         """On the event loop, before anything is watched."""
         if self._handle < 0:
             try:
-                self._handle = system.inotify_handle()
+                self._handle = kernel.inotify_handle()
             except OSError:
                 return  # Then nothing can be watched, which `watch` says each time.
             asyncio.get_running_loop().add_reader(self._handle, self._hear)
@@ -54,10 +54,10 @@ class DirectoryWatches(Generic[K]):
                 return None
             try:
                 # By its handle: what its name leads to may be another thing by now.
-                number = system.add_watch(
+                number = kernel.add_watch(
                     self._handle,
                     f"/proc/self/fd/{directory}",
-                    _WRITTEN | _LEFT | system.IN_ONLYDIR,
+                    _WRITTEN | _LEFT | kernel.IN_ONLYDIR,
                 )
             except OSError:
                 return None
@@ -75,7 +75,7 @@ class DirectoryWatches(Generic[K]):
                 if not keys:
                     del self._keys[number]
                     try:
-                        system.remove_watch(self._handle, number)
+                        kernel.remove_watch(self._handle, number)
                     except OSError:
                         continue  # The directory is gone, and its watch with it.
 
@@ -92,11 +92,11 @@ class DirectoryWatches(Generic[K]):
                 at += _EVENT.size
                 name = data[at : at + length]
                 at += length
-                if mask & system.IN_Q_OVERFLOW:
+                if mask & kernel.IN_Q_OVERFLOW:
                     woken.update(*self._keys.values())
-                elif mask & (_GONE | system.IN_ISDIR) or self._mark in name:
+                elif mask & (_GONE | kernel.IN_ISDIR) or self._mark in name:
                     woken |= self._keys.get(number, set())
-                if mask & system.IN_IGNORED:
+                if mask & kernel.IN_IGNORED:
                     self._keys.pop(number, None)
         for key in woken:
             self._changed(key)

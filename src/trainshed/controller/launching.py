@@ -184,6 +184,6 @@ def _argv(
     if not program.package_uris:
         return argv
     # Only here: what it needs inside the image is nothing that an idle service should hold.
-    from trainshed.replica import executor
+    from trainshed.replica.supervisor import executor
 
     return executor.wrapped(program.package_uris, argv)

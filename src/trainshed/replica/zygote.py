@@ -21,16 +21,10 @@ import signal
 import socket
 import time
 
-from trainshed.replica import (
-    autopsy,
-    birth,
-    handover,
-    incarnation,
-    protocol,
-    sandbox,
-    sweeping,
-    system,
-)
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels
+from trainshed.replica.supervisor import autopsy, guardian, shim
+from trainshed.replica.system import kernel, trees, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,12 +44,12 @@ def run(handle: int) -> "NoReturn":
     _let_go(connection.fileno())
     os.setsid()
     os.chdir("/")
-    system.name_process("ts-zygote")
+    kernel.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Children are nobody's business here: the kernel reaps them. So it does what a killed shim leaves; the machine's
     # first process may take its time, and until then a dying namespace waits for its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    system.adopt_orphans()
+    kernel.adopt_orphans()
     gc.disable()
     gc.collect()
     if hasattr(gc, "freeze"):
@@ -68,7 +62,7 @@ def _let_go(keep: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    system.close_all(handle for handle in system.open_handles() if handle > 2 and handle != keep)
+    kernel.close_all(handle for handle in kernel.open_handles() if handle > 2 and handle != keep)
 
 
 class Zygote:
@@ -76,7 +70,7 @@ class Zygote:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._receiver = handover.Receiver(connection)
+        self._receiver = unix_sockets.Receiver(connection)
         self._stock: "list[socket.socket]" = []
         self._idle_stock = 0
         self._busy_stock = 0
@@ -140,7 +134,7 @@ class Zygote:
             try:
                 ours.close()
                 self._be_born([])
-                _await_order(theirs, birth.Ward(self._level))
+                _await_order(theirs, guardian.Ward(self._level))
             finally:
                 os._exit(0)
         theirs.close()
@@ -152,7 +146,7 @@ class Zygote:
         while self._stock:
             with self._stock.pop() as shim_socket:
                 try:
-                    handover.send(shim_socket, line + b"\n", handle)
+                    unix_sockets.send(shim_socket, line + b"\n", handle)
                 except OSError:
                     continue  # Somebody killed it.
                 return True
@@ -171,27 +165,27 @@ class Zygote:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
-        system.close_all(close + self._receiver.handles())
+        kernel.close_all(close + self._receiver.handles())
         for shim_socket in self._stock:
             shim_socket.close()
         self._connection.close()
-        system.name_process("ts-shim")
+        kernel.name_process("ts-shim")
 
 
-def _await_order(connection: socket.socket, ward: birth.Ward) -> None:
+def _await_order(connection: socket.socket, ward: guardian.Ward) -> None:
     """Be an idle shim until there is an order, or until the zygote ends."""
-    received = handover.Receiver(connection).receive()
+    received = unix_sockets.Receiver(connection).receive()
     connection.close()
     if received:
         ((line, handle),) = received
-        incarnation.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), ward)
+        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), ward)
 
 
 def _become(line: bytes, handle: int) -> None:
     """Do what one request asks for. What can be done here is not done in the zygote, where others would wait."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
     if line.startswith(b'{"slot"'):
-        incarnation.main(line, connection, None)
+        shim.main(line, connection, None)
         return
     if line.startswith(b'{"autopsy"'):
         autopsy.main(line, connection)
@@ -199,10 +193,10 @@ def _become(line: bytes, handle: int) -> None:
     message = json.loads(line.decode("utf-8"))
     if "probe" in message:
         try:
-            level, refused = sandbox.probe(message["probe"], message["levels"])
-        except sandbox.ProbeFailed as failure:
+            level, refused = levels.probe(message["probe"], message["levels"])
+        except levels.ProbeFailed as failure:
             connection.sendall(protocol.encode({"failed": str(failure)}))
         else:
             connection.sendall(protocol.encode({"level": level, "refused": refused}))
     else:
-        sweeping.sweep(message["sweep"])
+        trees.sweep(message["sweep"])

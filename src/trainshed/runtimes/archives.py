@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 from trainshed.runtimes.terms import (
     MOST_MEMBERS,
     MOST_MEMORY,
@@ -214,7 +214,7 @@ def _bounded() -> Generator[None]:
 def _limit_memory() -> Callable[[], None]:
     """Returns what undoes it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if not system.LINUX:
+    if not kernel.LINUX:
         return lambda: None
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     wanted = pages * resource.getpagesize() + MOST_MEMORY

@@ -6,19 +6,10 @@ import signal
 import socket
 from pathlib import Path
 
-from trainshed.replica import (
-    cgroups,
-    handover,
-    mounting,
-    processes,
-    program,
-    protocol,
-    sandbox,
-    socket_calls,
-    system,
-    users,
-    view,
-)
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
 from trainshed.runtimes import archives
 from trainshed.runtimes.confinement import Confinement, without_secrets
 
@@ -63,7 +54,7 @@ def _become(
     # Of its own, also to the kernel: who signals his group must not reach the keeper.
     os.setsid()
     groups.enter()
-    system.leave_keyring()
+    kernel.leave_keyring()
     count = _processes_of_user() if level == protocol.LEVEL_SESSION else 0
     place = Path.cwd()
     # The service keeps what it makes to itself. Whoever it is inside has to pass the directories that are made on the way
@@ -72,15 +63,15 @@ def _become(
     if level != protocol.LEVEL_SESSION:
         seen = _view(confinement)
         seen.enter()
-        mounting.freeze_all((confinement.room, *confinement.changes, *_OWN_PLACES))
-        sandbox.drop(level, seen.owners, in_image=False)
-    system.forbid_new_privileges()
+        mounts.freeze_all((confinement.room, *confinement.changes, *_OWN_PLACES))
+        levels.drop(level, seen.owners, in_image=False)
+    kernel.forbid_new_privileges()
     _be_asked(keeper)
     if level != protocol.LEVEL_SESSION:
-        system.drop_all_capabilities()
+        kernel.drop_all_capabilities()
     _limit(confinement, count)
     # Only now: becoming another user has the kernel forget it.
-    system.help_parent(parent)
+    kernel.help_parent(parent)
     os.chdir(place)
     plain = archives.look_at_all(confinement.archives, confinement.terms.unpacked_bytes)
     more = confinement.when_plain if plain else ()
@@ -117,7 +108,7 @@ def _be_asked(keeper: socket.socket) -> None:
     except OSError:
         return
     if handle >= 0:
-        handover.send(keeper, b"asked\n", handle)
+        unix_sockets.send(keeper, b"asked\n", handle)
         os.close(handle)
 
 

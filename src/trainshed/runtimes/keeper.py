@@ -11,18 +11,10 @@ import time
 
 import msgspec
 
-from trainshed.replica import (
-    cgroups,
-    extent,
-    handover,
-    loop,
-    memory,
-    processes,
-    protocol,
-    sandbox,
-    socket_calls,
-    system,
-)
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels, socket_calls
+from trainshed.replica.supervisor import memory_limit
+from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 from trainshed.runtimes import inside
 from trainshed.runtimes.confinement import Confinement, Verdict
 from trainshed.runtimes.terms import MOST_FILES
@@ -55,7 +47,7 @@ class Keeper:
         self._verdict = Verdict()
         self._first = 0
         self._status = -1
-        self._extents: list[extent.Extent] = []
+        self._extents: list[trees.Extent] = []
         self._size = self._names = 0
 
     def run(self) -> int:
@@ -66,7 +58,7 @@ class Keeper:
         signal.signal(signal.SIGCHLD, _noted)
         signal.set_wakeup_fd(wake)
         ours, theirs = socket.socketpair()
-        system.adopt_orphans()
+        kernel.adopt_orphans()
         try:
             self._begin(ours, theirs)
         except OSError as failure:
@@ -75,7 +67,7 @@ class Keeper:
             self._seal()
             return 1
         theirs.close()
-        held = memory.Memory(
+        held = memory_limit.Memory(
             groups=self._groups,
             limit=self._terms.memory_bytes,
             polled=False,
@@ -104,13 +96,13 @@ class Keeper:
     def _begin(self, ours: socket.socket, theirs: socket.socket) -> None:
         """Have its first process. Raises OSError: not at this level, or not with these limits."""
         terms = self._terms
-        if terms.level not in sandbox.LEVELS:
+        if terms.level not in levels.LEVELS:
             raise OSError(f"there is no level {terms.level!r}")
         if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
             raise OSError("the service does not run as root")
         self._groups.create(terms.memory_bytes, terms.cpu_weight, terms.processes)
         self._groups.hold()
-        sandbox.detach(terms.level)
+        levels.detach(terms.level)
         keeper = os.getpid()
         self._first = os.fork()
         if self._first == 0:
@@ -139,7 +131,7 @@ class Keeper:
     def _hear(self, ours: socket.socket) -> None:
         """What the first process says before it becomes the installer."""
         try:
-            data, handles = handover.receive_some(ours)
+            data, handles = unix_sockets.receive_some(ours)
         except (BlockingIOError, ConnectionResetError):
             return
         for handle in handles:
@@ -196,7 +188,7 @@ class Keeper:
             self._size = self._names = 0
             for place in (self._confinement.room, *self._confinement.writable):
                 try:
-                    self._extents.append(extent.Extent(place))
+                    self._extents.append(trees.Extent(place))
                 except OSError:
                     continue
         begin = time.monotonic()

@@ -5,7 +5,7 @@ services on the same cache honour. It is trusted if it is known to be on disk, o
 job need not wait for the disk, and a power cut cannot leave a hollow directory that looks finished.
 
 Each has a file `.built`, which also says when it was used last (its time of change), and is what programs hold on to: a
-shim keeps a shared lock on it (`trainshed.replica.leases`), which ends with the shim however it ends. So nothing that a
+shim keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the shim however it ends. So nothing that a
 program lives in is removed, whether a service runs or not.
 """
 
@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainshed.replica import leases
+from trainshed.replica.supervisor import program
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
-_BUILT = leases.BUILT
+_BUILT = program.BUILT
 _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _CREATE = os.O_RDWR | os.O_CREAT
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -248,7 +248,7 @@ def waiting_for(progress: Callable[[str], None]) -> Callable[[], None]:
 @contextmanager
 def held(place: Path) -> Generator[None]:
     """Hold on to a finished directory while something is built on it."""
-    handles = leases.hold([str(place)])
+    handles = program.hold([str(place)])
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from trainshed.buckets.sockets import listen_tcp
 from trainshed.core.errors import Unauthenticated
 from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.httpd.hosts import listed
-from trainshed.replica import durable
+from trainshed.replica.system import durable
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import ProgramDoors, open_doors, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.core.catalog import google_hosts
-from trainshed.replica import durable, roots
+from trainshed.replica.system import durable, roots
 
 _DAY: Final = 86_400
 AUTHORITY_DAYS: Final = 3_650

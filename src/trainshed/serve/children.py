@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import keep
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
     """In the child: wait for orders, serve until told to stop, and end."""
     status = 1
     try:
-        system.help_parent(parent)
+        kernel.help_parent(parent)
         # Nothing else that was open here: a copy of the zygote's connection would keep the zygote alive.
         keep = {0, 1, 2, orders, reports}
-        system.close_all(handle for handle in system.open_handles() if handle not in keep)
+        kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
         # Ctrl-C at a terminal is for the service, which then tells its children.
         os.setpgid(0, 0)
         from trainshed.buckets.process import serve

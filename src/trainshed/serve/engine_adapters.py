@@ -14,7 +14,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.terminals import TerminalRefused, Terminals
-from trainshed.replica import socket_calls
+from trainshed.replica.sandbox import socket_calls
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.terms import MOST_UNPACKED, Terms
 from trainshed.serve.settings import Settings

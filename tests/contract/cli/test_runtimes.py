@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from trainshed.replica import leases
+from trainshed.replica.supervisor import program
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.trees import remove_tree
 from trainshed.serve import runtimes
@@ -108,7 +108,7 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     assert "would go  environment scikit-learn-1.6+slim-py" in dry
     assert "1 would be removed" in dry
     assert path.is_dir()
-    (held,) = leases.hold([str(path)])
+    (held,) = program.hold([str(path)])
     stays = invoke("gc").output
     assert "stays  environment scikit-learn-1.6+slim-py" in stays
     assert "(a program lives in it)" in stays

@@ -15,8 +15,8 @@ from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, settling, zygotes
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable, Fault, SlotLost, SlotStarted
-from trainshed.replica import sandbox
 from trainshed.replica.protocol import Message
+from trainshed.replica.sandbox import levels
 
 COUNTS = """
 import sys, time
@@ -269,11 +269,11 @@ def test_one_start_that_could_not_be_handed_over_keeps_no_other_from_starting(
 def test_a_zygote_killed_while_the_machine_is_tried_costs_no_sandbox(tmp_path: Path) -> None:
     async def body() -> None:
         undisturbed = Spawner(None)
-        level = await undisturbed.probe(tmp_path, sandbox.LEVELS)
+        level = await undisturbed.probe(tmp_path, levels.LEVELS)
         handle = zygotes.start()
         os.kill(handle.pid, signal.SIGSTOP)
         disturbed = Spawner(handle)
-        probing = asyncio.ensure_future(disturbed.probe(tmp_path, sandbox.LEVELS))
+        probing = asyncio.ensure_future(disturbed.probe(tmp_path, levels.LEVELS))
         await asyncio.sleep(0)  # It asks, and waits for the answer.
         handle.kill()
         assert await probing == level

@@ -10,7 +10,7 @@ from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NoteWritten, SlotExited
-from trainshed.replica.disk import EXCEEDED, FULL
+from trainshed.replica.observe.disk import EXCEEDED, FULL
 
 _LIMIT = 10 << 20
 

@@ -13,7 +13,8 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, House, Run
 from trainshed.engines.local import layout, settling
 from trainshed.engines.port import SlotLost
-from trainshed.replica import protocol, system
+from trainshed.replica import protocol
+from trainshed.replica.system import kernel
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     try:
-        system.mount("tmpfs", str(disk), "tmpfs", 0, "size=8m,mode=755")
+        kernel.mount("tmpfs", str(disk), "tmpfs", 0, "size=8m,mode=755")
     except OSError as error:
         pytest.skip(f"this user may not mount anything: {error}")
     monkeypatch.setattr(layout, "_LEAST_BYTES", 0)

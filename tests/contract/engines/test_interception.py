@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.engines.conftest import House, Run
 from trainshed.engines.port import NoteWritten
-from trainshed.replica import failures
+from trainshed.replica.endpoint import storage_failures
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.serve import certificates
 
@@ -94,7 +94,10 @@ def test_calls_that_fail_again_and_again_are_told_while_the_program_runs(house: 
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["CERTIFICATE_VERIFY_FAILED"] * 3 + ["403"] * 3
         notes = [event for event in house.events if isinstance(event, NoteWritten)]
-        assert [note.name for note in notes] == [failures.UNTRUSTED, failures.DENIED]
+        assert [note.name for note in notes] == [
+            storage_failures.UNTRUSTED,
+            storage_failures.DENIED,
+        ]
         assert notes[1].text.endswith("403, Programs of p1 may not read it.")
         server.close()
 

@@ -12,7 +12,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import NoteWritten, SlotExited, SlotLost, SlotStarted
-from trainshed.replica import journal
+from trainshed.replica.supervisor import journal
 
 REPORT = """
 import json, os, time

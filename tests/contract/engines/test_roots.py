@@ -11,22 +11,23 @@ from tests.contract.engines.conftest import House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot
 from trainshed.replica.protocol import LEVEL_SESSION
-from trainshed.replica.roots import PLACE, PLACES
+from trainshed.replica.system.roots import PLACE, PLACES
 
 OURS = "-----BEGIN CERTIFICATE-----\nOURS\n-----END CERTIFICATE-----\n"
 
 _ON_A_HOST = """
 import os, sys
-from trainshed.replica import system, users
+from trainshed.replica.sandbox import users
+from trainshed.replica.system import kernel
 try:
     if os.geteuid() != 0:
         users.map_one(os.geteuid(), os.getegid())
-    system.unshare(system.CLONE_NEWNS)
+    kernel.unshare(kernel.CLONE_NEWNS)
 except OSError as error:
     sys.exit("refused: %s" % error)
-system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
+kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
 os.makedirs("/tmp/ssl", exist_ok=True)
-system.mount("tmpfs", "/etc/ssl", "tmpfs", 0, "mode=755")
+kernel.mount("tmpfs", "/etc/ssl", "tmpfs", 0, "mode=755")
 exec(sys.argv[1])
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])
 """

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from trainshed.engines.local import zygotes
-from trainshed.replica import cgroups, fence, protocol, users
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import users
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import cgroups
 
 PYTHON = sys.executable
 PATIENCE = 20.0
@@ -150,4 +153,4 @@ def place(
         pytest.skip("only root can use this level")
     place = Place(tmp_path, zygote, request.param)
     yield place
-    assert fence.expel(str(place.slot), 10**6, "the test is over")
+    assert journal.expel(str(place.slot), 10**6, "the test is over")

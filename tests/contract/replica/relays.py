@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.contract.replica.conftest import PATIENCE
-from trainshed.replica import relay
+from trainshed.replica.endpoint import relay
 
 IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
 
@@ -48,13 +48,13 @@ class Running:
 _RELAYS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from trainshed.replica import outside, relay
+from trainshed.replica.endpoint import google_hosts, relay
 given = json.loads(sys.argv[2])
 doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)
 print(*(door.getsockname()[1] for door in doors), flush=True)
 hosts = {host: ('127.0.0.1', port) for host, port in given['hosts'].items()}
 def way():
-    return outside.Outside(given['proxy'], given['trust'], hosts) if hosts else None
+    return google_hosts.Outside(given['proxy'], given['trust'], hosts) if hosts else None
 secure = doors[1] if given['certificate'] else None
 line = given['identity'].encode() + b'\\n'
 tls = given['certificate'], given['service']
@@ -84,7 +84,7 @@ def running(
         "proxy": proxy,
         "service": service,
     }
-    source = str(Path(relay.__file__).parents[2])
+    source = str(Path(relay.__file__).parents[3])
     process = subprocess.Popen(
         [sys.executable, "-c", _RELAYS, source, json.dumps(given)],
         stdout=subprocess.PIPE,

@@ -6,7 +6,9 @@ from typing import Any
 
 from tests.contract.replica.conftest import Line, Place
 from trainshed.engines.local.link import connect
-from trainshed.replica import disk, journal, protocol, usage
+from trainshed.replica import protocol
+from trainshed.replica.observe import disk, usage
+from trainshed.replica.supervisor import journal
 
 MIB = 1 << 20
 LIMIT = 10 * MIB

@@ -11,7 +11,9 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE, PYTHON, Place
 from trainshed.engines.local import zygotes
-from trainshed.replica import fence, journal, processes, protocol, records
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import processes
 
 DAEMON = f"""
 import os, sys, time
@@ -44,11 +46,11 @@ def test_what_does_not_answer_is_killed_and_recorded(place: Place, frozen: tuple
     assert len(alive(mark)) == 2
     for name in frozen:
         os.kill(place.journal()[name], signal.SIGSTOP)
-    assert fence.expel(str(place.slot), 1, "its shim did not answer")
+    assert journal.expel(str(place.slot), 1, "its shim did not answer")
     assert alive(mark) == []
     entries = journal.Entries(str(place.slot))
-    assert entries.record(1) == records.lost("its shim did not answer")
-    assert fence.expel(str(place.slot), 1, "again"), "to be repeated without harm"
+    assert entries.record(1) == journal.lost_record("its shim did not answer")
+    assert journal.expel(str(place.slot), 1, "again"), "to be repeated without harm"
     assert journal.Entries(str(place.slot)).record(1) == entries.record(1)
     assert place.run("echo", "next").record()["exit_code"] == 0
 
@@ -57,7 +59,7 @@ def test_a_later_incarnation_is_left_in_peace(place: Place) -> None:
     place.run("true").record()
     line = place.python("import time; print('up'); time.sleep(60)")
     place.up(line)
-    assert fence.expel(str(place.slot), 1, "late")
+    assert journal.expel(str(place.slot), 1, "late")
     line.order(o="ping", n=1)
     assert line.hear("pong") == {"e": "pong", "n": 1}
     assert journal.Entries(str(place.slot)).record(2) is None
@@ -65,7 +67,7 @@ def test_a_later_incarnation_is_left_in_peace(place: Place) -> None:
 
 def test_what_has_not_begun_never_will(place: Place) -> None:
     """A shim that was frozen before it took the slot, say, and wakes up long after its replica was moved."""
-    assert fence.expel(str(place.slot), 3, "its node is gone")
+    assert journal.expel(str(place.slot), 3, "its node is gone")
     for number in (1, 2, 3):
         assert place.run("echo", str(number)).hear("refused", "started") == {
             "e": "refused",
@@ -88,7 +90,7 @@ def test_the_journal_of_an_earlier_version_is_enough(place: Place) -> None:
         same.write(text)
     shim = os.pidfd_open(place.journal()["shim"])
     os.kill(place.journal()["shim"], signal.SIGSTOP)
-    assert fence.expel(str(place.slot), 1, "no answer")
+    assert journal.expel(str(place.slot), 1, "no answer")
     assert select.select([shim], [], [], 5)[0]
     os.close(shim)
 
@@ -114,7 +116,7 @@ def test_a_stranger_with_the_shims_number_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Process ids come round again: an id alone is no identity."""
-    monkeypatch.setattr(fence, "_PATIENCE", 0.05)
+    monkeypatch.setattr(journal, "_PATIENCE", 0.05)
     lock = journal.try_lock(str(tmp_path))
     bystander = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
     try:
@@ -123,7 +125,7 @@ def test_a_stranger_with_the_shims_number_is_not_touched(
             {"starting": 3, "shim": bystander},
         ):
             journal.append(lock, entry)
-            assert not fence.expel(str(tmp_path), 3, "held by this test")
+            assert not journal.expel(str(tmp_path), 3, "held by this test")
         os.kill(bystander, 0)
         assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
     finally:
@@ -146,7 +148,7 @@ def test_a_stranger_of_a_later_boot_is_not_killed(
             lock = journal.try_lock(".")
             journal.append(lock, {"guardian": stranger.pid, "since": since, "groups": []})
             journal.release(lock)
-            assert fence.clear(journal.Entries("."))
+            assert journal.clear(journal.Entries("."))
             assert (stranger.poll() is not None) == is_killed, (
                 "an earlier version noted ticks alone"
             )

@@ -14,7 +14,8 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE, Place
 from trainshed.engines.local import zygotes
-from trainshed.replica import protocol, usage
+from trainshed.replica import protocol
+from trainshed.replica.observe import usage
 
 GIB = 1 << 30
 _SOURCE = Path(__file__).parents[2] / "unit/fake_nvml.c"

@@ -11,7 +11,8 @@ import pytest
 from tests.contract.replica.conftest import Place
 from trainshed.engines.local.devices import Device, NvmlDevices
 from trainshed.engines.local.driver import DeviceEdits, device_edits, find_driver
-from trainshed.replica import protocol, usage
+from trainshed.replica import protocol
+from trainshed.replica.observe import usage
 
 _PROGRAM = """
 import ctypes, json, time

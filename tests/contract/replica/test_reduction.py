@@ -10,7 +10,9 @@ import pytest
 from tests.contract.replica.conftest import Line, Place
 from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
 from trainshed.engines.local.link import connect
-from trainshed.replica import journal, program, protocol, reduction, reduction_reports
+from trainshed.replica import protocol
+from trainshed.replica.observe import reduction_reports
+from trainshed.replica.supervisor import journal, program
 
 REPORT = """
 import json, os, time
@@ -35,7 +37,7 @@ def load(name):
 def run(place: Place, text: str, **fields: object) -> Line:
     """A program that knows where to report, in a slot of a job with four reducers."""
     files = place.slot / protocol.FILES
-    path = str(files / program.HYPERTUNE / reduction_reports.FILE)
+    path = str(files / program.HYPERTUNE / reduction_reports.PROGRAM_FILE)
     if place.level != protocol.LEVEL_SESSION:
         path = REDUCTION_REPORT
     environ = {"PATH": os.environ["PATH"], REDUCTION_REPORT_FILE: path}
@@ -53,14 +55,16 @@ def notes(line: Line) -> list[tuple[int, str, str, str]]:
 
 def verdict(line: Line) -> dict[str, str]:
     """What is said of the program in the end; on a busy machine it may be slow to begin."""
-    while (message := line.hear("note"))["name"] == reduction.SILENCE:
+    while (message := line.hear("note"))["name"] == reduction_reports.SILENCE:
         pass
-    assert (message["name"], message["severity"]) == (reduction.VERDICT, "WARNING")
+    assert (message["name"], message["severity"]) == (reduction_reports.VERDICT, "WARNING")
     return message
 
 
 def metrics(place: Place) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (place.logs / reduction.FILE).read_text().splitlines()]
+    return [
+        json.loads(line) for line in (place.logs / reduction_reports.FILE).read_text().splitlines()
+    ]
 
 
 def said(place: Place) -> list[dict[str, str]]:
@@ -114,7 +118,7 @@ open(path, "w").write("no json"); time.sleep(0.3); os.unlink(path)
 report([("n%d" % number, "LOUD", "x" * 9999) for number in range(90)], sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
 """
     told = notes(run(place, REPORT + text))
-    assert len(told) == reduction.MOST_NOTES + 4
+    assert len(told) == reduction_reports.MOST_NOTES + 4
     assert told[0][1:3] == ("unreadable", "WARNING")
     assert {(each[2], len(each[3])) for each in told[1:]} == {("INFO", 500)}
     assert metrics(place)[-1]["metrics"] == {"ok": [1, 2.5]}
@@ -154,14 +158,14 @@ def test_tensorflow_is_told_that_the_reducers_idle(place: Place) -> None:
 def test_a_program_that_has_its_way_is_not_looked_at(place: Place) -> None:
     load = "held = load('libtensorflow_framework.so.2'); time.sleep(0.5)"
     line = run(place, REPORT + "report([MODE])" + _LOADS + load, verdict_after=0.1)
-    assert {each[1] for each in notes(line)} - {reduction.SILENCE} == {"mode"}
+    assert {each[1] for each in notes(line)} - {reduction_reports.SILENCE} == {"mode"}
 
 
 def test_a_plug_in_that_waits_for_its_group_is_left_in_peace(place: Place) -> None:
     """It says that it is there by numbers alone; Horovod, which rides on PyTorch, is named all the same."""
     loads = REPORT + _LOADS + "report(operations=0); held = load('libtorch_cpu.so')\n"
     line = run(place, loads + "time.sleep(0.6)", verdict_after=0.1)
-    assert {each[1] for each in notes(line)} <= {reduction.SILENCE}
+    assert {each[1] for each in notes(line)} <= {reduction_reports.SILENCE}
     more = "os.mkdir('horovod'); more = load('horovod/mpi_lib.so'); time.sleep(99)"
     line = run(place, loads + more, verdict_after=0.1)
     assert "Horovod" in verdict(line)["text"]
@@ -183,7 +187,7 @@ def test_nobody_looks_where_there_are_no_reducers(place: Place) -> None:
     load = "held = load('libtensorflow_framework.so.2'); report([MODE]); time.sleep(0.3)"
     line = run(place, REPORT + _LOADS + load, reducers=0, verdict_after=0.05)
     assert notes(line) == []
-    assert not (place.logs / reduction.FILE).exists()
+    assert not (place.logs / reduction_reports.FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_reducers_that_were_never_used_are_told_of_at_the_end(
     """SPEC §7: never silently idle reducers, however short the job: told and kept before the end is."""
     line = run(place, f"import time; {program}", verdict_after=after)
     ((number, name, severity, text),) = notes(line)
-    assert (number, name, severity) == (1, reduction.UNUSED, "WARNING")
+    assert (number, name, severity) == (1, reduction_reports.UNUSED, "WARNING")
     assert "ended without using the job's 4 reducers" in text
     assert [each["text"] for each in journal.Entries(str(place.slot)).notes(1)] == [text]
     assert said(place)[-1]["message"].endswith(text)

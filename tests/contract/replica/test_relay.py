@@ -12,7 +12,8 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE, Place
 from tests.contract.replica.relays import IDENTITY, Behind, running
-from trainshed.replica import protocol, relay
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import relay
 
 
 @pytest.fixture
@@ -149,7 +150,8 @@ def test_an_endpoint_that_gets_one_port_only_gives_it_free_again(behind: Behind)
         port = taken.getsockname()[1]
         code = (
             "import sys; sys.path.insert(0, sys.argv[1])\n"
-            "from trainshed.replica import loop, relay\n"
+            "from trainshed.replica.endpoint import relay\n"
+            "from trainshed.replica.system import loop\n"
             "relay._PREDECESSOR_GONE = 0.1\n"
             "try:\n"
             "    relay.Endpoint('127.77.0.10', int(sys.argv[2]) - 1, 'x', loop.Loop(), identity=b'{}', certificate='y')\n"
@@ -157,7 +159,7 @@ def test_an_endpoint_that_gets_one_port_only_gives_it_free_again(behind: Behind)
             "    relay.listen('127.77.0.10', int(sys.argv[2]) - 1)\n"
             "    print('free')\n"
         )
-        source = str(Path(relay.__file__).parents[2])
+        source = str(Path(relay.__file__).parents[3])
         done = subprocess.run(
             [sys.executable, "-c", code, source, str(port)],
             capture_output=True,

@@ -20,7 +20,7 @@ from tests.contract.replica.conftest import PATIENCE
 from tests.contract.replica.relays import running
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.buckets.rules import BucketRules
-from trainshed.replica import targets
+from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
@@ -222,7 +222,7 @@ def test_no_token_of_ours_goes_out(world: World, api: Api) -> None:
         assert "authorization" not in world.real.asked[-1][2], said
     assert api.ask("GET", "/public/x", headers={"X-Token": world.token})[0] == 200
     assert "x-token" not in world.real.asked[-1][2]
-    assert world.token.encode().startswith(targets.JOB_TOKEN)
+    assert world.token.encode().startswith(conversation.JOB_TOKEN)
 
 
 def test_a_token_of_somebody_else_goes_along(world: World, api: Api) -> None:

@@ -16,7 +16,9 @@ import pytest
 from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
 from tests.contract.replica.relays import IDENTITY, Behind
 from trainshed.engines.local import zygotes
-from trainshed.replica import fence, protocol, relay
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import relay
+from trainshed.replica.supervisor import journal
 from trainshed.serve import certificates
 
 ADDRESS, PORT = "127.77.0.21", 23456
@@ -64,7 +66,7 @@ def other(tmp_path: Path, zygote: zygotes.ZygoteHandle, place: Place) -> Iterato
     """Another replica, at the same level."""
     made = Place(tmp_path / "other", zygote, place.level)
     yield made
-    assert fence.expel(str(made.slot), 10**6, "the test is over")
+    assert journal.expel(str(made.slot), 10**6, "the test is over")
 
 
 def run(place: Place, behind: Behind, program: str, **more: object) -> Line:
@@ -179,7 +181,8 @@ def refusal(connection: http.client.HTTPConnection) -> str:
 COUNTS = """
 import os, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from trainshed.replica import loop, peers, relay
+from trainshed.replica.endpoint import peers, relay
+from trainshed.replica.system import loop
 events = loop.Loop()
 # Nobody is below this process but the relay.
 endpoint = relay.Endpoint('127.77.0.23', 23456, 'nowhere', events, peers=peers.Peers(os.getpid()))
@@ -193,7 +196,7 @@ endpoint.stop()
 
 
 def test_refusals_are_counted() -> None:
-    source = str(Path(relay.__file__).parents[2])
+    source = str(Path(relay.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", COUNTS, source],
         capture_output=True,

@@ -15,8 +15,10 @@ from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from trainshed.engines.local import zygotes
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.link import connect
-from trainshed.replica import disk as replica_disk
-from trainshed.replica import fence, journal, protocol, system
+from trainshed.replica import protocol
+from trainshed.replica.observe import disk as replica_disk
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import kernel
 
 PRINTS_A_MEGABYTE = "for n in range(1000): print(n, 'x' * 1000)"
 SAYS_BYE_WHEN_STOPPED = """
@@ -35,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     try:
-        system.mount("tmpfs", str(disk), "tmpfs", 0, "size=256k,mode=755")
+        kernel.mount("tmpfs", str(disk), "tmpfs", 0, "size=256k,mode=755")
     except OSError as error:
         pytest.skip(f"this user may not mount anything: {error}")
     yield disk
@@ -134,7 +136,7 @@ def test_a_shim_that_waits_for_room_does_next_to_nothing(
     assert cpu(shim) - before < 0.1
     for segment in place.logs.iterdir():
         segment.unlink()
-    assert fence.expel(str(place.slot), 9, "the test is over")
+    assert journal.expel(str(place.slot), 9, "the test is over")
 
 
 def test_the_storage_port_is_free_when_the_end_is_reported(place: Place, tmp_path: Path) -> None:
@@ -161,13 +163,13 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
         server.settimeout(PATIENCE)
         begin = (
             "import os, resource, sys; sys.path.insert(0, sys.argv[1])\n"
-            "from trainshed.replica import relay\n"
+            "from trainshed.replica.endpoint import relay\n"
             "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))\n"
             "listener = relay.listen('127.0.0.1', 0)\n"
             "print(listener.getsockname()[1], flush=True)\n"
             "relay.Relay(listener, sys.argv[2]).run()"
         )
-        source = str(Path(system.__file__).parents[2])
+        source = str(Path(kernel.__file__).parents[3])
         process = subprocess.Popen(
             ["python3", "-c", begin, source, target], stdout=subprocess.PIPE, text=True
         )

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import Place
-from trainshed.replica import call_filter, protocol, system
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import call_filter
+from trainshed.replica.system import kernel
 
 OWN, ANOTHERS = "127.77.3.1", "127.77.3.2"
 KEPT = 23480
@@ -128,7 +130,7 @@ def test_what_changes_while_it_is_looked_at_changes_nothing(
 
 def has_landlock() -> bool:
     try:
-        return system.syscall(444, "landlock", 0, 0, 1) >= 4
+        return kernel.syscall(444, "landlock", 0, 0, 1) >= 4
     except OSError:
         return False
 

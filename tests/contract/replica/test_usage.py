@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE, Place
-from trainshed.replica import usage
+from trainshed.replica.observe import usage
 
 MIB = 1 << 20
 GIB = 1 << 30

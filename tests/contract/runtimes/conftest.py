@@ -18,7 +18,7 @@ import pytest
 
 from tests.caches import remove_cache, wait_until_finished
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.replica import sandbox
+from trainshed.replica.sandbox import levels
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.runtimes.terms import Terms
@@ -60,13 +60,13 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
 
 _PROBE = """
 import json, sys
-from trainshed.replica import sandbox
-print(json.dumps(sandbox.probe(sys.argv[1], sys.argv[2:])))
+from trainshed.replica.sandbox import levels
+print(json.dumps(levels.probe(sys.argv[1], sys.argv[2:])))
 """
 
 
-def probe(scratch: Path, levels: Sequence[str] = sandbox.LEVELS) -> tuple[str, dict[str, str]]:
-    """As `sandbox.probe`, in a process of its own: children of one in which gRPC has worked may abort when they fork."""
+def probe(scratch: Path, levels: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
+    """As `levels.probe`, in a process of its own: children of one in which gRPC has worked may abort when they fork."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, str(scratch), *levels], stdout=subprocess.PIPE, check=True
     )

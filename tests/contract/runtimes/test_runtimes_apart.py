@@ -23,7 +23,8 @@ import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe
-from trainshed.replica import cgroups, sandbox
+from trainshed.replica.sandbox import levels
+from trainshed.replica.system import cgroups
 from trainshed.runtimes.confinement import Confinement, Verdict
 from trainshed.runtimes.execution import begun
 from trainshed.runtimes.terms import Terms
@@ -135,7 +136,7 @@ class Done:
     verdict: Verdict
 
 
-@pytest.fixture(params=sandbox.LEVELS)
+@pytest.fixture(params=levels.LEVELS)
 def level(request: pytest.FixtureRequest, place: Path) -> str:
     """Each that works here, for this user."""
     found, refused = probe(place / "room", (request.param,))

@@ -20,7 +20,7 @@ from tests.contract.ordinary_user import interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.running import CACHE, ROOT, Service
 from trainshed.core.names import project_number
-from trainshed.replica import sweeping
+from trainshed.replica.system import trees
 
 OWN, OTHER = "attacking-project", "attacked-project"
 REGION = "us-central1"
@@ -234,7 +234,7 @@ def opened(column: Column) -> Generator[Yard]:
                 service.process.wait()
     finally:
         # As a service would: programs have left what others cannot delete.
-        sweeping.delete(str(place))
+        trees.delete(str(place))
 
 
 def _furnished(yard: Yard) -> Yard:

@@ -24,7 +24,7 @@ NOTES: Final = frozenset(
         "disk_log_goes_on",
     }
 )
-"""The names of these notes, as `trainshed.replica.disk` gives them."""
+"""The names of these notes, as `trainshed.replica.observe.disk` gives them."""
 _SAYINGS: Final = ("No space left on device", "ENOSPC")
 """How programs say that nothing more could be written."""
 

@@ -21,7 +21,7 @@ STORAGE_NOTES: Final = frozenset(
     f"storage_{what}"
     for what in ("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable")
 )
-"""The names of notes about storage calls that fail, as `trainshed.replica.failures` gives them."""
+"""The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives them."""
 
 
 def deadlines_of(job: Job) -> Iterator[tuple[int, Event]]:

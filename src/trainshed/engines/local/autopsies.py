@@ -23,7 +23,9 @@ from trainshed.core.terminals import Autopsy
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.layout import Layout
 from trainshed.eventloop.background import Crew, in_turns
-from trainshed.replica import durable, journal, protocol, records
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import durable
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +219,7 @@ def _failed(slot: Path) -> bool:
 
 def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
     entries = journal.Entries(str(directory))
-    record = entries.record(entries.latest) or records.lost("nothing more is known of it")
+    record = entries.record(entries.latest) or journal.lost_record("nothing more is known of it")
     plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
     return Autopsy(
         job_uid=key[0],

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 from trainshed.engines.local.layout import Layout
-from trainshed.replica import durable, journal, records
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import durable
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def _disown(slot: Path) -> None:
         if entries.left is not None:
             journal.append(lock, {"guardian": 0, "since": 0, "groups": []})
         if entries.latest and entries.record(entries.latest) is None:
-            journal.append(lock, {"over": entries.latest, "record": records.lost(_CAUSE)})
+            journal.append(lock, {"over": entries.latest, "record": journal.lost_record(_CAUSE)})
         os.fsync(lock)
     finally:
         journal.release(lock)

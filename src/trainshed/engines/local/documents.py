@@ -13,7 +13,8 @@ from trainshed.engines.local.devices import Device
 from trainshed.engines.local.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
 from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import Slot
-from trainshed.replica import protocol, socket_calls, users
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import socket_calls, users
 
 _METADATA = ("metadata.google.internal", "metadata")
 """Names of the metadata server, which TensorFlow before 2.5 takes from no variable."""

@@ -44,7 +44,8 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.terminals import Terminal
 from trainshed.eventloop.background import in_turns
-from trainshed.replica import journal, protocol, records
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
 
 _IN_A_TURN = 8
 """Replicas of a gang that something is done for before others have their turn on the loop."""
@@ -230,7 +231,7 @@ class LocalEngine:
         elif incarnation == seat.incarnation:
             seat.stop(grace)
         else:
-            seat.report(incarnation, records.lost(protocol.NEVER_STARTED))
+            seat.report(incarnation, journal.lost_record(protocol.NEVER_STARTED))
 
     async def inject(
         self,
@@ -372,6 +373,6 @@ class LocalEngine:
         entries = journal.Entries(str(seat.directory))
         record = entries.record(incarnation)
         if record is None and self._layout.is_forbidden(seat.directory, incarnation):
-            record = records.lost(protocol.NEVER_STARTED)
-        superseded = records.lost(f"superseded by incarnation {seat.incarnation}")
+            record = journal.lost_record(protocol.NEVER_STARTED)
+        superseded = journal.lost_record(f"superseded by incarnation {seat.incarnation}")
         seat.report(incarnation, record or superseded, entries.notes(incarnation))

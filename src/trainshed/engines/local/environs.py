@@ -7,7 +7,9 @@ from trainshed.core import reduction
 from trainshed.core.environment import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Slot
-from trainshed.replica import program, reduction_reports, reports, roots
+from trainshed.replica.observe import metrics, reduction_reports
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import roots
 
 SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -171,7 +173,10 @@ def of_slot(
     }
     if not namespaced:
         # /var/hypertune cannot be shown to one replica alone here.
-        own_reports = {METRIC_FILE: reports.FILE, REDUCTION_REPORT_FILE: reduction_reports.FILE}
+        own_reports = {
+            METRIC_FILE: metrics.PROGRAM_FILE,
+            REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE,
+        }
         for name in own_reports.keys() & asked.keys():
             environ[name] = str(files / program.HYPERTUNE / own_reports[name])
     return environ

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.engines.local.link import connect
-from trainshed.replica import fence, journal, protocol, records
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Why a connection cannot be had that says nothing about the shim."""
@@ -65,10 +66,10 @@ def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
             return Over(record, tuple(entries.notes(incarnation)))
         if entries.latest < incarnation:
             return NeverStarted()
-        if not fence.clear(entries):
+        if not journal.clear(entries):
             return Changing()
-        record = records.lost(protocol.SHIM_LOST)
-        fence.Claim(incarnation, lock).finish(record)
+        record = journal.lost_record(protocol.SHIM_LOST)
+        journal.Claim(incarnation, lock).finish(record)
         return Over(record, tuple(entries.notes(incarnation)))
     finally:
         journal.release(lock)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot
-from trainshed.replica import durable, protocol
+from trainshed.replica import protocol
+from trainshed.replica.system import durable
 
 _LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
 """What has to be free for a program to be started: a shim that finds no room at its start can only give up."""

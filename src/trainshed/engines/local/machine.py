@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainshed.engines.local.devices import Device, totals
 from trainshed.engines.port import Node
-from trainshed.replica import cgroups
+from trainshed.replica.system import cgroups
 
 NAME = "local"
 

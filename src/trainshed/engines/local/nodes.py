@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState
-from trainshed.replica import journal, protocol
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
 
 
 class Nodes:

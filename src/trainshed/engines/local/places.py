@@ -7,7 +7,8 @@ from dataclasses import replace
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.devices import Device, choose
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.replica import system, users
+from trainshed.replica.sandbox import users
+from trainshed.replica.system import kernel
 
 PROGRAM_PORT = 2222
 """The port that every replica may bind on its own address (facts §3.2)."""
@@ -45,7 +46,7 @@ def new_slots(
     ranges = {slot.users for slot in others}
     made: list[Slot] = []
     for request in requests:
-        if system.LINUX:
+        if kernel.LINUX:
             address = choose_address(identity, job_uid, request.replica, addresses)
             port = PROGRAM_PORT
         else:

@@ -19,7 +19,8 @@ from trainshed.engines.port import (
     SlotLost,
     SlotStarted,
 )
-from trainshed.replica import protocol, records
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
 
 _RETRIES = 3
 
@@ -135,7 +136,7 @@ class Seat:
         return self._link is not None or not self.is_live
 
     def lose(self, cause: str, *, by_service: bool = False) -> None:
-        self._end(records.lost(cause, by_service=by_service))
+        self._end(journal.lost_record(cause, by_service=by_service))
 
     def settle(self, incarnation: int, finding: findings.Finding) -> None:
         """Take over what the slot's files said of an incarnation; nothing if it is not the live one any more."""

@@ -10,7 +10,8 @@ from trainshed.engines.local import findings
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
-from trainshed.replica import fence, journal, protocol
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class Settler:
 
     async def _is_given_on(self, seat: Seat, incarnation: int) -> bool:
         """Have a start that nobody took up within its lease made by another process, at no cost for the replica. Whoever
-        wakes up with it after that finds the slot taken (`fence.claim`), or takes it first: it begins once."""
+        wakes up with it after that finds the slot taken (`journal.claim`), or takes it first: it begins once."""
         if not seat.plan or not seat.retries_left:
             return False
         try:
@@ -206,5 +207,5 @@ def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Fin
 
 def _close(slot: Path, incarnation: int, cause: str) -> findings.Finding:
     """Leave nothing of an incarnation, and see to it that nothing more can come of it; how it stands now. Raises OSError."""
-    dead = fence.expel(str(slot), incarnation, cause)
+    dead = journal.expel(str(slot), incarnation, cause)
     return findings.look(slot, incarnation) if dead else findings.Changing()

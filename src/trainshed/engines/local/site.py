@@ -11,7 +11,9 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.places import Shares
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable, Node
-from trainshed.replica import cgroups, protocol, sandbox
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels
+from trainshed.replica.system import cgroups
 
 
 class Site:
@@ -93,16 +95,16 @@ class Site:
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
         """The strongest isolation there is, or the one that is demanded."""
         demanded = self._options.level
-        if demanded not in ("", *sandbox.LEVELS):
+        if demanded not in ("", *levels.LEVELS):
             raise LevelUnavailable(
-                f"there is no isolation {demanded!r}; there are {', '.join(sandbox.LEVELS)}"
+                f"there is no isolation {demanded!r}; there are {', '.join(levels.LEVELS)}"
             )
         level, self._refused = await spawner.probe(
-            scratch, (demanded,) if demanded else sandbox.LEVELS
+            scratch, (demanded,) if demanded else levels.LEVELS
         )
         if level or not demanded:
             return level or protocol.LEVEL_SESSION
-        found, _ = await spawner.probe(scratch, sandbox.LEVELS)
+        found, _ = await spawner.probe(scratch, levels.LEVELS)
         raise LevelUnavailable(
             f"the isolation {demanded} does not work on this machine: {self._refused[demanded]}. "
             f"What works is {found or protocol.LEVEL_SESSION}"

@@ -7,7 +7,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import Slot
-from trainshed.replica import journal
+from trainshed.replica.supervisor import journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.local.terminals import LocalTerminal, shell_order, taken
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.terminals import TerminalRefused
-from trainshed.replica import durable, protocol
+from trainshed.replica import protocol
+from trainshed.replica.system import durable
 
 _NO_SUCH = "nothing is kept of it; `trainshed jobs autopsy JOB --list` says what is"
 

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from trainshed.replica import handover, protocol
+from trainshed.replica import protocol
+from trainshed.replica.system import unix_sockets
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
 
@@ -46,7 +47,7 @@ class ZygoteHandle:
                         if sent:
                             sent += self.connection.send(line[sent:])
                         else:
-                            sent = handover.send_some(self.connection, line, handle)
+                            sent = unix_sockets.send_some(self.connection, line, handle)
                     except BlockingIOError:
                         await self._until_writable()
             except BaseException:

@@ -15,7 +15,7 @@ from trainshed.runtimes.port import (
 
 class Contained:
     """`images`: None where none can be run. Packages are installed in the image when its program starts
-    (`trainshed.replica.executor`)."""
+    (`trainshed.replica.supervisor.executor`)."""
 
     def __init__(self, images: Images | None, source: PackageSource) -> None:
         self._images = images

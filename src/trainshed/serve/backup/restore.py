@@ -15,7 +15,7 @@ import click
 
 from trainshed.cli.spelling import data_option, typed
 from trainshed.cli.text.moments import counted, local_moment
-from trainshed.replica import durable
+from trainshed.replica.system import durable
 from trainshed.serve.backup.manifest import (
     FILE,
     UNFINISHED,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from trainshed.replica import durable
+from trainshed.replica.system import durable
 from trainshed.serve.backup.manifest import FILE, Entry
 
 _FILE_MODE = 0o600

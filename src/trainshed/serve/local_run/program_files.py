@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from trainshed.replica import program
+from trainshed.replica.supervisor import program
 from trainshed.runtimes.port import PackageSource
 from trainshed.serve.local_run.request import LocalRunRequest, NotRun, is_project
 

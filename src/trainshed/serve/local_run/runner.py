@@ -26,7 +26,8 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import LinesWritten, Slot, SlotExited, SlotLost
 from trainshed.eventloop.background import begin
-from trainshed.replica import program, protocol
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import program
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.port import PackageSource, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings

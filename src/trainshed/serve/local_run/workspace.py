@@ -12,7 +12,8 @@ import secrets
 from pathlib import Path
 from typing import NoReturn
 
-from trainshed.replica import fence, sweeping, system
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import kernel, trees
 
 HOME = "local-runs"
 """Below the data directory."""
@@ -61,7 +62,7 @@ def _take_care(ended: int, directory: Path) -> NoReturn:
     try:
         # Ctrl-C and a closed terminal are for the run, which then ends by itself.
         os.setsid()
-        system.name_process("ts-caretaker")
+        kernel.name_process("ts-caretaker")
         _let_go(ended)
         os.chdir("/")
         for other in directory.parent.iterdir():
@@ -78,7 +79,7 @@ def _let_go(keep: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    system.close_all(handle for handle in system.open_handles() if handle > 2 and handle != keep)
+    kernel.close_all(handle for handle in kernel.open_handles() if handle > 2 and handle != keep)
 
 
 def _clear(directory: Path, *, wait: bool) -> None:
@@ -95,9 +96,11 @@ def _clear(directory: Path, *, wait: bool) -> None:
 
 def _empty(directory: Path) -> None:
     """For holders of its lock. What cannot be ended yet, because it waits for a device, a later run tries again."""
-    ended = [fence.expel(str(slot), 1, _CAUSE) for slot in directory.glob("slots/[0-9]*/[0-9]*/*/")]
+    ended = [
+        journal.expel(str(slot), 1, _CAUSE) for slot in directory.glob("slots/[0-9]*/[0-9]*/*/")
+    ]
     if all(ended) and not (directory / _KEPT).exists():
-        sweeping.delete(str(directory))
+        trees.delete(str(directory))
 
 
 def _take(directory: Path, *, wait: bool) -> int | None:

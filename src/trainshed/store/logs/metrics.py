@@ -1,6 +1,6 @@
 """Reads what trials have measured, from what their primaries' shims took down (SPEC §6).
 
-Layout (`trainshed.replica.metrics` writes it): `<root>/<job uid>/<attempt>/workerpool0-0/metrics.jsonl`, each line
+Layout (`trainshed.replica.observe.metrics` writes it): `<root>/<job uid>/<attempt>/workerpool0-0/metrics.jsonl`, each line
 complete with its newline, so that a torn last one does not count until the rest has come.
 """
 

@@ -1,6 +1,6 @@
 """Reads what reducers and workers have reported of a job's reduction, from what their shims wrote down (SPEC §7).
 
-Layout (`trainshed.replica.reduction` writes it): `<root>/<job uid>/<attempt>/<replica>/reduction.jsonl`. Times are ns since
+Layout (`trainshed.replica.observe.reduction_reports` writes it): `<root>/<job uid>/<attempt>/<replica>/reduction.jsonl`. Times are ns since
 the epoch.
 """
 

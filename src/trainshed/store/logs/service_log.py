@@ -1,6 +1,6 @@
 """Writes what the service itself says of a job while no replica can: its notices, and how its environments are built.
 
-Layout and format are those of the replicas' logs (`trainshed.replica.segments`), as if `SERVICE` were one of them. Lines
+Layout and format are those of the replicas' logs (`trainshed.replica.observe.segments`), as if `SERVICE` were one of them. Lines
 outlive the service's own death; they are not synced, because what a build tells is told again by the next one, and a sync
 beside a build waits for all that it writes.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainshed.core.names import SERVICE_TASK, JobUid
-from trainshed.replica.segments import Segments
+from trainshed.replica.observe.segments import Segments
 from trainshed.store.logs.severity import Stream
 
 

@@ -1,6 +1,6 @@
 """Reads what replicas used, from what their shims wrote down beside their logs (SPEC §3).
 
-Layout (`trainshed.replica.usage` writes it): `<root>/<job uid>/<attempt>/<replica>/usage.jsonl`. Times are ns since the
+Layout (`trainshed.replica.observe.usage` writes it): `<root>/<job uid>/<attempt>/<replica>/usage.jsonl`. Times are ns since the
 epoch, processor time is seconds, memory bytes.
 """
 

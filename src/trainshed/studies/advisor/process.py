@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from trainshed.replica import system
+from trainshed.replica.system import kernel
 from trainshed.studies.advisor.messages import HEAD, Kind, StopCall, SuggestCall, frame
 from trainshed.studies.port import EngineMissing
 from trainshed.studies.registry import algorithm_for
@@ -22,7 +22,7 @@ _stop_calls = msgspec.json.Decoder(StopCall)
 def main() -> None:
     """Serve until the parent, whose id is the one argument, closes its end or dies."""
     # It may compute for minutes, and does not read meanwhile.
-    system.help_parent(int(sys.argv[1]))
+    kernel.help_parent(int(sys.argv[1]))
     # A Ctrl-C at the terminal is the parent's to take.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")

@@ -1,0 +1,106 @@
+"""Google's own hosts, as reached from this machine and not from a replica: names, proxy and roots are the machine's.
+
+Whoever asks is not kept waiting where there is no way out: a host that was not reached counts as away for a while. Safe
+to use from several threads. Runs on Python 3.6.
+"""
+
+import base64
+import os
+import socket
+import ssl
+import threading
+import time
+from urllib.parse import unquote, urlsplit
+
+from trainshed.replica.endpoint import messages
+from trainshed.replica.system import roots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    Address = tuple[str, int]
+
+_PATIENCE = 5.0
+"""Seconds for finding and reaching a host."""
+_AWAY = 30.0
+"""Seconds for which nobody tries again."""
+_ANSWER_SECONDS = 120.0
+
+
+class Outside:
+    """`proxy`: URL of an HTTP proxy that all goes through, "" = none. `trust`: file of whom to believe, "" = whom the
+    system believes. `hosts`: where a host is instead of where its name leads."""
+
+    __slots__ = ("_away", "_context", "_hosts", "_proxy", "_trust")
+
+    def __init__(
+        self, proxy: str = "", trust: str = "", hosts: "Mapping[str, Address] | None" = None
+    ) -> None:
+        self._proxy = proxy
+        self._trust = trust
+        self._hosts = hosts or {}
+        self._context: "ssl.SSLContext | None" = None
+        self._away: "dict[str, float]" = {}
+
+    def connected(self, host: str) -> "ssl.SSLSocket | None":
+        """A connection to a host, whose certificate was believed; None if it is out of reach."""
+        if time.monotonic() < self._away.get(host, 0.0):
+            return None
+        made: "list[ssl.SSLSocket]" = []
+
+        def reach() -> None:
+            try:
+                made.append(self._reach(host))
+            except (OSError, ValueError, messages.Cut, messages.NotHttp):
+                pass  # It is as if there were no way.
+
+        # Looking up a name takes as long as it likes.
+        reaching = threading.Thread(target=reach, daemon=True)
+        reaching.start()
+        reaching.join(_PATIENCE)
+        if made:
+            return made[0]
+        self._away[host] = time.monotonic() + _AWAY
+        return None
+
+    def _reach(self, host: str) -> ssl.SSLSocket:
+        address = self._hosts.get(host, (host, 443))
+        proxy = urlsplit(self._proxy if "//" in self._proxy else "//" + self._proxy)
+        there = (proxy.hostname, proxy.port or 80) if proxy.hostname else address
+        raw = socket.create_connection(there, timeout=_PATIENCE)
+        try:
+            if proxy.hostname:
+                user = "%s:%s" % (unquote(proxy.username or ""), unquote(proxy.password or ""))
+                _ask_through(raw, "%s:%d" % address, user if proxy.username else "")
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secure = self._trusting().wrap_socket(raw, server_hostname=host)
+        except BaseException:
+            raw.close()
+            raise
+        secure.settimeout(_ANSWER_SECONDS)
+        return secure
+
+    def _trusting(self) -> ssl.SSLContext:
+        if self._context is None:
+            made = ssl.create_default_context(cafile=self._trust or None)
+            usual = ssl.get_default_verify_paths()
+            if not (self._trust or usual.cafile or usual.capath):
+                # An interpreter that was built elsewhere.
+                for path in filter(os.path.exists, roots.PLACES):
+                    made.load_verify_locations(path)
+            made.set_alpn_protocols(["http/1.1"])
+            self._context = made
+        return self._context
+
+
+def _ask_through(raw: socket.socket, place: str, user: str) -> None:
+    """Have a proxy lead on to `place`. Raises OSError, messages.Cut, messages.NotHttp."""
+    lines = ["CONNECT %s HTTP/1.1" % place, "Host: " + place]
+    if user:
+        lines.append("Proxy-Authorization: Basic " + base64.b64encode(user.encode()).decode())
+    raw.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    # A byte at a time: what comes behind is not said to us but to TLS.
+    answer = messages.Incoming(lambda _: raw.recv(1)).head()
+    if answer is None or answer.first.split()[1:2] != [b"200"]:
+        raise OSError("the proxy does not lead on to " + place)

@@ -1,0 +1,165 @@
+"""The secure side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told another
+address: TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1 is read, and answered by
+whom it concerns; HTTP/2, which is gRPC, is handed on to the service as it is.
+
+Loaded by a relay process, and only if there is a certificate. Runs on Python 3.6.
+"""
+
+import json
+import select
+import socket
+import ssl
+import threading
+
+from trainshed.replica.endpoint import connections, conversation, storage_failures
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.replica.endpoint import google_hosts
+
+_HANDSHAKE_SECONDS = 30.0
+
+
+def preamble(line: bytes) -> bytes:
+    """The line, a JSON object, with a word that the client spoke TLS: it must be told https:// addresses."""
+    return json.dumps({**json.loads(line.decode("utf-8")), "scheme": "https"}).encode() + b"\n"
+
+
+class Door:
+    """Where clients come in over TLS, each with a thread of its own."""
+
+    __slots__ = ("_behind", "_context", "_failing", "_grpc", "_out", "_rest")
+
+    def __init__(
+        self,
+        certificate: str,
+        behind: conversation.Behind,
+        out: "google_hosts.Outside | None" = None,
+        rest: "conversation.Behind | None" = None,
+        grpc: "conversation.Behind | None" = None,
+        *,
+        failing: "storage_failures.Failures | None" = None,
+    ) -> None:
+        """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away: the rest of
+        the endpoint is of use all the same. `out`: the way to the real hosts; `rest`, `grpc`: whoever answers for the
+        service's APIs; None = there is none. `failing` is told of handshakes and of answers."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
+        made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
+        self._context: "ssl.SSLContext | None" = made
+        self._failing = failing or storage_failures.Failures()
+        self._behind = behind
+        self._out = out
+        self._rest = rest
+        self._grpc = grpc
+        try:
+            made.load_cert_chain(certificate)
+        except OSError:
+            self._context = None
+
+    def enter(self, connection: socket.socket) -> None:
+        """Serve an accepted connection, which is ours from here on."""
+        try:
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except RuntimeError:
+            connection.close()  # There is no room for one more thread.
+
+    def refuse(self, connection: socket.socket) -> None:
+        """Tell whoever is behind an accepted connection that he does not belong here."""
+        connections.send_away(connection, self._secured)
+
+    def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
+        """Raises OSError: there is no certificate, the client does not trust it, or does not speak TLS."""
+        if self._context is None:
+            raise ConnectionError("no certificate")
+        return self._context.wrap_socket(connection, server_side=True)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            client = self._secured(connection)
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+                self._failing.handshake_failed(str(error.reason))
+            connection.close()
+            return
+        if client.selected_alpn_protocol() == "h2" and self._grpc is not None:
+            pass_on(client, self._grpc.connected())
+            return
+        client.settimeout(None)
+        conversation.Conversation(client, self._behind, self._out, self._rest, self._failing).run()
+
+
+_CHUNK = 64 << 10
+"""More than a record of TLS holds: what is read at once leaves nothing behind that `poll` would not tell of."""
+_LAST_SECONDS = 5.0
+"""For what one side said last, until the other has taken it."""
+
+
+def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
+    """Until one of the two hangs up, and the other has what it said; both are closed then. `server`: None = there is none.
+    Blocks, with at most a chunk per direction in memory."""
+    try:
+        if server is not None:
+            _Stream(client, server).run()
+    except OSError:
+        pass  # One of them is gone, and so is what it was for.
+    finally:
+        client.close()
+        if server is not None:
+            server.close()
+
+
+class _Stream:
+    """The two connections, and what of each has still to be written to the other."""
+
+    __slots__ = ("_client", "_ended", "_inwards", "_outwards", "_server")
+
+    def __init__(self, client: ssl.SSLSocket, server: socket.socket) -> None:
+        client.setblocking(False)
+        server.setblocking(False)
+        self._client = client
+        self._server = server
+        self._inwards = memoryview(b"")
+        self._outwards = memoryview(b"")
+        self._ended = False
+
+    def run(self) -> None:
+        """Raises OSError."""
+        while not self._ended:
+            self._wait()
+            self._inwards = self._inwards or self._read(self._client)
+            self._outwards = self._outwards or self._read(self._server)
+            self._inwards = _written(self._server, self._inwards)
+            self._outwards = _written(self._client, self._outwards)
+        for connection, data in ((self._server, self._inwards), (self._client, self._outwards)):
+            connection.settimeout(_LAST_SECONDS)
+            connection.sendall(data)
+
+    def _wait(self) -> None:
+        """Until something may go on: each is read only while the other has taken what came last."""
+        ready = select.poll()
+        for connection, coming, going in (
+            (self._client, self._inwards, self._outwards),
+            (self._server, self._outwards, self._inwards),
+        ):
+            events = (0 if coming else select.POLLIN) | (select.POLLOUT if going else 0)
+            if events:
+                ready.register(connection, events)
+        ready.poll()
+
+    def _read(self, connection: socket.socket) -> memoryview:
+        try:
+            data = connection.recv(_CHUNK)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return memoryview(b"")
+        self._ended = self._ended or not data
+        return memoryview(data)
+
+
+def _written(connection: socket.socket, data: memoryview) -> memoryview:
+    """What is left of `data` once as much was written as the connection takes now. Raises OSError."""
+    try:
+        return data[connection.send(data) :] if data else data
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return data

@@ -1,0 +1,160 @@
+"""Who calls a replica's endpoint: a process of the replica, or one of the others that share the machine's loopback.
+
+The kernel knows whose the client's end of a connection is: the user who made it (sock_diag(7), else /proc/net/tcp), and
+by its number the processes that hold it. Where a replica has users of its own they tell; elsewhere its processes, below
+its guardian. Who cannot be found (it has died meanwhile) does not belong to it. Runs on Python 3.6.
+"""
+
+import os
+import socket
+import struct
+
+from trainshed.replica.system import kernel, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Sequence
+
+    Address = tuple[str, int]
+
+_SOCK_DIAG = 4
+_BY_FAMILY = 20
+_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_QUESTION = struct.Struct("=BBBxI")
+_TUPLE = struct.Struct("=2s2s16s16sIII")
+_ANY_COOKIE = 0xFFFFFFFF
+_BEFORE_TUPLE = _HEADER.size + 4
+_USER_AND_INODE = struct.Struct("=12xII")
+_RECENT = 32
+"""Processes that are looked at first: who has called will call again."""
+
+
+class Peers:
+    """The processes of one replica, to be told by their connections. macOS does not say whose one is: there all belong."""
+
+    __slots__ = ("_asking", "_guardian", "_recent", "_users")
+
+    def __init__(self, guardian: int, users: "Sequence[int]" = ()) -> None:
+        """`guardian`: its process id as this process's /proc has it; `users`: (first, count) of the machine's users that
+        are the replica's own, () = it has none. Opens nothing."""
+        self._guardian = guardian
+        self._users = range(users[0], users[0] + users[1]) if users else None
+        self._recent: "list[int]" = []
+        self._asking: "socket.socket | None" = None
+
+    def belongs(self, connection: socket.socket) -> bool:
+        """Whether the client of an accepted IPv4 connection is of the replica."""
+        if not kernel.LINUX:
+            return True
+        try:
+            # The client's end has the same two addresses the other way round.
+            own, other = connection.getpeername(), connection.getsockname()
+        except OSError:
+            return False  # It has hung up.
+        user, inode = self._asked(own, other) or _listed(own, other)
+        if not inode:
+            return False
+        if self._users is not None:
+            return user in self._users
+        return self._holds(inode)
+
+    def _asked(self, own: "Address", other: "Address") -> "tuple[int, int] | None":
+        """User and number of the socket with these addresses, by asking the kernel; None if it does not say."""
+        try:
+            if self._asking is None:
+                kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+                self._asking = socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
+            wanted = _tuple(own, other)
+            body = _QUESTION.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + wanted
+            size = _HEADER.size + len(body)
+            self._asking.sendto(_HEADER.pack(size, _BY_FAMILY, _REQUEST, 0, 0) + body, (0, 0))
+            # It is there already: the kernel answers while it is being asked.
+            answer = self._asking.recv(4096)
+        except OSError:
+            return None
+        tail = _BEFORE_TUPLE + _TUPLE.size
+        if (
+            len(answer) < tail + _USER_AND_INODE.size
+            or _HEADER.unpack_from(answer)[1] != _BY_FAMILY
+        ):
+            return None
+        if answer[_BEFORE_TUPLE : _BEFORE_TUPLE + 4] != wanted[:4]:
+            return None  # One that listens at the same port, say.
+        user, inode = _USER_AND_INODE.unpack_from(answer, tail)
+        return user, inode
+
+    def _holds(self, inode: int) -> bool:
+        """Whether a process of the replica holds the socket with this number."""
+        link = "socket:[%d]" % inode
+        return (
+            self._found(list(self._recent), link)
+            or self._found(processes.family(self._guardian), link)
+            # That look may have missed one that is just being made; this one misses none.
+            or self._found(processes.descendants(self._guardian), link)
+        )
+
+    def _found(self, candidates: "Iterable[int]", link: str) -> bool:
+        for process in candidates:
+            # Whose number it is may have changed since it was found.
+            if _has_open(process, link) and self._is_below(process):
+                if process in self._recent:
+                    self._recent.remove(process)
+                self._recent[:] = [process, *self._recent[: _RECENT - 1]]
+                return True
+        return False
+
+    def _is_below(self, process: int) -> bool:
+        while process > 1:
+            fields = processes.stat(process)
+            if not fields:
+                return False
+            process = int(fields[1])
+            if process == self._guardian:
+                return True
+        return False
+
+
+def _tuple(own: "Address", other: "Address") -> bytes:
+    """Both ends of a connection as the kernel writes them."""
+    return _TUPLE.pack(
+        struct.pack(">H", own[1]),
+        struct.pack(">H", other[1]),
+        socket.inet_aton(own[0]),
+        socket.inet_aton(other[0]),
+        0,
+        _ANY_COOKIE,
+        _ANY_COOKIE,
+    )
+
+
+def _listed(own: "Address", other: "Address") -> "tuple[int, int]":
+    """User and number of the socket with these addresses, from the kernel's tables; (0, 0) = there is none."""
+    for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
+        ends = [
+            "%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(h)), p) for h, p in (own, other)
+        ]
+        for line in processes.read("/proc/self/net/" + name).decode("ascii").splitlines():
+            fields = line.split()
+            if fields[1:3] == ends:
+                return int(fields[7]), int(fields[9])
+    return 0, 0
+
+
+def _hexadecimal(address: bytes) -> str:
+    return "".join("%08X" % word for word in struct.unpack("=%dI" % (len(address) // 4), address))
+
+
+def _has_open(process: int, link: str) -> bool:
+    directory = "/proc/%d/fd" % process
+    try:
+        # The newest first: a socket that calls has not been there for long.
+        for name in reversed(os.listdir(directory)):
+            try:
+                if os.readlink("%s/%s" % (directory, name)) == link:
+                    return True
+            except OSError:
+                continue
+    except OSError:
+        pass  # It is gone, or another user's.
+    return False

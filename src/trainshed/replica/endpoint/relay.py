@@ -1,0 +1,321 @@
+"""A replica's own endpoint: TCP connections passed on, byte for byte, to the bucket process, behind a line that says
+whose they are. What comes over TLS is `interception`'s.
+
+That line is what makes a program's calls its job's: the bucket process's Unix socket is out of its reach. The socket
+stays where it is when the service restarts; a connection that comes while nobody listens there is retried. The
+listening sockets are made before the program starts; a relay process exists only from the first connection on, so that
+the shim's log loop carries no bulk data. Runs on Python 3.6.
+"""
+
+import errno
+import os
+import select
+import signal
+import socket
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import connections, storage_failures
+from trainshed.replica.system import kernel, loop, unix_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from trainshed.replica.endpoint import google_hosts, interception, peers
+
+    Service = tuple[str, str]
+
+NO_SERVICE = ("", "")
+"""The service's Unix sockets for REST and for gRPC, "" = there is none."""
+_RETRY_SECONDS = 10.0
+_RETRY_PAUSE = 0.05
+_NO_ROOM_PAUSE = 0.2
+"""Seconds until a call is taken again where there were no file handles or no memory for it."""
+_PREDECESSOR_GONE = 1.0
+"""Seconds within which the kernel takes a port away from an incarnation that was killed."""
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """The endpoint's listening socket. Raises OSError if somebody else has the port."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    deadline = time.monotonic() + _PREDECESSOR_GONE
+    while True:
+        try:
+            listener.bind((address, port))
+            listener.listen(128)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                listener.close()
+                raise
+        time.sleep(0.005)
+    listener.setblocking(False)
+    return listener
+
+
+class Endpoint:
+    """The shim's side of it: listens, starts the relay when somebody calls, and again if it is killed."""
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        target: str,
+        events: loop.Loop,
+        *,
+        identity: bytes = b"",
+        certificate: str = "",
+        peers: "peers.Peers | None" = None,
+        proxy: str = "",
+        trust: str = "",
+        service: "Service" = NO_SERVICE,
+        note: "storage_failures.Note" = storage_failures.ignored,
+    ) -> None:
+        """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as a line;
+        b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind `port` is served as
+        well, over TLS; `proxy` and `trust` are for what is passed on from there (`google_hosts.Outside`), `service` answers for
+        its APIs. `peers`: who may come, None = everybody. `note` is told (name, severity, text) what people should know
+        of calls that fail, each name once. Raises OSError if somebody else has a port."""
+        self._listeners = [listen(address, port)]
+        if certificate:
+            try:
+                self._listeners.append(listen(address, port + 1))
+            except OSError:
+                self._listeners[0].close()
+                raise
+        self._target = target
+        self._preamble = identity and identity + b"\n"
+        self._certificate = certificate
+        self._peers = peers
+        self._proxy = proxy
+        self._trust = trust
+        self._service = service
+        self._note = note
+        self._noted: "set[str]" = set()
+        self._loop = events
+        self.process = 0
+        """The relay's process id; 0 = there is none now."""
+        self.refused = 0
+        """How many connections came from somebody else."""
+        if kernel.LINUX:
+            # The relay is born like this. It runs among the program's processes, perhaps as the same user, and sees
+            # all that the program must not: who could trace it would speak for others, and read their files.
+            kernel.forbid_inspection()
+        self._listen()
+
+    def _listen(self) -> None:
+        for listener in self._listeners:
+            self._loop.add(listener.fileno(), self._start)
+
+    def _ignore(self) -> None:
+        for listener in self._listeners:
+            self._loop.drop(listener.fileno())
+
+    def _start(self) -> None:
+        self._ignore()
+        try:
+            alive_read, alive_write = os.pipe()
+        except OSError:
+            self._loop.after(_NO_ROOM_PAUSE, self._listen)
+            return
+        parent = os.getpid()
+        try:
+            child = os.fork()
+        except OSError:
+            kernel.close_all([alive_read, alive_write])
+            self._loop.after(_NO_ROOM_PAUSE, self._listen)
+            return
+        if child == 0:
+            try:
+                kernel.help_parent(parent)
+                keep = {0, 1, 2, alive_write, *(each.fileno() for each in self._listeners)}
+                kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
+                self._relay(alive_write).run()
+            finally:
+                os._exit(0)
+        os.close(alive_write)
+        self.process = child
+
+        said = protocol.Lines()
+
+        def told() -> None:
+            news = os.read(alive_read, 4096)
+            for message in said.feed(news):
+                self._heed(message)
+            if not news:
+                # It has died.
+                self._loop.drop(alive_read)
+                os.close(alive_read)
+                self._reap()
+                self._listen()
+
+        self._loop.add(alive_read, told)
+
+    def _heed(self, message: "protocol.Message") -> None:
+        """What the relay process says: `{}` for each connection that it refuses, or a note."""
+        if not message:
+            self.refused += 1
+        elif message["name"] not in self._noted:
+            # Another relay process may have told it.
+            self._noted.add(message["name"])
+            self._note(message["name"], message["severity"], message["text"])
+
+    def _relay(self, say: int) -> "Relay":
+        """What the relay process runs; what it has to say it writes to `say`."""
+        os.set_blocking(say, False)
+
+        def write(message: "protocol.Message") -> None:
+            try:
+                os.write(say, protocol.encode(message))
+            except BlockingIOError:
+                pass  # Enough is known.
+
+        def note(name: str, severity: str, text: str) -> None:
+            write({"name": name, "severity": severity, "text": text})
+
+        return Relay(
+            self._listeners[0],
+            self._target,
+            self._preamble,
+            self._listeners[1] if self._certificate else None,
+            self._certificate,
+            peers=self._peers,
+            out=self._way_out,
+            service=self._service,
+            refused=lambda: write({}),
+            failing=storage_failures.Failures(note),
+        )
+
+    def _way_out(self) -> "google_hosts.Outside":
+        from trainshed.replica.endpoint import google_hosts
+
+        return google_hosts.Outside(self._proxy, self._trust)
+
+    def _reap(self) -> None:
+        os.waitpid(self.process, 0)
+        self.process = 0
+
+    def stop(self) -> None:
+        """End the relay, if there is one, and give the port free for the next incarnation."""
+        self._ignore()
+        for listener in self._listeners:
+            listener.close()
+        if self.process:
+            os.kill(self.process, signal.SIGKILL)
+            self._reap()
+
+
+class Relay:
+    """The loop of the relay process."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        target: str,
+        preamble: bytes = b"",
+        secure: "socket.socket | None" = None,
+        certificate: str = "",
+        *,
+        peers: "peers.Peers | None" = None,
+        out: "Callable[[], google_hosts.Outside | None]" = lambda: None,
+        service: "Service" = NO_SERVICE,
+        refused: "Callable[[], None]" = lambda: None,
+        failing: "storage_failures.Failures | None" = None,
+    ) -> None:
+        """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections over TLS,
+        which `certificate` is for; their line, a JSON object, says so; `out` makes the way that requests go from there
+        which are not for us, `service` answers for its APIs. `peers`: who may come, None = everybody; `refused`: called
+        when somebody else comes; `failing` is told what comes of the calls."""
+        self._target = target
+        self._preamble = preamble
+        self._certificate = certificate
+        self._peers = peers
+        self._out = out
+        self._service = service
+        self._refused = refused
+        self._failing = failing or storage_failures.Failures()
+        self._listeners = {listener.fileno(): listener}
+        self._secure = secure.fileno() if secure is not None else -1
+        if secure is not None:
+            self._listeners[self._secure] = secure
+        self._door: "interception.Door | None" = None
+        self._waiting: "list[tuple[socket.socket, float]]" = []
+        self._poll = select.poll()
+        self._pairs = connections.Pairs(self._poll, self._failing.answered)
+        self._deaf_until = 0.0
+
+    def run(self) -> None:
+        """Serve until killed."""
+        self._hear()
+        while True:
+            pause = int(_RETRY_PAUSE * 1000) if self._waiting or self._deaf_until else None
+            for handle, events in self._poll.poll(pause):
+                if handle in self._listeners:
+                    self._accept(handle)
+                else:
+                    self._pairs.move(handle, events)
+            self._connect_waiting()
+            if self._deaf_until and time.monotonic() >= self._deaf_until:
+                self._deaf_until = 0.0
+                self._hear()
+
+    def _hear(self) -> None:
+        for handle in self._listeners:
+            self._poll.register(handle, select.POLLIN)
+
+    def _accept(self, handle: int) -> None:
+        if self._deaf_until:
+            return
+        try:
+            connection = self._listeners[handle].accept()[0]
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # The client went away between its call and our answer.
+        except OSError:
+            # No handle or no memory for it: whoever calls waits, and we do not turn round and round meanwhile.
+            for each in self._listeners:
+                self._poll.unregister(each)
+            self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
+            return
+        door = self._opened() if handle == self._secure else None
+        if self._peers is not None and not self._peers.belongs(connection):
+            self._refused()
+            if door is not None:
+                door.refuse(connection)
+            else:
+                from trainshed.replica.endpoint import connections
+
+                connections.send_away(connection)
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if door is not None:
+            door.enter(connection)
+        else:
+            connection.setblocking(False)
+            self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
+
+    def _opened(self) -> "interception.Door":
+        """Made for the first who comes over TLS: it takes large libraries."""
+        if self._door is None:
+            from trainshed.replica.endpoint import conversation, interception
+
+            rest, grpc = (conversation.Behind(path) if path else None for path in self._service)
+            behind = conversation.Behind(self._target, interception.preamble(self._preamble))
+            self._door = interception.Door(
+                self._certificate, behind, self._out(), rest, grpc, failing=self._failing
+            )
+        return self._door
+
+    def _connect_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for connection, deadline in waiting:
+            server = unix_sockets.connected(self._target, self._preamble)
+            if server is None:
+                if time.monotonic() < deadline:
+                    self._waiting.append((connection, deadline))
+                else:
+                    self._failing.unreachable(_RETRY_SECONDS)
+                    connection.close()
+                continue
+            self._pairs.add(connection, server)

@@ -1,0 +1,222 @@
+"""How much of the disk a replica's files take, and whether there is room for more (SPEC §1.5).
+
+Its files are measured now and then, and what people should know becomes a note; whether a replica is ended whose files take
+more than the disk that its job asked for is the operator's choice. Files are looked at for a moment at a time, and for a hundred times as long nobody looks then: a
+million files cost no more of a processor than a few, and are known later. Runs on Python 3.6.
+"""
+
+import os
+import time
+
+from trainshed.replica.system import loop, trees
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+NEARLY_FULL = "disk_nearly_full"
+"""The name of the note that its files take nine tenths of the disk that was asked for."""
+FULL = "disk_full"
+"""Of the one that they take all of it."""
+EXCEEDED = "disk_exceeded"
+"""Of the one that they take more than all of it, for which it is ended."""
+NO_ROOM = "disk_no_room"
+"""Of the one that the file system on which they lie is nearly full, whoever has filled it."""
+ROOM_AGAIN = "disk_room_again"
+"""Of the one that it is so no more."""
+LOG_WAITS = "disk_log_waits"
+"""Of the one that what the program says cannot be written down, so that it waits with what it says next."""
+LOG_WAITS_TEXT = (
+    "the disk that its log is written to is full: the program waits with its next output until there is room, and nothing"
+    " is lost. Make room on this machine."
+)
+LOG_GOES_ON = "disk_log_goes_on"
+"""Of the one that all was written down."""
+LOG_GOES_ON_TEXT = (
+    "there is room again for its log: all that it has said is written down, and it goes on."
+)
+
+_FIRST = 1.0
+"""Seconds from the start to the first look, so that there is something to be seen of short programs."""
+_MOMENT = 0.002
+"""Seconds; the program's output waits for as long."""
+_LAST_MOMENT = 0.02
+"""That of the last look, which the end of a program waits for: enough for some thousands of files."""
+_WORK_SHARE = 100
+"""A moment is followed by a rest of so many times the work that it was,"""
+_ENFORCED_EVERY = 1.0
+"""Seconds between two looks where somebody is to be ended in time."""
+_WAIT_SHARE = 10
+"""and at least of so many times its length: files may have been waited for."""
+_GB = 1 << 30
+"""As the public services count the gigabytes of disks."""
+_LOW = _GB
+_LOW_PART = 20
+"""Less than this part of a file system, or than `_LOW` bytes, is little room."""
+_MOST_NOTES = 20
+"""Of one incarnation: a program may fill and empty its disk for ever."""
+
+
+class Disk:
+    """One incarnation's. `files`: the directory of all that it may write; `limit`: bytes of the disk that was asked for, 0 =
+    that is not known; `every`: seconds between two looks. `end`: called once, if its files take more than that (None: nobody
+    is ended). `note` is told (name, is it a warning, text). `room`: bytes of
+    the file system of a path, (free for programs, in all).
+    """
+
+    __slots__ = (
+        "_end",
+        "_events",
+        "_every",
+        "_extent",
+        "_files",
+        "_is_running",
+        "_is_short",
+        "_limit",
+        "_note",
+        "_notes_left",
+        "_room",
+        "_tenths_told",
+        "used",
+    )
+
+    def __init__(
+        self,
+        files: str,
+        *,
+        limit: int,
+        every: float,
+        events: loop.Loop,
+        note: "Callable[[str, bool, str], None]",
+        end: "Callable[[], None] | None" = None,
+        room: "Callable[[str], tuple[int, int]] | None" = None,
+    ) -> None:
+        """Touches nothing."""
+        self.used = 0
+        """Bytes that its files took when all of them had been looked at; 0 = they have not been yet."""
+        self._files = files
+        self._limit = limit
+        self._end = end if limit else None
+        self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
+        self._events = events
+        self._note = note
+        self._room = room or _room_of
+        self._extent: "trees.Extent | None" = None
+        self._tenths_told = 0
+        self._notes_left = _MOST_NOTES
+        self._is_short = self._is_running = False
+
+    def begin(self) -> None:
+        """The program runs: look from now on."""
+        self._is_running = True
+        self._events.after(min(_FIRST, self._every), self._look)
+
+    def end(self) -> None:
+        """The program is over if it was begun, its files are still there: look for the last time, at as many of them as a
+        moment is enough for."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        self._see_room()
+        if self._extent is not None:
+            self._extent.close()
+            self._extent = None
+        if self._open():
+            self._measure(_LAST_MOMENT)
+        if self._extent is not None:
+            self._extent.close()
+
+    def _look(self) -> None:
+        if not self._is_running:
+            return
+        self._see_room()
+        if self._open():
+            self._go_on()
+        else:
+            self._events.after(self._every, self._look)
+
+    def _go_on(self) -> None:
+        if not self._is_running:
+            return
+        began, worked = time.monotonic(), time.process_time()
+        self._measure(_MOMENT)
+        work, waiting = time.process_time() - worked, time.monotonic() - began
+        rest = max(work * _WORK_SHARE, waiting * _WAIT_SHARE)
+        if self._extent is None:
+            self._events.after(max(self._every, rest), self._look)
+        else:
+            self._events.after(rest, self._go_on)
+
+    def _open(self) -> bool:
+        try:
+            self._extent = trees.Extent(self._files)
+        except OSError:
+            return False
+        return True
+
+    def _measure(self, seconds: float) -> None:
+        """Go on for about so long; there is no `_extent` any more once all has been seen."""
+        assert self._extent is not None
+        if self._extent.go_on(seconds):
+            self.used, self._extent = self._extent.found, None
+            self._see_size()
+
+    def _see_size(self) -> None:
+        tenths = self.used * 10 // self._limit if self._limit else 0
+        used, limit = _gigabytes(self.used), _gigabytes(self._limit)
+        advice = "Delete what is not needed, or ask for a larger one (bootDiskSizeGb)."
+        if self._end is not None and self._is_running and self.used > self._limit:
+            end, self._end = self._end, None
+            text = "its files take %s, and its disk has %s: it is ended. %s" % (used, limit, advice)
+            self._note(EXCEEDED, True, text)
+            end()
+        elif tenths >= 10 > self._tenths_told:
+            self._tell(
+                FULL,
+                "its files take %s, and its disk has %s: on the public service writes would fail by now. %s"
+                % (used, limit, advice),
+            )
+        elif tenths == 9 > self._tenths_told:
+            self._tell(
+                NEARLY_FULL,
+                "its files take %s of the %s of its disk: on the public service writes fail once it is full. %s"
+                % (used, limit, advice),
+            )
+        self._tenths_told = max(self._tenths_told, tenths)
+
+    def _see_room(self) -> None:
+        try:
+            free, total = self._room(self._files)
+        except OSError:
+            return
+        low = max(_LOW, total // _LOW_PART)
+        if free < low and not self._is_short:
+            self._is_short = True
+            self._tell(
+                NO_ROOM,
+                "the disk that programs write to has %s free of %s: once it is full they fail with"
+                ' "No space left on device". Make room on this machine.'
+                % (_gigabytes(free), _gigabytes(total)),
+            )
+        elif free >= low + low // 4 and self._is_short:
+            # Some way above: what goes to and fro at the border is not told each time.
+            self._is_short = False
+            text = "the disk that programs write to has %s free again." % _gigabytes(free)
+            self._tell(ROOM_AGAIN, text, warning=False)
+
+    def _tell(self, name: str, text: str, *, warning: bool = True) -> None:
+        if self._notes_left:
+            self._notes_left -= 1
+            self._note(name, warning, text)
+
+
+def _room_of(path: str) -> "tuple[int, int]":
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def _gigabytes(size: int) -> str:
+    """`400 MB`, `90.5 GB`, `104 GB`."""
+    if size < _GB:
+        return "%d MB" % (size >> 20)
+    return "%.*f GB" % (1 if size < 99.95 * _GB and size % _GB else 0, size / _GB)

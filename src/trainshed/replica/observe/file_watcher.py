@@ -1,0 +1,237 @@
+"""A file that a program rewrites: when it may have changed, and what was in it at one moment.
+
+Linux tells (inotify); elsewhere, or when a user has no inotify left, the file is looked at a few times a second. The
+file and its directory are the program's to replace by anything: no link of its is followed out of its own directory,
+and nothing but a plain file that has no other name is read. Runs on Python 3.6.
+"""
+
+import errno
+import os
+import stat
+import struct
+import time
+
+from trainshed.replica.observe import masking
+from trainshed.replica.system import kernel, loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+_PAUSE = 0.25
+"""Seconds between two looks where nobody tells."""
+_TRIES = 20
+_MOST_BYTES = 4 << 20
+"""Of a longer file only the end is read."""
+_EVENT = struct.Struct("iIII")
+_CHANGED = kernel.IN_MODIFY | kernel.IN_CLOSE_WRITE | kernel.IN_MOVED_TO | kernel.IN_CREATE
+_LEFT = kernel.IN_DELETE_SELF | kernel.IN_MOVE_SELF
+_GONE = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
+"""The last two come without being asked for."""
+
+
+class Unreadable(Exception):
+    """The program made something of the file that is not read; the message says what and what to do."""
+
+
+class Changing(Exception):
+    """The file changed under every attempt to read it: look again in a moment."""
+
+
+class Lookout:
+    """Over `room`/`directory`/`name`; `room` is ours, the directory in it the program's. Neither need be there yet.
+    `changed`: called when the file may be another one now, once at the beginning as well. `mask`: what nobody is to read
+    in it."""
+
+    __slots__ = (
+        "_changed",
+        "_directory",
+        "_events",
+        "_handle",
+        "_mask",
+        "_name",
+        "_room",
+        "_stamp",
+    )
+
+    def __init__(
+        self,
+        room: str,
+        directory: str,
+        name: str,
+        events: loop.Loop,
+        changed: "Callable[[], None]",
+        *,
+        mask: "masking.Mask | None" = None,
+    ) -> None:
+        self._room = room
+        self._directory = directory
+        self._name = name
+        self._events = events
+        self._changed = changed
+        self._mask = mask
+        self._handle = -1
+        self._stamp = (0, 0, 0)
+
+    def begin(self) -> None:
+        """Call `changed` from now on, whenever the loop turns."""
+        try:
+            directory = self._open_directory()
+        except OSError:
+            self._events.after(_PAUSE, self.begin)
+            return
+        try:
+            # By its handle: what its name leads to may be another thing by now.
+            self._handle = kernel.watch_handle(
+                "/proc/self/fd/%d" % directory, _CHANGED | _LEFT | kernel.IN_ONLYDIR
+            )
+        except OSError:
+            self._poll()
+            return
+        finally:
+            os.close(directory)
+        self._events.add(self._handle, self._hear)
+        self._changed()
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            self._events.drop(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+
+    def read(self) -> bytes:
+        """What the file holds: whole, and of one moment. b"" if there is none. Raises Unreadable, Changing."""
+        try:
+            directory = self._open_directory()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise Unreadable("its directory cannot be opened (%s)" % error.strerror) from error
+        try:
+            # Not to wait for the writer of a pipe.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = os.open(self._name, flags, dir_fd=directory)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise Unreadable("it is a link; write the file itself") from error
+            raise Unreadable("it cannot be opened (%s)" % error.strerror) from error
+        finally:
+            os.close(directory)
+        try:
+            data = _content(handle)
+        except OSError as error:
+            raise Unreadable("it cannot be read (%s)" % error.strerror) from error
+        finally:
+            os.close(handle)
+        return data if self._mask is None else self._mask.apply(data)
+
+    def discard(self) -> None:
+        """Remove the file, if it is there and can be."""
+        try:
+            directory = self._open_directory()
+        except OSError:
+            return
+        try:
+            os.unlink(self._name, dir_fd=directory)
+        except OSError:
+            pass
+        finally:
+            os.close(directory)
+
+    def _open_directory(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        room = os.open(self._room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return os.open(self._directory, flags, dir_fd=room)
+        finally:
+            os.close(room)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._handle, 65536)
+        except BlockingIOError:
+            return
+        gone = changed = False
+        at = 0
+        while at < len(data):
+            _, mask, _, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size
+            name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
+            at += length
+            gone = gone or (mask & _GONE) != 0
+            changed = changed or not name or name == self._name
+        if changed:
+            self._changed()
+        if gone:
+            # Another directory may be there by now, or come later.
+            self.close()
+            self.begin()
+
+    def _poll(self) -> None:
+        path = os.path.join(self._room, self._directory, self._name)
+        try:
+            status = os.lstat(path)
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+        except OSError:
+            stamp = (0, 0, 0)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._changed()
+        self._events.after(_PAUSE, self._poll)
+
+
+def _content(handle: int) -> bytes:
+    for _ in range(_TRIES):
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            raise Unreadable("it is not a plain file; write it as one")
+        if before.st_nlink > 1:
+            # Of a file of somebody else's, which the program itself may not even read.
+            raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
+        skipped = max(0, before.st_size - _MOST_BYTES)
+        data = os.pread(handle, before.st_size - skipped, skipped)
+        after = os.fstat(handle)
+        # Otherwise its beginning may be of before a rewrite and its end of after.
+        if len(data) == before.st_size - skipped and _stamp(before) == _stamp(after):
+            return data[data.find(b"\n") + 1 :] if skipped else data
+    raise Changing
+
+
+def _stamp(status: os.stat_result) -> "tuple[int, int]":
+    return status.st_size, status.st_mtime_ns
+
+
+class Pacing:
+    """`look`: called when it is time, once for however many changes came meanwhile."""
+
+    __slots__ = ("_events", "_look", "_rest_until", "_waiting")
+
+    def __init__(self, events: loop.Loop, look: "Callable[[], None]") -> None:
+        self._events = events
+        self._look = look
+        self._rest_until = 0.0
+        self._waiting = False
+
+    def changed(self) -> None:
+        """There may be something new."""
+        if not self._waiting:
+            pause = self._rest_until - time.monotonic()
+            if pause > 0:
+                self.look_after(pause)
+            else:
+                self._look()
+
+    def look_after(self, pause: float) -> None:
+        """Look in so many seconds, whatever happens before."""
+        self._waiting = True
+        self._events.after(pause, self._wake)
+
+    def rest(self, seconds: float) -> None:
+        """From now on; what changes meanwhile is looked at afterwards."""
+        self._rest_until = time.monotonic() + seconds
+
+    def _wake(self) -> None:
+        self._waiting = False
+        self._look()

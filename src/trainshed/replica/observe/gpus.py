@@ -1,0 +1,168 @@
+"""How busy a replica's own GPUs are, asked of the driver's library (NVML) through ctypes.
+
+Loading and first waking the library may take seconds, and a sick GPU may let any call wait; so a forked helper asks,
+and the shim reads what it has found out from memory that both share. Without library, driver or GPU there is nothing to
+read. The helper looks once a second, or so seldom that it takes a thousandth of a processor. Runs on Python 3.6.
+"""
+
+import ctypes
+import math
+import os
+import signal
+import struct
+import time
+
+from trainshed.replica.system import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
+
+    Look = tuple[float, float, float]
+    """How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has. What it does
+    not tell is not a number: parts of GPUs do not say how busy they are."""
+
+LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
+"""Where it is looked for; the second is where a driver lies that came in a container."""
+
+_EVERY = 1.0
+_SHARE = 1000
+_CELL = struct.Struct("=ddddd")
+_UNKNOWN = float("nan")
+
+
+class Absent(Exception):
+    """There is no library, or no driver that answers it."""
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class Library:
+    """The library, ready to be asked about the GPUs with these `uuids`, parts of GPUs included."""
+
+    def __init__(self, uuids: "Sequence[str]", loaded: "Any" = None) -> None:
+        """`loaded`: what has its functions, None = find it. Raises Absent."""
+        self._calls = _load() if loaded is None else loaded
+        if self._calls.nvmlInit_v2() != 0:
+            raise Absent("the driver does not answer")
+        self._handles = [self._handle(uuid) for uuid in uuids]
+
+    def _handle(self, uuid: str) -> "ctypes.c_void_p | None":
+        handle = ctypes.c_void_p()
+        failed = self._calls.nvmlDeviceGetHandleByUUID(uuid.encode("ascii"), ctypes.byref(handle))
+        return None if failed else handle
+
+    def look(self) -> "list[Look]":
+        """At each GPU."""
+        return [self._look(handle) for handle in self._handles]
+
+    def _look(self, handle: "ctypes.c_void_p | None") -> "Look":
+        busy = used = total = _UNKNOWN
+        if handle is not None:
+            rates, memory = _Utilization(), _Memory()
+            if self._calls.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
+                busy = rates.gpu / 100.0
+            if self._calls.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+                used, total = float(memory.used), float(memory.total)
+        return busy, used, total
+
+
+def _load() -> "Any":
+    for name in LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise Absent("there is no libnvidia-ml.so.1")
+
+
+class Gpu:
+    """What is known of one GPU since the program's start. `busy`: seconds for which it has been at work; `used` and
+    `total`: bytes of its memory; `peak`: the most of it that was in use at once. None: it does not tell."""
+
+    __slots__ = ("busy", "peak", "total", "used")
+
+    def __init__(self, busy: float, used: float, total: float, peak: float) -> None:
+        self.busy = None if math.isnan(busy) else round(busy, 3)
+        self.used = None if math.isnan(used) else int(used)
+        self.total = None if math.isnan(total) else int(total)
+        self.peak = None if math.isnan(peak) else int(peak)
+
+
+class Sums:
+    """What looks at one GPU add up to."""
+
+    __slots__ = ("_busy", "_peak")
+
+    def __init__(self) -> None:
+        self._busy = self._peak = _UNKNOWN
+
+    def add(self, look: "Look", seconds: float) -> "tuple[float, float, float, float]":
+        """One more look, so many `seconds` after the last one; returns what a `Gpu` is made of."""
+        busy, used, total = look
+        if not math.isnan(busy):
+            self._busy = (0.0 if math.isnan(self._busy) else self._busy) + busy * seconds
+        if not math.isnan(used):
+            self._peak = used if math.isnan(self._peak) else max(self._peak, used)
+        return self._busy, used, total, self._peak
+
+
+class Watch:
+    """A helper that looks, and what it has seen. To be begun after the program; `close` ends it."""
+
+    __slots__ = ("_cells", "_count", "_helper")
+
+    def __init__(
+        self, uuids: "Sequence[str]", library: "Callable[[Sequence[str]], Library]" = Library
+    ) -> None:
+        """Raises OSError: it cannot be forked."""
+        import mmap  # Only here: every module imported before makes every fork dearer.
+
+        self._count = len(uuids)
+        self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))
+        parent = os.getpid()
+        self._helper = os.fork()
+        if self._helper == 0:
+            try:
+                kernel.help_parent(parent)
+                kernel.name_process("ts-gpus")
+                kernel.close_all(handle for handle in kernel.open_handles() if handle > 2)
+                _observe(library(uuids), self._cells)
+            finally:
+                os._exit(0)
+
+    def read(self) -> "list[Gpu]":
+        """What was seen last; [] as long as that is nothing."""
+        cells = [_CELL.unpack_from(self._cells, n * _CELL.size) for n in range(self._count)]
+        return [Gpu(*cell[1:]) for cell in cells] if all(cell[0] for cell in cells) else []
+
+    def close(self) -> None:
+        os.kill(self._helper, signal.SIGKILL)
+        os.waitpid(self._helper, 0)
+        self._cells.close()
+
+
+def _observe(library: Library, cells: "Any") -> None:
+    """Look again and again, until killed."""
+    sums: "list[Sums]" = []
+    then = time.monotonic()
+    while True:
+        begin = time.monotonic()
+        for number, look in enumerate(library.look()):
+            if number == len(sums):
+                sums.append(Sums())
+            # Of all the time since the last look, as of its last moments.
+            cell = sums[number].add(look, begin - then)
+            _CELL.pack_into(cells, number * _CELL.size, 1.0, *cell)
+        then = begin
+        time.sleep(max(_EVERY, (time.monotonic() - begin) * _SHARE))

@@ -1,0 +1,245 @@
+"""A file that grows at its end, over times when its disk is full as well: what does not fit waits in memory, in its order.
+
+Runs on Python 3.6.
+"""
+
+import errno
+import json
+import os
+
+from trainshed.replica.system import loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
+
+    Entry = dict[str, Any]
+else:
+    Entry = dict
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+"""Seconds between two tries. No kernel says when there is room again: the only way to know is to write."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that there is no room, which may come back; other errors of a disk do not go by themselves."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class Appender:
+    """`handle`: of the file, ours from here on."""
+
+    __slots__ = ("_handle", "_waiting")
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._waiting = b""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is not in the file yet."""
+        return bool(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not in the file yet."""
+        return len(self._waiting)
+
+    def append(self, data: bytes) -> bool:
+        """Add it, at once or as soon as there is room (`flush`); True: all is in the file. Raises OSError: it is no
+        matter of room."""
+        if self._waiting:
+            self._waiting += data
+            return self.flush()
+        self._waiting = self._left_of(data)
+        return not self._waiting
+
+    def flush(self) -> bool:
+        """Write what waits, as far as there is room; True: all is in the file. Raises OSError as `append` does."""
+        self._waiting = self._left_of(self._waiting)
+        return not self._waiting
+
+    def _left_of(self, data: bytes) -> bytes:
+        try:
+            while data:
+                data = data[os.write(self._handle, data) :]
+        except OSError as error:
+            if not is_full(error):
+                raise
+        return data
+
+    def sync(self) -> bool:
+        """Have what is in the file survive a power cut. False: there is no room for that now (file systems of a network
+        notice late); to be tried again. Raises OSError."""
+        try:
+            getattr(os, "fdatasync", os.fsync)(self._handle)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """What waits is lost."""
+        os.close(self._handle)
+
+
+class Room:
+    """Tries again what found a disk full, soon at first, then each second, until it is written. `told` is called with True
+    when something begins to wait, and with False when nothing does any more."""
+
+    __slots__ = ("_events", "_is_asked_for", "_pause", "_told", "_tries")
+
+    def __init__(self, events: loop.Loop, told: "Callable[[bool], None]") -> None:
+        self._events = events
+        self._told = told
+        self._tries: "list[Callable[[], bool]]" = []
+        self._pause = _FIRST_PAUSE
+        self._is_asked_for = False
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._tries)
+
+    def wait(self, write: "Callable[[], bool]") -> None:
+        """Call `write` until it says that it is done, or raises. Once it waits, asking again changes nothing."""
+        if write in self._tries:
+            return
+        begins = not self._tries
+        self._tries.append(write)
+        if begins:
+            self._pause = _FIRST_PAUSE
+        self._ask()
+        if begins:
+            self._told(True)
+
+    def resume(self) -> None:
+        """The loop was cleared: go on all the same."""
+        self._is_asked_for = False
+        if self._tries:
+            self._ask()
+
+    def _ask(self) -> None:
+        if not self._is_asked_for:
+            self._is_asked_for = True
+            self._events.after(self._pause, self._try)
+
+    def _try(self) -> None:
+        self._is_asked_for = False
+        # What begins to wait while others are tried has its turn with them, later.
+        for write in list(self._tries):
+            is_done = True
+            try:
+                is_done = write()
+            finally:
+                if is_done:
+                    self._tries.remove(write)
+        if self._tries:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._ask()
+        else:
+            self._told(False)
+
+
+MOST_LINES = 2000
+
+_NEWEST = 500
+_SPREAD = 1000
+
+
+class Sheet:
+    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides nothing. While its
+    disk is full lines are left out, but for the first that did not fit."""
+
+    __slots__ = ("_file", "_lines", "_path")
+
+    def __init__(self, path: str) -> None:
+        """Touches nothing."""
+        self._path = path
+        self._file: "Appender | None" = None
+        self._lines = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def open(self) -> None:
+        """Go on with what earlier incarnations wrote down, after a torn end as well. Raises OSError."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        handle = os.open(self._path, flags, 0o600)
+        self._file = Appender(handle)
+        data = os.pread(handle, os.fstat(handle).st_size, 0)
+        self._lines = data.count(b"\n")
+        if data and not data.endswith(b"\n"):
+            self._file.append(b"\n")
+
+    def append(self, entry: "Entry") -> None:
+        """Raises OSError: it is no matter of room."""
+        assert self._file is not None
+        if not self._file.flush():
+            return
+        self._lines += 1
+        is_written = self._file.append(json.dumps(entry).encode("utf-8") + b"\n")
+        if is_written and self._lines > MOST_LINES:
+            self._thin()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _thin(self) -> None:
+        with open(self._path, encoding="utf-8") as file:
+            entries = read_lines(file.read())
+        fresh = self._path + ".new"
+        try:
+            with open(fresh, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(entry) + "\n" for entry in thinned(entries))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return  # Next time, perhaps: it is somewhat longer until then.
+        os.rename(fresh, self._path)
+        self.close()
+        self.open()
+
+
+def read_lines(text: str) -> "list[Entry]":
+    """What the lines say; those that are torn say nothing."""
+    entries: "list[Entry]" = []
+    for line in text.split("\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)  # pyright: ignore[reportUnknownArgumentType] - JSON
+    return entries
+
+
+def thinned(entries: "Sequence[Entry]") -> "list[Entry]":
+    """The newest ones, and of the others as many as are of use: each start and end, and the last look of each piece of
+    time."""
+    older, newest = entries[:-_NEWEST], entries[-_NEWEST:]
+    times = [entry["at"] for entry in older if "at" in entry]
+    if not times:
+        return list(entries)
+    # Powers of two: the pieces of next time are pairs of these, and what was kept is evenly spread still.
+    piece = 0
+    while (times[-1] - times[0]) >> piece >= _SPREAD:
+        piece += 1
+    kept: "list[Entry]" = []
+    before = -1
+    for entry in older:
+        if "at" not in entry or entry.get("last"):
+            kept.append(entry)
+            before = -1
+            continue
+        number = entry["at"] >> piece
+        if number == before:
+            kept[-1] = entry
+        else:
+            kept.append(entry)
+        before = number
+    return kept + list(newest)

@@ -1,0 +1,376 @@
+"""What a trial's program reports, taken down for good (SPEC §6, facts §7.4).
+
+The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in it. So
+the file is read whole whenever it changes, and what is new goes to `metrics.jsonl` beside the replica's log; what was
+taken down once stays, whatever becomes of the file. Runs on Python 3.6.
+
+A line of `metrics.jsonl` is one of
+
+    {"started": NS, "incarnation": N}                                   the program was started
+    {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     it reported these
+
+`at`: when it was reported, by the program's own clock if it says so; for one tag and step it ascends, and the newest
+value counts. Values are finite. The same value again is not taken down again.
+"""
+
+import json
+import math
+import os
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.observe import file_watcher, growing_files, masking
+from trainshed.replica.observe import segments as log
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+FILE = "metrics.jsonl"
+
+_TELL_EVERY = 0.02
+_SYNC_EVERY = 1.0
+_RETRY = 0.005
+_LONG_LOOK = 0.02
+_SHARE = 10
+"""A look that takes so many seconds of a processor is followed by a rest of ten times that."""
+_MOST_NOTICES = 20
+_REMEMBERED_LINES = 1000
+_SHORT_LINE = 1000
+"""Bytes; a longer line, which may be of megabytes, is remembered by its hash."""
+_REMEMBERED_VALUES = 20000
+_READ_BACK = 1 << 20
+_MOST_BYTES = 64 << 20
+"""Of `metrics.jsonl`, from which on nothing more is taken down: some 800,000 measurements."""
+
+
+class _Recent:
+    """Remembers at least the last `most` things that were put or asked for, and at most twice as many."""
+
+    __slots__ = ("_new", "_old", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._new: "dict[Any, Any]" = {}
+        self._old: "dict[Any, Any]" = {}
+
+    def get(self, key: "Any") -> "Any":
+        """What was put there last; None if that was never, or too long ago."""
+        value = self._new.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self.put(key, value)
+        return value
+
+    def put(self, key: "Any", value: "Any") -> None:
+        self._new[key] = value
+        if len(self._new) > self.most:
+            self._old, self._new = self._new, {}
+
+
+class Metrics:
+    """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is something new
+    to read, at most every 20 ms. `room` tries again what found a full disk, and until then nothing more is taken down.
+    `mask`: what must not be."""
+
+    __slots__ = (
+        "_begun",
+        "_events",
+        "_file",
+        "_full",
+        "_incarnation",
+        "_left_out",
+        "_lookout",
+        "_notices",
+        "_pacing",
+        "_room",
+        "_say",
+        "_seen",
+        "_size",
+        "_syncing",
+        "_taken",
+        "_tell",
+        "_telling",
+        "_values",
+    )
+
+    def __init__(
+        self,
+        logs: str,
+        incarnation: int,
+        events: loop.Loop,
+        *,
+        say: "Callable[[str], None]",
+        tell: "Callable[[], None]",
+        room: growing_files.Room,
+        mask: "masking.Mask | None" = None,
+    ) -> None:
+        """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
+        self._incarnation = incarnation
+        self._events = events
+        self._say = say
+        self._tell = tell
+        self._room = room
+        self._pacing = file_watcher.Pacing(events, self._look)
+        self._lookout = file_watcher.Lookout(
+            protocol.FILES, program.HYPERTUNE, PROGRAM_FILE, events, self._pacing.changed, mask=mask
+        )
+        self._seen = _Recent(_REMEMBERED_LINES)
+        self._values = _Recent(_REMEMBERED_VALUES)
+        self._notices: "set[str]" = set()
+        self._left_out = 0
+        self._size = 0
+        self._full = False
+        self._telling = self._syncing = self._taken = self._begun = False
+        self._file = self._reopen(os.path.join(logs, FILE))
+        if incarnation > 1:
+            # Its shim may have been killed before it took down the last of it.
+            self._look(left_by=incarnation - 1)
+
+    def begin(self, started: int) -> None:
+        """The program runs since then (ns)."""
+        self._begun = True
+        self._append({"started": started, "incarnation": self._incarnation})
+        self.tell_again()
+        self._lookout.begin()
+
+    def tell_again(self) -> None:
+        """Somebody is there who does not know whether there is anything."""
+        self._tell_soon()
+
+    def seal(self) -> None:
+        """The program is over: take down the last of it, to be saved (`save`) and closed."""
+        self._lookout.close()
+        self._look(last=True)
+        if self._left_out > 1:
+            self._say(
+                "%d values that are no finite numbers were left out of this trial's metrics."
+                % self._left_out
+            )
+        if self._telling:
+            self._tell()
+
+    def save(self) -> bool:
+        """Have all of it written and synced; False: there is no room for that now."""
+        return self._file.flush() and self._file.sync()
+
+    def close(self) -> None:
+        """Nothing is taken down from here on."""
+        self._syncing = False
+        self._file.close()
+
+    def _reopen(self, path: str) -> growing_files.Appender:
+        """Go on with what earlier incarnations took down; a torn end is cut off.
+
+        Syncing the file is enough: the file systems in use make a new file's name durable with it (`journal`).
+        """
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
+        data = os.pread(handle, _READ_BACK, skipped)
+        end = data.rfind(b"\n") + 1
+        os.ftruncate(handle, skipped + end)
+        self._size = skipped + end
+        for line in data[:end].split(b"\n"):
+            try:
+                entry = json.loads(line.decode("utf-8"))
+            except ValueError:
+                continue  # The first piece of what was read, or what a power cut left.
+            for tag, value in entry.get("values", {}).items():
+                self._values.put((tag, entry["step"]), (entry["at"], value))
+                self._taken = True
+        return growing_files.Appender(handle)
+
+    def _look(self, *, left_by: int = 0, last: bool = False) -> None:
+        """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is over."""
+        if self._full:
+            return
+        if self._file.waits and not last:
+            # The program's file keeps the newest of what it reports.
+            self._pacing.look_after(_SYNC_EVERY)
+            return
+        begin = time.process_time()
+        try:
+            data = self._lookout.read()
+        except file_watcher.Unreadable as unreadable:
+            self._notice("", "The trial's metrics file cannot be read: %s." % unreadable)
+            return
+        except file_watcher.Changing:
+            if not last:
+                taken = time.process_time() - begin
+                self._pacing.look_after(taken * _SHARE if taken > _LONG_LOOK else _RETRY)
+            return
+        lines = data.split(b"\n")
+        self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
+        for number, line in enumerate(lines, 1):
+            known: "Any" = line if len(line) <= _SHORT_LINE else (len(line), hash(line))
+            if line.strip() and self._seen.get(known) is None:
+                try:
+                    report = Report(line)
+                except NoMetric:
+                    if number == len(lines) and not last:
+                        break  # It is being written.
+                    self._seen.put(known, True)
+                    self._notice_line(line)
+                    continue
+                self._seen.put(known, True)
+                self._take(report, left_by)
+        taken = time.process_time() - begin
+        if taken > _LONG_LOOK:
+            self._pacing.rest(taken * _SHARE)
+
+    def _take(self, report: "Report", left_by: int) -> None:
+        for tag, given in report.wrong.items():
+            self._left_out += 1
+            self._notice(
+                tag,
+                "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at most %d"
+                " characters: this one is left out, and so are others like it."
+                % (json.dumps(tag)[:SHOWN], given, report.step, LONGEST_TAG),
+            )
+        at = log.now() if report.at is None else report.at
+        values: "dict[str, float]" = {}
+        for tag, value in report.values.items():
+            before: "tuple[int, float] | None" = self._values.get((tag, report.step))
+            if before is not None:
+                # What was left behind may have been superseded already; what is new supersedes, whatever the clock says.
+                if before[1] == value or (left_by and at <= before[0]):
+                    continue
+                at = max(at, before[0] + 1)
+            values[tag] = value
+        if values and self._size >= _MOST_BYTES:
+            if not self._full:
+                self._full = True
+                self._say(
+                    "This trial has reported %d MB of measurements: no more are taken down. Report less often, such as"
+                    " once per epoch." % (_MOST_BYTES >> 20)
+                )
+            return
+        if values:
+            for tag, value in values.items():
+                self._values.put((tag, report.step), (at, value))
+            self._append(
+                {
+                    "at": at,
+                    "step": report.step,
+                    "values": values,
+                    "incarnation": left_by or self._incarnation,
+                }
+            )
+            self._taken = True
+            self._tell_soon()
+
+    def _append(self, entry: "dict[str, Any]") -> None:
+        data = json.dumps(entry).encode("utf-8") + b"\n"
+        self._size += len(data)
+        if not self._file.append(data):
+            self._room.wait(self._file.flush)
+        if not self._syncing:
+            self._syncing = True
+            self._events.after(_SYNC_EVERY, self._sync)
+
+    def _sync(self) -> None:
+        if self._syncing:
+            self._syncing = not self._file.sync()
+            if self._syncing:
+                self._events.after(_SYNC_EVERY, self._sync)
+
+    def _tell_soon(self) -> None:
+        # Nothing is told of an incarnation before its start.
+        if self._begun and self._taken and not self._telling:
+            self._telling = True
+            self._events.after(_TELL_EVERY, self._tell_now)
+
+    def _tell_now(self) -> None:
+        if self._telling:
+            self._telling = False
+            self._tell()
+
+    def _notice_line(self, line: bytes) -> None:
+        shown = json.dumps(line[:SHOWN].decode("utf-8", "replace"))
+        self._notice(
+            "{}",
+            "A line of the trial's metrics file is no report and is left out, and so are others like it: %s. One is a"
+            ' JSON object like {"global_step": "5", "acc": "0.9"}.' % shown,
+        )
+
+    def _notice(self, subject: str, text: str) -> None:
+        """Once for each subject, and not without end."""
+        if subject not in self._notices and len(self._notices) < _MOST_NOTICES:
+            self._notices.add(subject)
+            self._say(text)
+
+
+PROGRAM_FILE = "output.metrics"
+"""In the program's directory `program.HYPERTUNE`."""
+SHOWN = 80
+"""Of what is wrong, characters that are told."""
+LONGEST_TAG = 1000
+"""Characters of a metric's name: what is remembered of a trial is bounded with it."""
+
+_NO_METRICS = frozenset(("checkpoint_path", "global_step", "timestamp", "trial"))
+_LONGEST_LINE = 64 << 10
+_LIMIT = 1 << 63
+
+
+class NoMetric(Exception):
+    """A line that says nothing that could be measured."""
+
+
+class Report:
+    """One line of the program's file. `at`: ns, None = it does not say. `wrong`: what it reported that is no finite
+    number, or under a name that is too long, as it wrote it."""
+
+    __slots__ = ("at", "step", "values", "wrong")
+
+    def __init__(self, line: bytes) -> None:
+        """Raises NoMetric."""
+        try:
+            found = json.loads(line.decode("utf-8")) if len(line) <= _LONGEST_LINE else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise NoMetric
+        fields: "dict[str, Any]" = found  # pyright: ignore[reportUnknownVariableType] - JSON
+        self.step = _whole(fields.get("global_step"))
+        at = _finite(fields.get("timestamp"))
+        # To the microsecond: seconds since the epoch as a float know no more.
+        self.at = round(at * 1e6) * 1000 if at is not None and 0 < at * 1e9 < _LIMIT else None
+        self.values: "dict[str, float]" = {}
+        self.wrong: "dict[str, str]" = {}
+        for tag, given in fields.items():
+            if tag not in _NO_METRICS:
+                value = _finite(given) if len(tag) <= LONGEST_TAG else None
+                if value is None:
+                    self.wrong[tag] = json.dumps(given)[:SHOWN]
+                else:
+                    self.values[tag] = value
+
+
+def _finite(given: "Any") -> "float | None":
+    """A number, or the text of one."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        return None
+    try:
+        value = float(given)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _whole(given: "Any") -> int:
+    """A step; none given is step 0, as in the library. Raises NoMetric."""
+    if given is None or given == "":
+        return 0
+    if isinstance(given, str):
+        try:
+            given = int(given)
+        except ValueError:
+            given = _finite(given)
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, int) or not -_LIMIT < given < _LIMIT:
+        raise NoMetric
+    return given

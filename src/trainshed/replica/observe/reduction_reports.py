@@ -1,0 +1,324 @@
+"""What reducers and workers of a job with reducers report, taken down for good (SPEC §7).
+
+Their programs replace one small file as a whole (`reduction_reports`). Each of its notes goes, once, to the replica's log
+and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log, every few seconds. A worker
+whose program notes nothing is looked at for whether it can use reducers at all (`verdicts`). Nothing here may hurt the
+program or its record: what cannot be written is not written. Runs on Python 3.6.
+
+A line of `reduction.jsonl` is one of
+
+    {"started": NS, "incarnation": N}                        the program was started
+    {"at": NS, "metrics": {NAME: NUMBER or [NUMBER]}}        what it reported last by then; the last one has "last": true
+
+It is thinned as `usage.jsonl` is.
+"""
+
+import json
+import math
+import os
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.observe import (
+    file_watcher,
+    growing_files,
+    masking,
+    notes,
+    reduction_verdicts,
+)
+from trainshed.replica.observe import segments as log
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import loop, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Union
+
+    Metric = Union[int, float, list[Union[int, float]]]
+
+FILE = "reduction.jsonl"
+MOST_NOTES = 20
+"""Of one incarnation, beside one for each reducer, which it may have to say is lost."""
+_PREFIX = "trainshed reduction: "
+"""Of lines in the log, as the package itself would write them."""
+VERDICT = "verdict"
+"""The name of the note that says that reducers stay idle."""
+SILENCE = "silence"
+"""Of the one that says that nothing is known yet."""
+UNUSED = "unused"
+"""Of the one that says, at the end of a program, that it was never heard of."""
+
+_FIRST = (1.0, 1.0, 3.0)
+_EVERY = 5.0
+"""Seconds between two lines of metrics, the first ones apart."""
+_PAUSE = 0.05
+_SHARE = 10
+"""A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by `_PAUSE`."""
+_LONGEST_PAUSE = 600.0
+_MOST_PROCESSES = 100
+_SILENT_LOOKS = 3
+"""After so many looks at which no framework was found that is said, in case that people wonder."""
+_SHORT = 0.25
+"""A program that failed in this part of the time before the first look may not have come to its reducers."""
+
+
+class Reduction:
+    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go. `over`: whether the
+    main process is known to have ended. `mask`: what must not be taken down."""
+
+    __slots__ = (
+        "_events",
+        "_first",
+        "_guardian",
+        "_heard",
+        "_incarnation",
+        "_is_there",
+        "_known",
+        "_lookout",
+        "_looks",
+        "_metrics",
+        "_over",
+        "_owed_after",
+        "_pacing",
+        "_pause",
+        "_reducers",
+        "_say",
+        "_sheet",
+        "_suspect",
+        "_told",
+    )
+
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        guardian: int,
+        events: loop.Loop,
+        *,
+        over: "Callable[[], bool]",
+        say: "Callable[[str], None]",
+        told: notes.Notes,
+        mask: "masking.Mask | None" = None,
+    ) -> None:
+        """Before the program is started. `plan`: one with `reducers`."""
+        self._incarnation = plan.incarnation
+        self._reducers = plan.reducers
+        self._pause = plan.verdict_after
+        self._guardian = guardian
+        self._events = events
+        self._over = over
+        self._say = say
+        self._told = told
+        self._sheet = growing_files.Sheet(os.path.join(plan.logs, FILE))
+        self._pacing = file_watcher.Pacing(events, self._look)
+        self._lookout = file_watcher.Lookout(
+            protocol.FILES,
+            program.HYPERTUNE,
+            PROGRAM_FILE,
+            events,
+            self._pacing.changed,
+            mask=mask,
+        )
+        self._known: "set[str]" = set()
+        self._metrics: "dict[str, Metric]" = {}
+        self._first = list(_FIRST)
+        self._heard = self._is_there = False
+        self._looks = 0
+        self._suspect = reduction_verdicts.NOTHING
+        self._owed_after = float("inf")
+        # What an earlier incarnation left is of that one.
+        self._lookout.discard()
+
+    def begin(self, started: int) -> None:
+        """The program runs since then (ns)."""
+        try:
+            self._sheet.open()
+            self._sheet.append({"started": started, "incarnation": self._incarnation})
+        except OSError:
+            self._sheet.close()
+        self._lookout.begin()
+        if self._pause > 0:
+            self._owed_after = time.monotonic() + self._pause * _SHORT
+            self._events.after(self._pause, self._look_at_program)
+
+    def seal(self, *, succeeded: bool) -> None:
+        """The program is over: take down the last of it."""
+        self._lookout.close()
+        self._look(last=True)
+        is_owed = time.monotonic() >= self._owed_after or (succeeded and self._pause > 0)
+        if is_owed and not self._is_there and self._known <= {SILENCE}:
+            text = reduction_verdicts.text_at_end(self._suspect, self._reducers)
+            self._note(Note(UNUSED, WARNING, text))
+        if self._metrics:
+            self._write({"last": True})
+        self._sheet.close()
+
+    # --- the program's file ---
+
+    def _look(self, *, last: bool = False) -> None:
+        """Take down what is new. `last`: the program is over."""
+        begin = time.process_time()
+        try:
+            data = self._lookout.read()
+            if data:
+                self._take(Report(data))
+        except file_watcher.Changing:
+            if not last:
+                self._pacing.look_after(_PAUSE)
+            return
+        except file_watcher.Unreadable as unreadable:
+            self._cannot_be_read(str(unreadable))
+        except NoReport:
+            self._cannot_be_read("it is no JSON object")
+        self._pacing.rest(max(_PAUSE, (time.process_time() - begin) * _SHARE))
+
+    def _take(self, report: "Report") -> None:
+        self._is_there = True
+        self._heard = self._heard or bool(report.notes)
+        for note in report.notes:
+            self._note(note)
+        if report.metrics:
+            is_first = not self._metrics
+            self._metrics = report.metrics
+            if is_first:
+                self._write_now_and_then()
+
+    def _cannot_be_read(self, why: str) -> None:
+        text = "What this program reports about its reduction cannot be read: %s." % why
+        self._note(Note("unreadable", WARNING, text))
+
+    def _note(self, note: "Note") -> None:
+        """Once for each name, and not without end."""
+        if note.name in self._known or len(self._known) >= MOST_NOTES + self._reducers:
+            return
+        self._known.add(note.name)
+        # As a program would say it: with how bad it is.
+        self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
+        self._told.add(note.name, note.severity, note.text)
+
+    # --- metrics ---
+
+    def _write_now_and_then(self) -> None:
+        if self._sheet.is_open and not self._over():
+            self._write({})
+            pause = self._first.pop(0) if self._first else _EVERY
+            self._events.after(pause, self._write_now_and_then)
+
+    def _write(self, mark: "dict[str, bool]") -> None:
+        if self._sheet.is_open:
+            try:
+                self._sheet.append({"at": log.now(), "metrics": self._metrics, **mark})
+            except OSError:
+                self._sheet.close()
+
+    # --- programs that say nothing ---
+
+    def _look_at_program(self) -> None:
+        if self._heard or self._over():
+            return
+        family = processes.family(self._guardian)[:_MOST_PROCESSES]
+        found = reduction_verdicts.classify(
+            library for process in family for library in processes.libraries(process)
+        )
+        self._looks += 1
+        if found == reduction_verdicts.PYTORCH and self._is_there:
+            # The plug-in is loaded and waits for a group of processes; there may be hours of preparation before that.
+            found = reduction_verdicts.NOTHING
+        # What comes first may be what another one, which is being loaded now, has brought along.
+        is_certain = found == self._suspect != reduction_verdicts.NOTHING
+        is_silent = found == reduction_verdicts.NOTHING and not self._is_there
+        if is_certain or (is_silent and self._looks == _SILENT_LOOKS):
+            name = VERDICT if is_certain else SILENCE
+            severity = WARNING if is_certain else INFO
+            text = reduction_verdicts.text(found, self._reducers)
+            self._note(Note(name, severity, text))
+        if not is_certain:
+            self._events.after(self._pause, self._look_at_program)
+            if found == reduction_verdicts.NOTHING:
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._suspect = found
+
+
+PROGRAM_FILE = "reduction.json"
+"""In the program's directory `program.HYPERTUNE`."""
+LONGEST_TEXT = 500
+"""Characters of a note."""
+
+INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
+
+_LONGEST_NAME = 64
+_MOST_METRICS = 64
+_MOST_NOTES = 100
+_LONGEST_LIST = 1024
+_LIMIT = 1 << 63
+
+
+class NoReport(Exception):
+    """It is no such object."""
+
+
+class Note:
+    """Something that people should know of. `name`: what the program knows it by; one line of text."""
+
+    __slots__ = ("name", "severity", "text")
+
+    def __init__(self, name: str, severity: str, text: str) -> None:
+        self.name = name
+        self.severity = severity if severity in (INFO, WARNING, ERROR) else INFO
+        text = " ".join(text[: 2 * LONGEST_TEXT].split())
+        text = "".join([c if c.isprintable() else "\ufffd" for c in text])
+        self.text = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "\u2026"
+
+
+class Report:
+    """`metrics`: finite numbers, or lists of some, by name."""
+
+    __slots__ = ("metrics", "notes")
+
+    def __init__(self, data: bytes) -> None:
+        """Raises NoReport."""
+        try:
+            found = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise NoReport from None
+        if not isinstance(found, dict):
+            raise NoReport
+        fields: "dict[str, Any]" = found  # pyright: ignore[reportUnknownVariableType] - JSON
+        self.notes = _notes(fields.get("notes"))
+        self.metrics = _metrics(fields.get("metrics"))
+
+
+def _notes(given: "Any") -> "list[Note]":
+    found: "list[Note]" = []
+    if not isinstance(given, list):
+        return found
+    ones: "list[Any]" = given  # pyright: ignore[reportUnknownVariableType] - JSON
+    for one in ones[:_MOST_NOTES]:
+        if isinstance(one, dict):
+            fields: "dict[str, Any]" = one  # pyright: ignore[reportUnknownVariableType] - JSON
+            name, text = fields.get("id"), fields.get("text")
+            if isinstance(name, str) and isinstance(text, str) and name and text.strip():
+                found.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
+    return found
+
+
+def _metrics(given: "Any") -> "dict[str, Metric]":
+    found: "dict[str, Metric]" = {}
+    if isinstance(given, dict):
+        fields: "dict[str, Any]" = given  # pyright: ignore[reportUnknownVariableType] - JSON
+        for name, value in fields.items():
+            if len(name) <= _LONGEST_NAME and len(found) < _MOST_METRICS and _is_metric(value):
+                found[name] = value
+    return found
+
+
+def _is_metric(value: "Any") -> bool:
+    if isinstance(value, list):
+        values: "list[Any]" = value  # pyright: ignore[reportUnknownVariableType] - JSON
+        return len(values) <= _LONGEST_LIST and all(map(_is_number, values))
+    return _is_number(value)
+
+
+def _is_number(value: "Any") -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and abs(value) < _LIMIT

@@ -1,0 +1,422 @@
+"""A replica's log: what two pipes bring becomes numbered, timed JSON lines in segment files.
+
+Owns the format and the numbering; knows no process. Runs on Python 3.6.
+
+Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
+`{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
+ascending, s the stream (b: said by the service). A line longer than 64 KiB is cut, `"p":1` on all parts but
+the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone, unless its disk
+is full: then lines wait in memory until `flush` finds room, and nothing more should be read. `sync` makes what is written
+survive a power cut.
+"""
+
+import json
+import os
+import time
+from json.encoder import encode_basestring
+
+from trainshed.replica.observe import growing_files, masking
+from trainshed.replica.system import durable, loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+SEGMENT_BYTES = 8 << 20
+LINE_BYTES = 64 << 10
+TAIL_BYTES = 2048
+PROGRESS_SECONDS = 10.0
+"""How often a line that is overwritten all the time is written down while it goes on."""
+_TAIL_LINES = 40
+_CUT = "…".encode()
+_LONGEST_ENTRIES = 1 << 20
+"""More than two entries can take, however their text is written down."""
+_SUFFIX = ".jsonl"
+
+quoted = encode_basestring
+
+
+def wall_clock() -> int:
+    """Nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
+    return int(time.time() * 1e9)
+
+
+now = getattr(time, "time_ns", wall_clock)
+
+
+class Segments:
+    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off. `mask`: what must
+    not get into it, which its streams see to."""
+
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_last_time",
+        "_size",
+        "_tail",
+        "_unsynced",
+        "lines",
+        "mask",
+        "readable",
+    )
+
+    def __init__(self, directory: str, mask: "masking.Mask | None" = None) -> None:
+        self._directory = directory
+        self.mask = mask
+        os.makedirs(directory, exist_ok=True)
+        self.lines = 0
+        """All that there are."""
+        self.readable = 0
+        """Those that stand in the files."""
+        self._last_time = 0
+        self._tail: "list[str]" = []
+        self._unsynced = False
+        self._size = 0
+        names = sorted(name for name in os.listdir(directory) if name[: -len(_SUFFIX)].isdigit())
+        # The last segment may have been opened and never written to: the clock then goes on from the one before.
+        for name in names[-2:]:
+            self._read_end(os.path.join(directory, name))
+        self.readable = self.lines
+        self._file = self._reopen(names[-1]) if names else self._open()
+
+    def _path(self) -> str:
+        return os.path.join(self._directory, "%012d%s" % (self.lines, _SUFFIX))
+
+    def _open(self) -> growing_files.Appender:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return growing_files.Appender(os.open(self._path(), flags, 0o600))
+
+    def _read_end(self, path: str) -> None:
+        """Find where a segment's whole lines end: an incomplete last line was never readable, so it goes."""
+        with open(path, "rb") as file:
+            # The last whole line is all that counts: a restart must not wait for megabytes to be read.
+            size = file.seek(0, os.SEEK_END)
+            skipped = max(0, size - _LONGEST_ENTRIES)
+            file.seek(skipped)
+            data = file.read()
+        self._size = skipped + data.rfind(b"\n") + 1
+        self.lines = int(os.path.basename(path)[: -len(_SUFFIX)])
+        if self._size:
+            end = self._size - skipped
+            begin = data.rfind(b"\n", 0, end - 1) + 1
+            last = json.loads(data[begin:end].decode("utf-8"))
+            self.lines = last["n"] + 1
+            self._last_time = last["t"]
+
+    def _reopen(self, name: str) -> growing_files.Appender:
+        handle = os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(handle, self._size)
+        return growing_files.Appender(handle)
+
+    def write(self, stream: str, texts: "list[str]") -> None:
+        """Append whole lines. The hot path: one formatting pass and one write system call."""
+        if stream == "b" and self.mask is not None:
+            # Told of the program in words of ours; what it says itself comes without secrets.
+            texts = [self.mask.text(text) for text in texts]
+        first = self.lines
+        # One nanosecond apart, so that (t) alone orders the lines of a replica.
+        start = max(now(), self._last_time + 1)
+        shift = start - first
+        middle = ',"s":"%s","m":' % stream
+        end = first + len(texts)
+        data = "".join(
+            [
+                '{"n":%d,"t":%d%s%s}\n' % (n, n + shift, middle, quoted(text))
+                for n, text in zip(range(first, end), texts)  # noqa: B905 - `strict` is too young
+            ]
+        ).encode("utf-8")
+        # What the service says is no last word of the program.
+        self._append(data, len(texts), start + len(texts) - 1, texts if stream != "b" else [])
+
+    def write_part(self, stream: str, text: str) -> None:
+        """Append one part of a line that goes on."""
+        at = max(now(), self._last_time + 1)
+        data = '{"n":%d,"t":%d,"s":"%s","p":1,"m":%s}\n' % (self.lines, at, stream, quoted(text))
+        self._append(data.encode("utf-8"), 1, at, [text])
+
+    def _append(self, data: bytes, count: int, last_time: int, texts: "list[str]") -> None:
+        self.lines += count
+        self._last_time = last_time
+        self._size += len(data)
+        self._unsynced = True
+        self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
+        if self._file.append(data):
+            self._written()
+
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait for room: no more should be read until `flush` has succeeded."""
+        return self._file.waits
+
+    def flush(self) -> bool:
+        """Write what waits, as far as there is room; True: nothing waits. Raises OSError: it is no matter of room."""
+        if self._file.flush():
+            self._written()
+        return not self._file.waits
+
+    def _written(self) -> None:
+        """All lines stand in the file, which may be as long as segments are."""
+        self.readable = self.lines
+        if self._size >= SEGMENT_BYTES and self.sync():
+            try:
+                fresh = self._open()
+            except OSError as error:
+                if not growing_files.is_full(error):
+                    raise
+                return  # There is no room for another file: this one becomes longer.
+            self._file.close()
+            self._file = fresh
+            self._size = 0
+            durable.sync_directory(self._directory)
+
+    @property
+    def unsynced(self) -> bool:
+        return self._unsynced
+
+    def sync(self) -> bool:
+        """True: what is written survives a power cut. False: there is no room for that now; to be tried again."""
+        if self._unsynced:
+            self._unsynced = not self._file.sync()
+        return not self._unsynced
+
+    def close(self) -> None:
+        """Let go of it: what was written outlives this process, not a power cut."""
+        self._file.close()
+
+    def seal(self) -> "tuple[int, str]":
+        """Close for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the number of lines and
+        the tail (at most 2 kB, "…" where it is cut)."""
+        self.sync()
+        self._file.close()
+        durable.sync_directory(self._directory)
+        tail = "\n".join(self._tail).encode("utf-8")
+        if len(tail) > TAIL_BYTES:
+            tail = _CUT + tail[len(_CUT) - TAIL_BYTES :]
+        return self.lines, tail.decode("utf-8", "ignore")
+
+
+class Stream:
+    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB, and as much as the
+    longest text that the log's mask looks for, so that none is cut in two before it is found).
+
+    Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
+    terminal: of a progress bar's states the last one stays, and of one that goes on for long a state now and
+    then, so that its readers see that it moves.
+    """
+
+    __slots__ = ("_log", "_mask", "_most", "_rest", "_shown_at", "_stream")
+
+    def __init__(self, log: Segments, stream: str) -> None:
+        self._log = log
+        self._mask = log.mask
+        self._most = LINE_BYTES + (log.mask.longest if log.mask is not None else 0)
+        self._stream = stream
+        self._rest = b""
+        self._shown_at = time.monotonic()
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read, at most `LINE_BYTES` at a time (so only the first line can be too long)."""
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._keep(self._rest + data)
+            return
+        block = self._rest + data[:end] if self._rest else data[:end]
+        self._rest = b""
+        if self._mask is not None:
+            block = self._mask.apply(block)
+        if b"\r" in block or (len(block) > LINE_BYTES and b"\n" not in block[: LINE_BYTES + 1]):
+            self._write_carefully(block.split(b"\n"))
+        else:
+            self._log.write(self._stream, block.decode("utf-8", "replace").split("\n"))
+        if end + 1 < len(data):
+            self._keep(data[end + 1 :])
+
+    def close(self) -> None:
+        """The pipe is at its end: what came without a newline is a line as well."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._write_carefully([rest if self._mask is None else self._mask.last(rest)])
+
+    def _keep(self, rest: bytes) -> None:
+        """Hold back a line's beginning, forgetting overwritten progress and cutting what grows too long."""
+        overwritten = rest.rfind(b"\r", 0, len(rest) - 1)
+        if overwritten >= 0:
+            state = _visible(rest[:overwritten])
+            if state and time.monotonic() - self._shown_at >= PROGRESS_SECONDS:
+                self._shown_at = time.monotonic()
+                self._write_carefully([state if self._mask is None else self._mask.apply(state)])
+            rest = rest[overwritten + 1 :]
+        while len(rest) > self._most:
+            if self._mask is not None:
+                # What begins before the cut and is not found is not there: all of it would have been read.
+                rest = self._mask.apply(rest)
+            if len(rest) > self._most:
+                rest = self._write_first_part(rest)
+        self._rest = rest
+
+    def _write_first_part(self, line: bytes) -> bytes:
+        cut = LINE_BYTES
+        while cut > LINE_BYTES - 4 and line[cut] & 0xC0 == 0x80:
+            cut -= 1
+        self._log.write_part(self._stream, line[:cut].decode("utf-8", "replace"))
+        return line[cut:]
+
+    def _write_carefully(self, lines: "list[bytes]") -> None:
+        texts: "list[str]" = []
+        for line in lines:
+            rest = _visible(line)
+            if len(rest) > LINE_BYTES:
+                if texts:
+                    self._log.write(self._stream, texts)
+                    texts = []
+                while len(rest) > LINE_BYTES:
+                    rest = self._write_first_part(rest)
+            texts.append(rest.decode("utf-8", "replace"))
+        self._log.write(self._stream, texts)
+
+
+def _visible(line: bytes) -> bytes:
+    """What a terminal would show of a line with carriage returns: the text after the last one."""
+    line = line.rstrip(b"\r")
+    return line[line.rfind(b"\r") + 1 :]
+
+
+_LINES_EVERY = 0.02
+_SYNC_EVERY = 1.0
+
+
+class Transcript:
+    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `room`: of whom its lines
+    are written once a full disk has room again, until when no pipe is read; `tell` is called with how many lines can be
+    read."""
+
+    def __init__(
+        self,
+        logs: str,
+        mask: "masking.Mask | None",
+        events: loop.Loop,
+        tell: "Callable[[int], None]",
+        room: growing_files.Room,
+    ) -> None:
+        self._log = Segments(logs, mask)
+        self._loop = events
+        self._tell = tell
+        self._room = room
+        self._streams: "dict[int, Stream]" = {}
+        self._telling = False
+        self._told = 0
+        self._heard_program = False
+        self._sync_at = 0.0
+        self.read = 0
+        """Bytes that the program has written."""
+        self._tell_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pipe is not at its end yet."""
+        return bool(self._streams)
+
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait for room on the disk."""
+        return self._log.waits
+
+    def open(self, handle: int, stream: str) -> None:
+        """Write down what comes from that pipe, until its end."""
+        os.set_blocking(handle, False)
+        self._streams[handle] = Stream(self._log, stream)
+        self._attend(handle)
+
+    def _attend(self, handle: int) -> None:
+        self._loop.add(handle, lambda: self._read(handle))
+
+    def say(self, text: str) -> None:
+        """Write a line of our own."""
+        self._log.write("b", [text])
+        self._heed_room()
+
+    def take(self, texts: "list[str]") -> None:
+        """Write lines that the program said in another way than by its pipes; only while nothing `waits`."""
+        data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
+        stream = Stream(self._log, "o")
+        for start in range(0, len(data), LINE_BYTES):
+            stream.feed(data[start : start + LINE_BYTES])
+        stream.close()
+        self._heed_room()
+
+    def program_started(self) -> None:
+        """Listeners know of the start: they may be told of lines from here on."""
+        self._telling = True
+
+    def tell_again(self) -> None:
+        """Somebody does not know how many lines there are."""
+        self._told = -1
+
+    def due(self) -> "list[float]":
+        """When `tick` will have something to do."""
+        due: "list[float]" = []
+        if self._telling and self._log.readable != self._told:
+            due.append(self._tell_at)
+        if self._log.unsynced:
+            due.append(self._sync_at)
+        return due
+
+    def tick(self, now: float) -> None:
+        """Tell of new lines, and sync, each now and then."""
+        if self._telling and self._log.readable != self._told and now >= self._tell_at:
+            self._tell_at = now + _LINES_EVERY
+            self._told = self._log.readable
+            self._tell(self._told)
+        if self._log.unsynced:
+            if not self._sync_at:
+                self._sync_at = now + _SYNC_EVERY
+            elif now >= self._sync_at:
+                self._sync_at = 0.0 if self._log.sync() else now + _SYNC_EVERY
+
+    def end(self) -> None:
+        """No more is read; the beginning of a line is a line as well."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams = {}
+
+    def save(self) -> bool:
+        """Have all lines written and synced; False: there is no room for that now."""
+        return self._log.flush() and self._log.sync()
+
+    def seal(self) -> "tuple[int, str]":
+        """Nothing is written from here on; how many lines there are, and what the last of them say."""
+        lines, tail = self._log.seal()
+        if lines != self._told:
+            self._tell(lines)
+        return lines, tail
+
+    def _read(self, handle: int) -> None:
+        try:
+            data = os.read(handle, LINE_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._streams[handle].feed(data)
+            self._heed_room()
+            self.read += len(data)
+            if not self._heard_program:
+                self._heard_program = True
+                self._tell_at = 0.0
+            return
+        self._streams.pop(handle).close()
+        self._loop.drop(handle)
+        os.close(handle)
+        self._heed_room()
+
+    def _heed_room(self) -> None:
+        """Read nothing more while lines wait: the program then waits with its next output, as for any slow reader."""
+        if self._log.waits:
+            for handle in self._streams:
+                self._loop.drop(handle)
+            self._room.wait(self._go_on)
+
+    def _go_on(self) -> bool:
+        if self._log.flush():
+            for handle in self._streams:
+                self._attend(handle)
+        return not self._log.waits

@@ -1,0 +1,211 @@
+"""The stall watchdog: a program that does nothing any more is told from one that is merely quiet, and leaves its stacks.
+
+Progress is any output; any byte read or written by the replica's processes (`rchar` and `wchar` of proc(5): files and
+pipes, not what goes through sockets by `send`) or through its storage endpoint; or more than 0.5 % of one processor,
+since the last look or since the last progress. Without /proc only output counts. A program that waits for its
+peers by spinning, or that polls something all the time, is thus not stalled to us.
+
+At the end of its patience every process is frozen, so that the stacks are of one moment and nobody acts on another's
+death, the guardian included; then the Pythons are woken one by one, the main process first and children after their
+parents, with SIGABRT, which `faulthandler` (switched on in the program's environment) answers with the stacks of all
+threads. Children first would be no better: a thread that waits for one would be past its wait before it is printed.
+Runs on Python 3.6.
+"""
+
+import signal
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.system import loop, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+ENVIRONMENT = ("PYTHONFAULTHANDLER", "1")
+"""What makes a Python print its stacks when it gets SIGABRT."""
+
+_BUSY = 0.005
+"""Of one processor."""
+_TICK = 0.01
+"""Processor time is told in steps of that many seconds."""
+_LOOKS = 10
+_LEAST_PAUSE = 0.2
+_DUMP_SECONDS = 2.0
+_ONE_DUMP_SECONDS = 0.5
+_DUMP_PAUSE = 0.01
+
+
+class Sample:
+    """All counters at one moment: bytes of output, seconds of processor time, bytes moved in any way."""
+
+    __slots__ = ("cpu", "moved", "output")
+
+    def __init__(self, output: int, cpu: float, moved: int) -> None:
+        self.output = output
+        self.cpu = cpu
+        self.moved = moved
+
+
+class Patience:
+    """When a program counts as stalled, from samples alone. Seconds of any clock that ascends."""
+
+    __slots__ = ("_after", "_last", "_last_at", "_progress", "_progress_at", "pause")
+
+    def __init__(self, after: float, now: float, sample: Sample) -> None:
+        self._after = after
+        self.pause = max(_LEAST_PAUSE, after / _LOOKS)
+        """Between two looks."""
+        self._last = self._progress = sample
+        self._last_at = self._progress_at = now
+
+    def is_over(self, now: float, sample: Sample) -> bool:
+        """Take another sample: has there been no progress for too long?"""
+        # Who looks so late was held up, and the program perhaps with it: that time counts for nothing.
+        held_up = now - self._last_at > 2 * self.pause + 1
+        if held_up or self._is_progress(now, sample):
+            self._progress, self._progress_at = sample, now
+        self._last, self._last_at = sample, now
+        return now - self._progress_at >= self._after
+
+    def _is_progress(self, now: float, sample: Sample) -> bool:
+        if sample.output != self._last.output or sample.moved != self._last.moved:
+            return True
+        for before, at in ((self._last, self._last_at), (self._progress, self._progress_at)):
+            if sample.cpu - before.cpu - _TICK > _BUSY * (now - at):
+                return True
+        return False
+
+
+class Watchdog:
+    """Watches from the program's start on. `relay`: process id of the storage endpoint's relay, 0 = there is none now.
+    `over`: whether it is no longer to be watched; `excused`: whether it waits through no fault of its own. `bark`: called
+    once, when patience is over."""
+
+    __slots__ = (
+        "_after",
+        "_bark",
+        "_events",
+        "_excused",
+        "_guardian",
+        "_output",
+        "_over",
+        "_patience",
+        "_relay",
+    )
+
+    def __init__(
+        self,
+        after: float,
+        guardian: int,
+        events: loop.Loop,
+        *,
+        output: "Callable[[], int]",
+        relay: "Callable[[], int]",
+        over: "Callable[[], bool]",
+        excused: "Callable[[], bool]",
+        bark: "Callable[[], None]",
+    ) -> None:
+        self._after = after
+        self._excused = excused
+        self._guardian = guardian
+        self._events = events
+        self._output = output
+        self._relay = relay
+        self._over = over
+        self._bark = bark
+        self._patience = Patience(after, time.monotonic(), self._sample())
+        events.after(self._patience.pause, self._look)
+
+    def _sample(self) -> Sample:
+        cpu, moved = processes.used(self._guardian)
+        relay = self._relay()
+        # It runs only to move bytes.
+        return Sample(self._output(), cpu, moved + (processes.running_time(relay) if relay else 0))
+
+    def _look(self) -> None:
+        if self._over():
+            return
+        if self._excused():
+            self._patience = Patience(self._after, time.monotonic(), self._sample())
+        if self._patience.is_over(time.monotonic(), self._sample()):
+            self._bark()
+        else:
+            self._events.after(self._patience.pause, self._look)
+
+
+class Dump:
+    """Has the stacks of a replica's Pythons printed, which ends them. `say` writes a line of ours to its log; `done` is
+    called when the last one is over or time is up, and has to end all that is left."""
+
+    __slots__ = (
+        "_deadline",
+        "_done",
+        "_events",
+        "_guardian",
+        "_next_at",
+        "_now",
+        "_say",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        guardian: int,
+        events: loop.Loop,
+        say: "Callable[[str], None]",
+        done: "Callable[[], None]",
+    ) -> None:
+        self._guardian = guardian
+        self._events = events
+        self._say = say
+        self._done = done
+        self._deadline = time.monotonic() + _DUMP_SECONDS
+        self._next_at = 0.0
+        self._now = (0, 0)
+        # The end of the main process must not be the end of all others before they have had their turn.
+        processes.send(guardian, signal.SIGSTOP)
+        everybody = processes.descendants(guardian)
+        for process in everybody:
+            processes.send(process, signal.SIGSTOP)
+        main = processes.oldest_child(guardian)
+        everybody.sort(key=lambda process: process != main)
+        self._waiting = [each for each in everybody if processes.handles(each, signal.SIGABRT)]
+        if not self._waiting:
+            say("No process of this replica is a Python that can print its stacks.")
+        self._step()
+
+    def _step(self) -> None:
+        """Go on to the next one once the last one is gone, or has had its time."""
+        now = time.monotonic()
+        process, start = self._now
+        if process and protocol.process_start(process) == start and now < self._next_at:
+            self._events.after(_DUMP_PAUSE, self._step)
+        elif self._waiting and now < self._deadline:
+            self._wake(self._waiting.pop(0), now)
+            self._events.after(_DUMP_PAUSE, self._step)
+        else:
+            processes.send(self._guardian, signal.SIGCONT)
+            self._done()
+
+    def _wake(self, process: int, now: float) -> None:
+        self._say(
+            "Stacks of process %d (%s):"
+            % (processes.number_inside(process), processes.name(process))
+        )
+        _forbid_core(process)
+        self._now = (process, protocol.process_start(process))
+        self._next_at = min(now + _ONE_DUMP_SECONDS, self._deadline)
+        # Both are due before it comes to anything else: it aborts the moment that it wakes.
+        processes.send(process, signal.SIGABRT)
+        processes.send(process, signal.SIGCONT)
+
+
+def _forbid_core(process: int) -> None:
+    """Nobody asked for a file of all its memory."""
+    import resource  # Only here: every module imported before makes every fork dearer.
+
+    try:
+        resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
+    except (AttributeError, OSError, ValueError):
+        return

@@ -1,0 +1,183 @@
+"""How far a replica can be kept apart on this machine: the levels, and which of them work.
+
+Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own), `root` (its
+programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a session of its own: macOS,
+hosts that forbid user namespaces). Runs on Python 3.6.
+
+Order: `detach` in the shim, then a fork, whose child is the first process of the namespace; there `View.enter` (`view`
+module), then `drop`.
+"""
+
+import errno
+import os
+import signal
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import users, view
+from trainshed.replica.system import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Sequence
+
+LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
+_PROBE_USERS = 0x7FFF0000
+_PASSING = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+)
+_PAUSES = (0.5, 1.0, 2.0)
+_WORKS, _SHORT = "works", "short: "
+
+
+def detach(level: str) -> None:
+    """Leave the process namespace: the next forked child is process 1 of a new one. Raises OSError.
+
+    At level `user` the caller moves into a user namespace in which its own user stands for itself.
+    """
+    if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
+        kernel.unshare(kernel.CLONE_NEWPID)
+    elif level == protocol.LEVEL_USER:
+        users.map_one(os.geteuid(), os.getegid())
+        kernel.unshare(kernel.CLONE_NEWPID)
+
+
+def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
+    """Give up, in the view, the rights that making it took. Programs of an image find themselves root, as they expect.
+    Raises OSError."""
+    if owners is not None:
+        owners.enter()
+        users.drop_capabilities()
+    elif level == protocol.LEVEL_USER:
+        if in_image:
+            users.map_one(0, 0)
+        if os.geteuid() == 0:
+            # Its programs, too, are root of the namespace that the mounts belong to, and could undo them.
+            users.drop_capabilities()
+    if level != protocol.LEVEL_ROOT:
+        kernel.forbid_inspection()
+
+
+class ProbeFailed(Exception):
+    """Whether a level works could not be found out: the machine is short of something, most likely for a while."""
+
+
+def probe(
+    scratch: str, wanted: "Sequence[str]" = LEVELS, pauses: "Sequence[float]" = _PAUSES
+) -> "tuple[str, dict[str, str]]":
+    """The strongest of the `wanted` levels that works here ("" = none), found by trying each in a child; and why those
+    before it do not. `scratch`: an empty directory. `pauses`: seconds before each new try of a level while the machine is
+    short of something. Raises ProbeFailed if it stays so: a weaker level is never taken for want of a file handle."""
+    refused: "dict[str, str]" = {}
+    for level in wanted:
+        cause = _lasting_cause(level, scratch, pauses)
+        if not cause:
+            return level, refused
+        refused[level] = cause
+    return "", refused
+
+
+def _lasting_cause(level: str, scratch: str, pauses: "Sequence[float]") -> str:
+    """Why a program can never be started at this level; "" = it can. Raises ProbeFailed."""
+    for pause in pauses:
+        try:
+            return _cause(level, scratch)
+        except ProbeFailed:
+            time.sleep(pause)
+    return _cause(level, scratch)
+
+
+def _cause(level: str, scratch: str) -> str:
+    """Why a program cannot be started at this level; "" = it can. Raises ProbeFailed."""
+    if level == protocol.LEVEL_SESSION:
+        return ""
+    if not kernel.LINUX:
+        return "only Linux has namespaces"
+    if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
+        return "the service does not run as root"
+    try:
+        text = _in_child(lambda: _try(level, scratch))
+    except OSError as error:
+        text = _text(error)
+    if text.startswith(_SHORT):
+        raise ProbeFailed(
+            "isolation cannot be probed: %s (at level %s)" % (text[len(_SHORT) :], level)
+        )
+    return "" if text == _WORKS else text
+
+
+def _in_child(attempt: "Callable[[], str]") -> str:
+    """What `attempt` returns in a child process, or how that was killed. Raises OSError: there is no child."""
+    answer, say = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:
+        kernel.close_all([answer, say])
+        raise
+    if child == 0:
+        try:
+            os.write(say, attempt().encode("utf-8", "replace"))
+        finally:
+            os._exit(0)
+    os.close(say)
+    with open(answer, "rb") as file:
+        text = file.read().decode("utf-8", "replace")
+    _, status = os.waitpid(child, 0)
+    if text:
+        return text
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    killed = "the attempt was killed by signal %d" % number if number else "the attempt ended"
+    # A filter of system calls kills by SIGSYS, and will do so again. Who is short of memory kills by others.
+    return (_SHORT if number not in (0, signal.SIGSYS) else "") + killed
+
+
+def _text(error: "OSError | MemoryError") -> str:
+    """The error, marked if it may pass."""
+    passes = isinstance(error, MemoryError) or (
+        error.errno in _PASSING and not isinstance(error, kernel.NamespaceRefused)
+    )
+    return (_SHORT if passes else "") + (str(error) or "out of memory")
+
+
+def _try(level: str, scratch: str) -> str:
+    """In a child of its own: what came of starting a program."""
+    files = os.path.join(scratch, "files")
+    hosts = os.path.join(scratch, "hosts")
+    try:
+        os.makedirs(files, exist_ok=True)
+        with open(hosts, "w", encoding="utf-8") as file:
+            file.write("127.0.0.1 localhost\n")
+        detach(level)
+        return _in_child(lambda: _try_inside(level, scratch, files, hosts))
+    except (OSError, MemoryError) as error:
+        return _text(error)
+
+
+def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
+    try:
+        # As a guardian's: directories on the way to what is shown are for everybody.
+        os.umask(0o022)
+        own = level == protocol.LEVEL_OWN
+        seen = view.View(
+            hostname="probe",
+            hosts_file=hosts,
+            files=files,
+            scratch=os.path.join(scratch, "view"),
+            buckets=[("probe", files)],
+            hidden=[scratch],
+            user_range=(_PROBE_USERS, users.COUNT) if own else (),
+        )
+        seen.enter()
+        drop(level, seen.owners, in_image=False)
+        # Whoever it is now, its own files must be its own.
+        with open(os.path.join(files, "written"), "w", encoding="utf-8") as file:
+            file.write("x")
+        os.unlink(os.path.join(files, "written"))
+    except (OSError, MemoryError) as error:
+        return _text(error)
+    return _WORKS

@@ -1,0 +1,280 @@
+"""Two socket calls that a replica's shim makes in its program's place, so that replicas can share the machine's network.
+
+A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can have port
+2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound, nor the
+service's ports, which are free while it is away. A connection to where Google's hosts are said to be goes to the
+replica's own endpoint instead. The kernel asks us (seccomp_unotify(2), `call_filter`).
+
+A bind of an internet address is always ours to make, with the bytes that were looked at: what the program changes meanwhile
+changes nothing. A connect is made by the kernel unless it is redirected, which is a convenience and no barrier. Runs on
+Python 3.6.
+"""
+
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+
+from trainshed.replica.sandbox import call_filter
+from trainshed.replica.system import kernel, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Container, Mapping
+
+    Address = tuple[str, int]
+
+GOOGLE = "127.63.0.1"
+"""Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's hosts file."""
+_METADATA = "169.254.169.254"
+"""Where a metadata server is on machines of Google's, for who asks for no name."""
+
+_MAPPED = b"\0" * 10 + b"\xff\xff"
+"""What an IPv4 address begins with among those of IPv6."""
+PORTS = 3
+"""The cluster port and those of the endpoint behind it: each replica has them on its own address."""
+
+_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
+_RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
+_CONTINUE = 1
+_REQUEST = struct.Struct("QIIiIQQQQQQQ")
+_ANSWER = struct.Struct("QqiI")
+
+
+_LONGEST_ADDRESS = 128
+"""Bytes of one, as the kernel takes them."""
+_CAN_BIND_SERVICE = 1 << 10
+"""The capability, as /proc tells them."""
+_FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+
+
+def listen(*, connect: bool) -> int:
+    """Have the kernel ask about this process's and all its descendants' calls of bind, and of `connect` if so. Returns the
+    handle that it asks by; -1 on machines whose numbers are not known here. Raises OSError."""
+    return call_filter.install(connect=connect)
+
+
+def redirected(own: str, port: int) -> "dict[Address, Address]":
+    """Where calls of Google's hosts go: to the replica's endpoint (`own`:`port`), over TLS to the port behind that one."""
+    plain = (own, port)
+    return {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
+
+
+class Calls:
+    """The shim's side. `handle`: what `listen` returned, ours from here on. `own`: the replica's address; `port`: the
+    cluster port. `redirected`: calls that go elsewhere. `kept`: ports that can be had on the replica's own address
+    alone."""
+
+    def __init__(
+        self,
+        handle: int,
+        own: str,
+        port: int,
+        redirected: "Mapping[Address, Address]",
+        kept: "Container[int]" = (),
+    ) -> None:
+        self._handle = handle
+        self._own = own
+        self._port = port
+        self._redirected = redirected
+        self._kept = kept
+        self._buffer = bytearray(_REQUEST.size)
+        self._bind = call_filter.number_of(call_filter.BIND) or 0
+        self._takes_part = call_filter.can_take_part()
+
+    def fileno(self) -> int:
+        return self._handle
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def answer(self) -> bool:
+        """Answer the one question that can be read now, if there is one. False: nobody is left who could ask."""
+        ready = select.poll()
+        ready.register(self._handle, select.POLLIN)
+        events = dict(ready.poll(0)).get(self._handle, 0)
+        if not events & select.POLLIN:
+            return not events & (select.POLLHUP | select.POLLERR)
+        self._buffer[:] = bytes(len(self._buffer))
+        try:
+            fcntl.ioctl(self._handle, _RECEIVE, self._buffer)
+        except OSError as error:
+            # Whoever asked has died meanwhile, or was interrupted and asks again.
+            return error.errno in (errno.EINTR, errno.ENOENT)
+        question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
+            self._buffer
+        )
+        made = self._make(_Asked(self._handle, question, number, process, handle), pointer, length)
+        answer = (question, 0, 0, _CONTINUE) if made is None else (question, 0, -made, 0)
+        try:
+            fcntl.ioctl(self._handle, _SEND, _ANSWER.pack(*answer))
+        except OSError:
+            pass  # It is gone.
+        return True
+
+    def _make(self, asked: "_Asked", pointer: int, length: int) -> "int | None":
+        """Make the call in its place; returns the error number, 0 = none. None: the kernel shall make it as it is."""
+        # The kernel takes the length for a C integer.
+        length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+        if not 0 <= length <= _LONGEST_ADDRESS:
+            return errno.EINVAL
+        given = _read(asked.process, pointer, length)
+        if asked.number == self._bind:
+            return self._bind_for(asked, given, length)
+        there = self._redirected.get(_address(given)) if given is not None else None
+        if given is None or there is None:
+            return None
+        return asked.do(call_filter.CONNECT, _as_given(given, there))
+
+    def _bind_for(self, asked: "_Asked", given: "bytes | None", length: int) -> "int | None":
+        # One who hides what he binds is none who may bind, where we could look at others.
+        hidden = errno.EACCES if self._takes_part else None
+        if given is None:
+            return hidden
+        if len(given) < length:
+            return errno.EFAULT
+        if _is_other(given):
+            return None
+        host, port = _address(given)
+        if _is_anothers(host, self._own):
+            return errno.EADDRNOTAVAIL
+        if port in self._kept and host != self._own:
+            return errno.EADDRINUSE
+        if 0 <= port - self._port < PORTS and _is_wildcard(given):
+            given = _as_given(given, (self._own, port))
+        if 0 < port < _first_free_port() and not _may_have_any_port(asked.process):
+            return errno.EACCES
+        made = asked.do(call_filter.BIND, given)
+        return hidden if made is None else made
+
+
+class _Asked:
+    """A question of the kernel's: `process`, or a thread of it, calls `number` on its `handle`."""
+
+    __slots__ = ("_listener", "_question", "handle", "number", "process")
+
+    def __init__(
+        self, listener: int, question: int, number: int, process: int, handle: int
+    ) -> None:
+        self._listener = listener
+        self._question = question
+        self.number = number
+        self.process = process
+        self.handle = handle
+
+    def do(self, call: str, address: bytes) -> "int | None":
+        """Make the call with these bytes on the process's socket; returns the error number, 0 = none. None: we may not take
+        part, by a policy."""
+        number = call_filter.number_of(call)
+        assert number is not None
+        try:
+            lent = _pidfd(self.process)
+            try:
+                # It may have died, and its number be another's by now, whose address and socket these are not.
+                fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", self._question))
+                copy = kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
+            finally:
+                os.close(lent)
+        except OSError as error:
+            return errno.EBADF if error.errno == errno.EBADF else None
+        try:
+            kernel.syscall(number, call, copy, address, len(address))
+        except OSError as error:
+            return error.errno
+        finally:
+            os.close(copy)
+        return 0
+
+
+def _pidfd(process: int) -> int:
+    try:
+        return kernel.syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
+    except OSError:
+        # Only of processes, and this may be one of its threads.
+        return kernel.syscall(_PIDFD_OPEN, "pidfd_open", _leader(process), 0)
+
+
+def _first_free_port() -> int:
+    text = processes.read(_FIRST_FREE_PORT).strip()
+    return int(text) if text.isdigit() else 1024
+
+
+def _may_have_any_port(process: int) -> bool:
+    """Whether it could bind a port that is kept for root, as we may be able to: it has the right to, in our namespace."""
+    if os.geteuid():
+        return True  # The kernel judges by us, who have no such right.
+    for line in processes.read("/proc/%d/status" % process).splitlines():
+        if line.startswith(b"CapEff:") and int(line.split()[1], 16) & _CAN_BIND_SERVICE:
+            try:
+                return os.readlink("/proc/%d/ns/user" % process) == os.readlink(
+                    "/proc/self/ns/user"
+                )
+            except OSError:
+                return False
+    return False
+
+
+def _leader(thread: int) -> int:
+    """The process that a thread is of: the kernel opens nothing else. The number itself if the thread is gone."""
+    for line in processes.read("/proc/%d/status" % thread).splitlines():
+        if line.startswith(b"Tgid:"):
+            return int(line.split()[1])
+    return thread
+
+
+def _read(process: int, pointer: int, length: int) -> "bytes | None":
+    """Fewer bytes where its memory ends; None: we may not read it."""
+    try:
+        memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.pread(memory, length, pointer)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(memory)
+
+
+def _family(given: bytes) -> int:
+    """-1: it has none."""
+    return struct.unpack_from("=H", given)[0] if len(given) >= 2 else -1
+
+
+def _is_other(given: bytes) -> bool:
+    """Whether no socket of the internet takes it; the wildcard address may have no family."""
+    return _family(given) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
+
+
+def _address(given: bytes) -> "Address":
+    """As an IPv4 address, "" if it is none, and its port; ("", 0) of what is none of the internet."""
+    host = b""
+    if len(given) >= 8 and _family(given) in (socket.AF_UNSPEC, socket.AF_INET):
+        host = given[4:8]
+    elif len(given) >= 24 and _family(given) == socket.AF_INET6:
+        host = given[20:24] if given[8:20] == _MAPPED else b""
+    else:
+        return "", 0
+    return socket.inet_ntoa(host) if host else "", struct.unpack_from(">H", given, 2)[0]
+
+
+def _is_wildcard(given: bytes) -> bool:
+    if _family(given) == socket.AF_INET6:
+        return not any(given[8:24]) or _address(given)[0] == "0.0.0.0"
+    return not any(given[4:8])
+
+
+def _is_anothers(host: str, own: str) -> bool:
+    """Whether it is an address that another replica has, or may have: of 127.64.0.0/10, and not this one's."""
+    parts = host.split(".")
+    return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
+
+
+def _as_given(given: bytes, address: "Address") -> bytes:
+    """An IPv4 address as sockets take it that were `given` one."""
+    host, port = socket.inet_aton(address[0]), struct.pack(">H", address[1])
+    if _family(given) == socket.AF_INET6:
+        return given[:2] + port + given[4:8] + _MAPPED + host + bytes(4)
+    return struct.pack("=H", socket.AF_INET) + port + host + bytes(8)

@@ -1,0 +1,168 @@
+"""Users of a replica's own: a user namespace with a range of the machine's user numbers, and the files that belong to it.
+
+A program that is root in it is nobody outside. Files need not change hands: a mount is shown with its owners mapped
+(mount_setattr(2)), so that what the service owns is the program's, and what the program writes the service's.
+Needs root; runs on Python 3.6.
+"""
+
+import errno
+import os
+import struct
+
+from trainshed.replica.system import kernel
+
+COUNT = 1 << 16
+"""Users in one range: root, the system's, people, nobody."""
+
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 0x1
+_OPEN_TREE_CLOEXEC = 0x80000
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOUNT_ATTR_IDMAP = 0x00100000
+
+# Of root's capabilities, those that harmless programs use: owners and modes of files, other users, low ports.
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD, SETFCAP
+_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
+
+
+class Namespace:
+    """A user namespace whose users are still to be said: it can be made before anybody knows whose it will be.
+
+    What is held open are its maps and itself; no process has to stay in it.
+    """
+
+    __slots__ = ("handle", "handles")
+
+    def __init__(self) -> None:
+        """Needs this process's /proc. Raises OSError: none can be made."""
+        made_read, made_write = os.pipe()
+        done_read, done_write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(done_write)
+                try:
+                    kernel.unshare(kernel.CLONE_NEWUSER)
+                except OSError as error:
+                    os.write(made_write, b"%d" % error.errno)
+                else:
+                    os.write(made_write, b"m")
+                    os.read(done_read, 1)
+            finally:
+                os._exit(0)
+        os.close(made_write)
+        os.close(done_read)
+        opened: "list[int]" = []
+        try:
+            answer = os.read(made_read, 16)
+            if answer != b"m":
+                raise _refusal(int(answer or b"0"))
+            for name, flags in (
+                ("uid_map", os.O_WRONLY),
+                ("gid_map", os.O_WRONLY),
+                ("ns/user", os.O_RDONLY),
+            ):
+                opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
+        except OSError:
+            kernel.close_all(opened)
+            raise
+        finally:
+            os.close(made_read)
+            os.close(done_write)
+            os.waitpid(child, 0)
+        self.handles = tuple(opened)
+        self.handle = opened[-1]
+
+    def settle(self, first: int, count: int) -> None:
+        """Its users and groups 0, 1, ... are the machine's `first`, `first` + 1, ... from here on. Raises OSError."""
+        for handle in self.handles[:-1]:
+            os.write(handle, b"0 %d %d" % (first, count))
+            os.close(handle)
+
+    def close(self) -> None:
+        """Of a copy in a process that has no use for it."""
+        kernel.close_all(self.handles)
+
+
+def _refusal(number: int) -> OSError:
+    """Why there is no user namespace. `number`: of the error; 0 = who was to make it was killed."""
+    what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
+    if number == errno.ENOSPC:
+        return kernel.NamespaceRefused(number, what)
+    return OSError(number, what) if number else OSError(what)
+
+
+class Users:
+    """The namespace, seen from outside: this process enters it last of all."""
+
+    __slots__ = ("_handle", "first")
+
+    def __init__(self, first: int, count: int, made: "Namespace | None" = None) -> None:
+        """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it. Raises
+        OSError."""
+        self.first = first
+        namespace = made or Namespace()
+        namespace.settle(first, count)
+        self._handle = namespace.handle
+
+    def show(self, source: str, target: str) -> None:
+        """Bind `source` on `target` so that what root owns there belongs to root of the namespace. Raises OSError: the
+        file system, or the kernel, cannot do it."""
+        tree = kernel.syscall(
+            _OPEN_TREE,
+            "open_tree %s" % source,
+            _AT_FDCWD,
+            os.fsencode(source),
+            _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC,
+        )
+        try:
+            attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, self._handle)
+            kernel.syscall(
+                _MOUNT_SETATTR,
+                "map the owners of %s" % source,
+                tree,
+                b"",
+                _AT_EMPTY_PATH,
+                attributes,
+                len(attributes),
+            )
+            kernel.syscall(
+                _MOVE_MOUNT,
+                "move_mount on %s" % target,
+                tree,
+                b"",
+                _AT_FDCWD,
+                os.fsencode(target),
+                _MOVE_MOUNT_F_EMPTY_PATH,
+            )
+        finally:
+            os.close(tree)
+
+    def give(self, path: str) -> None:
+        """Have `path` itself belong to root of the namespace, on the disk as well."""
+        os.chown(path, self.first, self.first)
+
+    def enter(self) -> None:
+        """Become root of the namespace, with a harmless program's capabilities only. Nothing outside can be changed
+        from here on, mounts included."""
+        kernel.enter_namespace(self._handle, kernel.CLONE_NEWUSER)
+        os.close(self._handle)
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+
+
+def drop_capabilities() -> None:
+    """Leave programs of a root that is none outside what they may need."""
+    kernel.keep_capabilities(_CAPABILITIES)
+
+
+def map_one(inside: int, inside_group: int) -> None:
+    """Move into a user namespace in which the caller's own user, who need not be root, is called `inside`."""
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    kernel.write("/proc/self/setgroups", "deny")
+    kernel.write("/proc/self/uid_map", "%d %d 1" % (inside, user))
+    kernel.write("/proc/self/gid_map", "%d %d 1" % (inside_group, group))

@@ -1,0 +1,357 @@
+"""The file system as one program shall see it: what is hidden, what is shown, whose files are whose.
+
+Owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on Python 3.6.
+"""
+
+import os
+import socket
+
+from trainshed.replica.sandbox import mounts, users
+from trainshed.replica.system import cgroups, kernel, roots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Sequence
+
+GCS = "/gcs"
+HYPERTUNE = "/var/hypertune"
+
+
+class View:
+    """All paths absolute; targets as the program sees them.
+
+    `files`: the slot's directory, shown under its own path whatever is `hidden`. `scratch`: a directory of the slot that
+    mounts may be put together in, made if needed. `hidden`: directories that look empty; `covered`: files that look so.
+    `binds`: (source, target) shown writable; `read_only`: shown at their own paths, not writable. `buckets`: (name,
+    directory) below /gcs. `mounts`: (source, target, whether it is read-only) besides. `roots`: a file shown where systems
+    keep whom their programs believe, "" = none. `device_files`: shown in /dev
+    beside the harmless ones. `user_range`: the machine's users that are the program's own, as (first, count); () = it
+    keeps this process's user. `namespace`: theirs, if it was made ahead.
+    `image`: directory of the root file system, "" = the machine's; `layer`: where what is changed in it is kept;
+    `image_user`: as whom its program runs. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice.
+
+    After `enter`: `owners`: the namespace of the program's own users, which who becomes the program enters last; `user`:
+    (user, group, home directory) of an image's program.
+    """
+
+    def __init__(
+        self,
+        *,
+        hostname: str,
+        hosts_file: str,
+        files: str,
+        scratch: str,
+        binds: "Sequence[tuple[str, str]]" = (),
+        hidden: "Sequence[str]" = (),
+        covered: "Sequence[str]" = (),
+        read_only: "Sequence[str]" = (),
+        buckets: "Sequence[tuple[str, str]]" = (),
+        mounts: "Sequence[tuple[str, str, bool]]" = (),
+        roots: str = "",
+        device_files: "Sequence[str]" = (),
+        user_range: "Sequence[int]" = (),
+        namespace: "users.Namespace | None" = None,
+        image: str = "",
+        layer: str = "",
+        image_user: str = "",
+        shm_bytes: int = 0,
+    ) -> None:
+        self._hostname = hostname
+        self._hosts_file = hosts_file
+        self._files = files
+        self._scratch = scratch
+        self._binds = list(binds)
+        self._hidden = list(hidden)
+        self._covered = covered
+        self._read_only = [path for path in read_only if os.path.isdir(path)]
+        self._buckets = buckets
+        # What belongs into /dev would be covered by the one that is made here.
+        self._mounts = [mount for mount in mounts if not mount[1].startswith("/dev/")]
+        self._device_mounts = [mount for mount in mounts if mount[1].startswith("/dev/")]
+        self._roots = roots
+        self._device_files = device_files
+        self._user_range = user_range
+        self._namespace = namespace
+        self._image = image
+        self._layer = layer
+        self._image_user = image_user
+        self._shm_bytes = shm_bytes
+        self._root = ""
+        self.owners: "users.Users | None" = None
+        self.user = (0, 0, "/")
+        self._file_owner: "users.Users | None" = None
+
+    def enter(self) -> None:
+        """Give this process, and all that it starts, the view. Raises OSError."""
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
+        kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+        if self._hostname:
+            socket.sethostname(self._hostname)
+        # Not they themselves: there may be more of them than files can be open.
+        around = {
+            place: mounts.open_path(place)
+            for place in {os.path.dirname(source) for _, source in self._buckets}
+        }
+        # First: what follows finds itself there, and its children, by the numbers of this namespace.
+        self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
+        if self._user_range:
+            self.owners = users.Users(*self._user_range, made=self._namespace)
+        if self._image:
+            self._show_image()
+            self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
+        else:
+            self._hide()
+        late = [(mounts.open_path(source), target) for source, target, _ in self._device_mounts]
+        show(self._place("/dev"), self._device_files, self._shm_bytes)
+        for handle, target in late:
+            source, place = mounts.Source(handle, None), self._place(target)
+            mounts.make_target(place, source.is_directory)
+            source.bind(place)
+        self._show_buckets(around)
+        if self._root:
+            # The rest was bound where the image will be; from here on there is nothing else.
+            kernel.pivot_root(self._root)
+        if self.owners is None:
+            # The control groups may be its user's: by them it could raise its limits, and kill others.
+            mounts.freeze(cgroups.ROOT)
+
+    # --- the machine's own file system, without what is not the program's business ---
+
+    def _hide(self) -> None:
+        self._mounts += self._root_mounts()
+        kept = [(self._source(self._files), self._files)]
+        frozen = [(self._source(path), path) for path in self._read_only]
+        shown = [(self._own(source), target) for source, target in self._binds]
+        bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        hosts = self._source(self._hosts_file)
+        ways = self._hidden + self._closed_ways()
+        places = [path for path in ways if mounts.is_directory(path)]
+        hidden = mounts.outermost(places)
+        self._add_missing([target for _, target in self._binds])
+        if self._buckets:
+            self._add_missing([GCS])
+        for path in hidden:
+            _cover(path)
+        for path in self._covered:
+            if mounts.is_file(path):
+                kernel.bind(os.devnull, path)
+        later = [(path, True) for _, path in kept + frozen]
+        later += [(target, source.is_directory) for source, target, _ in bound]
+        for source, target in shown:
+            for path, directory in later:
+                if mounts.holds(target, [path]):
+                    source.make_place(path[len(target) + 1 :], directory)
+            source.show(target)
+        hosts.bind("/etc/hosts")
+        # Last, since what was covered so far (a private /tmp, say) must not cover these. What has something hidden in it
+        # before all others: there it is hidden again.
+        around = [each for each in bound if mounts.holds(each[1], places)]
+        again = self._show_around(around, places)
+        for source, path in kept:
+            os.makedirs(path, exist_ok=True)
+            source.show(path)
+        for source, path in frozen:
+            os.makedirs(path, exist_ok=True)
+            source.lend(path)
+        self._show_mounts([each for each in bound if each not in around])
+        read_only = [path for _, path in frozen] + [target for _, target, frost in bound if frost]
+        # Of what was covered itself there is nothing to be seen.
+        seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
+        for path in read_only + seen + again:
+            kernel.make_read_only(path)
+
+    def _show_around(
+        self, shown: "list[tuple[mounts.Source, str, bool]]", places: "list[str]"
+    ) -> "list[str]":
+        """Show what has something hidden in it, and hide that there; returns what was."""
+        self._show_mounts(shown)
+        again = mounts.outermost(
+            [path for path in places if any(mounts.holds(each[1], [path]) for each in shown)]
+        )
+        for path in again:
+            _cover(path)
+        return again
+
+    def _show_mounts(self, shown: "list[tuple[mounts.Source, str, bool]]") -> None:
+        for source, target, frost in shown:
+            mounts.make_target(target, source.is_directory)
+            if frost:
+                source.lend(target)
+            else:
+                source.show(target)
+
+    def _root_mounts(self) -> "list[tuple[str, str, bool]]":
+        """What `roots` is shown on: each file of the machine's own, and the one place that some programs know even if there
+        is none."""
+        if not self._roots:
+            return []
+        place = os.path.realpath(roots.PLACE)
+        mounts.add_file(place, self._scratch)
+        others = [os.path.realpath(path) for path in roots.PLACES if os.path.isfile(path)]
+        return [(self._roots, path, True) for path in dict.fromkeys([place, *others])]
+
+    def _closed_ways(self) -> "list[str]":
+        """Directories on the way to what is shown that a user of the program's own could not pass: they are covered, and
+        only what is shown is put back."""
+        if self.owners is None:
+            return []
+        ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
+        return [closed for closed in map(mounts.first_closed, ways) if closed]
+
+    def _source(self, path: str) -> "mounts.Source":
+        """Opened before anything is covered: afterwards its path may lead elsewhere."""
+        return mounts.Source(mounts.open_path(path), self._file_owners())
+
+    def _own(self, path: str) -> "mounts.Source":
+        """A directory that lies where the program can put a link in its place, which is not followed."""
+        handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
+        return mounts.Source(handle, self._file_owners())
+
+    def _file_owners(self) -> "users.Users | None":
+        """Whose what is shown shall be: root's, or the one user's whom an image's program runs as."""
+        user = self.user[0]
+        if self.owners is None or user == 0:
+            return self.owners
+        if self._file_owner is None:
+            self._file_owner = users.Users(self.owners.first + user, 1)
+        return self._file_owner
+
+    # --- an image's ---
+
+    def _show_image(self) -> None:
+        self._root = mounts.show(self._image, self._layer, self._scratch, self.owners)
+        self.user = mounts.user_of(self._image_user, self._root)
+        hosts = self._source(self._hosts_file)
+        shown = [(self._own(source), target, False) for source, target in self._binds]
+        shown.append((self._source("/sys"), "/sys", True))
+        shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        shown += self._image_roots()
+        for source, target, frost in shown:
+            place = self._place(target)
+            mounts.make_target(place, source.is_directory)
+            if frost:
+                source.lend(place)
+                kernel.make_read_only(place)
+            else:
+                source.show(place)
+        # What is shown under its own path may have something hidden in it.
+        same = [target for source, target, _ in self._mounts if source == target]
+        for path in mounts.outermost(self._hidden):
+            if any(mounts.holds(target, [path]) for target in same):
+                place = self._place(path)
+                _cover(place)
+                kernel.make_read_only(place)
+        named = [("/etc/hosts", hosts)]
+        if os.path.exists("/etc/resolv.conf"):
+            named.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
+        for path, source in named:
+            place = self._place(path)
+            mounts.make_target(place, directory=False)
+            source.bind(place)
+
+    def _image_roots(self) -> "list[tuple[mounts.Source, str, bool]]":
+        """`roots` for each place where the image keeps its own, with these, which are believed as before."""
+        shown: "list[tuple[mounts.Source, str, bool]]" = []
+        for path in roots.PLACES if self._roots else ():
+            place = self._place(path)
+            if path == roots.PLACE or os.path.isfile(place):
+                both = os.path.join(self._scratch, "roots-%d.pem" % len(shown))
+                with open(both, "wb") as file:
+                    file.write(roots.text(place) + b"\n" + roots.text(self._roots))
+                shown.append((self._source(both), path, True))
+        return shown
+
+    # --- both ---
+
+    def _place(self, target: str) -> str:
+        """Where what the program will find at `target` is now. Links of an image do not lead out of it."""
+        return mounts.inside(self._root, target) if self._root else target
+
+    def _mount(self, kind: str, target: str, flags: int, data: "str | None" = None) -> None:
+        place = self._place(target)
+        os.makedirs(place, exist_ok=True)
+        kernel.mount(kind, place, kind, flags, data)
+
+    def _show_buckets(self, around: "dict[str, int]") -> None:
+        """`around`: the directories in which they lie, open."""
+        if not self._buckets:
+            return
+        self._mount("tmpfs", GCS, mounts.SAFE, "mode=755,size=1m")
+        gcs = self._place(GCS)
+        for name, source in self._buckets:
+            place = os.path.join(gcs, name)
+            above, own = os.path.split(source)
+            try:
+                handle = mounts.open_path(own, directory=around[above])
+            except FileNotFoundError:
+                continue  # It was deleted since the plan was made.
+            except OSError as failure:
+                raise OSError(failure.errno, failure.strerror, source) from None
+            os.mkdir(place, 0o755)
+            mounts.Source(handle, self._file_owners()).show(place)
+        for handle in around.values():
+            os.close(handle)
+        kernel.make_read_only(gcs)
+
+    def _add_missing(self, targets: "list[str]") -> None:
+        """Make the directories that binds need, where the user may not simply create them."""
+        for target in targets:
+            if os.path.isdir(target):
+                continue
+            try:
+                os.mkdir(target, 0o755)
+            except OSError:
+                mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
+
+
+def _cover(path: str) -> None:
+    """Show an empty directory in its place."""
+    kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
+
+
+_HARMLESS = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = (
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+)
+
+
+def show(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
+    """Mount it on `place`. `given`: device files of the machine's, by path; those that are not there are left out.
+    `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
+    wanted = ["/dev/" + name for name in _HARMLESS] + list(given)
+    handles = [(_open(path), path) for path in wanted]
+    os.makedirs(place, exist_ok=True)
+    kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
+    for handle, path in handles:
+        if handle < 0:
+            continue
+        target = place + path[len("/dev") :]
+        above = os.path.dirname(target)
+        if above != place:
+            os.makedirs(above, exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
+        kernel.bind("/proc/self/fd/%d" % handle, target)
+        os.close(handle)
+    for name, target in _LINKS:
+        os.symlink(target, os.path.join(place, name))
+    os.mkdir(place + "/pts")
+    terminals = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    kernel.mount(
+        "devpts", place + "/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=0620"
+    )
+    # Shared memory of its own, so that nothing of a killed program stays behind there.
+    os.mkdir(place + "/shm")
+    size = ",size=%d" % shm_bytes if shm_bytes else ""
+    shared = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", place + "/shm", "tmpfs", shared, "mode=1777" + size)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+    except OSError:
+        return -1

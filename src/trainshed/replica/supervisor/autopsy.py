@@ -1,0 +1,107 @@
+"""A sandbox without a program: one shell over the files that a failed replica left, in the view that its program had.
+
+One process for each such shell, forked by the zygote. It keeps no record: what it is for is over. If its caller goes
+away the shell is hung up, and with the shell everything here ends. Runs on Python 3.6.
+"""
+
+import json
+import os
+import signal
+import socket
+
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import guardian, memory_limit
+from trainshed.replica.system import cgroups, loop, processes, unix_sockets
+
+
+def main(order: bytes, connection: socket.socket) -> None:
+    """Do what an order says, which is also the guardian's: JSON, {"autopsy": true, "slot": the directory with the files,
+    "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on `connection` as the shim of a
+    live replica does (`terminal`)."""
+    message = json.loads(order.decode("utf-8"))
+    os.chdir(message["slot"])
+    sandbox = Sandbox(protocol.LaunchDocument(**message["plan"]), message["shell"], connection)
+    try:
+        sandbox.run(order)
+    except OSError as error:
+        sandbox.refuse("its view cannot be made: %s" % error)
+
+
+class Sandbox:
+    """Makes the view, has the guardian open the shell, and clears away what is left of both."""
+
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        shell: "protocol.Message",
+        connection: socket.socket,
+    ) -> None:
+        self._plan = plan
+        self._shell = shell
+        self._connection: "socket.socket | None" = connection
+        self._groups = cgroups.Groups(
+            plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
+        )
+        self._loop = loop.Loop()
+        self._inbox = b""
+        self._over = False
+
+    def refuse(self, cause: str) -> None:
+        """Say why there is no shell, if nobody has been told anything yet."""
+        if self._connection is not None:
+            try:
+                self._connection.sendall(protocol.encode({"e": "refused", "cause": cause}))
+            except OSError:
+                return  # Nobody listens any more.
+
+    def run(self, order: bytes) -> None:
+        """Until the shell is over. Raises OSError."""
+        plan = self._plan
+        ward = guardian.Ward(plan.level)
+        watched: "memory_limit.Memory | None" = None
+        try:
+            self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
+            watched = memory_limit.Memory(
+                groups=self._groups,
+                limit=plan.memory_limit,
+                polled=plan.memory_polling,
+                guardian=ward.guardian,
+                events=self._loop,
+                over=lambda: self._over,
+            )
+            with open(os.devnull) as no_lock:
+                ward.tell(order, no_lock.fileno())
+            ward.control.sendall(b"go\n")
+            self._loop.add(ward.control.fileno(), lambda: self._hear(ward.control))
+            watched.listen()
+            watched.program_started()
+            while not self._over:
+                self._loop.turn(None)
+        finally:
+            os.kill(ward.guardian, signal.SIGKILL)
+            os.waitpid(ward.guardian, 0)
+            if plan.level == protocol.LEVEL_SESSION:
+                processes.end_descendants()
+            if watched is not None:
+                watched.close()
+            cgroups.remove(self._groups.directories())
+
+    def _hear(self, control: socket.socket) -> None:
+        try:
+            data = control.recv(4096)
+        except ConnectionResetError:
+            data = b""
+        self._inbox += data
+        *lines, self._inbox = self._inbox.split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode("utf-8", "replace").partition(" ")
+            if word == "started" and self._connection is not None:
+                text = b"shell " + protocol.encode(self._shell)
+                unix_sockets.send(control, text, self._connection.fileno())
+                self._connection.close()
+                self._connection = None
+            elif word == "failed":
+                self.refuse("its view cannot be made: %s" % rest)
+                self._over = True
+        if not data:
+            self._over = True

@@ -1,0 +1,439 @@
+"""The process between shim and program: first process of the replica's namespace, reaper of its orphans.
+
+The program is never process 1 itself, because the kernel keeps process 1 from dying of its own signals and the
+way it dies decides what happens to the job. The guardian starts the main process when told to, passes on the
+request to stop, notes how the main process ended, leaves no other process of the replica behind, reports and
+ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
+
+Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's group),
+`kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle beside it
+(`terminal`). Guardian to shim: `asked` with a file handle beside
+it (`socket_calls`), `started NS`, then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be
+made, or `full TEXT` if that is for want of room on the disk.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+
+from trainshed.replica import protocol
+from trainshed.replica.observe import growing_files, stall
+from trainshed.replica.observe.segments import now
+from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
+from trainshed.replica.supervisor import program, shells
+from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+
+class Guardian:
+    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process namespace. `prepare` makes the sandbox;
+    `settle` gives up what the program may not have, in whichever process becomes or starts it. `outputs`: handles to be closed here once the program has them."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        main: program.Program,
+        outputs: "list[int]",
+        *,
+        namespaced: bool,
+        prepare: "Callable[[], None]",
+        settle: "Callable[[], None]",
+        heard: bytes = b"",
+    ) -> None:
+        self._control = control
+        self._namespaced = namespaced
+        self._prepare = prepare
+        self._settle = settle
+        self._program = main
+        self._outputs = outputs
+        self._main = 0
+        self._main_reaped = False
+        self._inbox = heard
+        self._handed: "list[int]" = []
+        self._settled = False
+
+    def run(self) -> None:
+        """Do all of it; returns when nothing of the replica lives any more."""
+        if self._namespaced and os.getpid() != 1:
+            # Everything here is killed at the end: never where that would mean the whole machine.
+            raise RuntimeError("the guardian is not the first process of a namespace of its own")
+        if self._namespaced:
+            kernel.die_with_parent(signal.SIGKILL)
+        else:
+            kernel.adopt_orphans()
+        wake, children = _child_signals()
+        try:
+            self._prepare()
+        except OSError as error:
+            self._say("%s %s" % ("full" if growing_files.is_full(error) else "failed", error))
+            return
+        status = self._start_main([wake, children])
+        if status is None:
+            status = self._watch(children)
+        ended = now()
+        self._kill_all()
+        self._say("ended %d %d" % (status, ended))
+
+    def _say(self, text: str) -> None:
+        try:
+            self._control.sendall((text + "\n").encode("utf-8", "replace"))
+        except OSError:
+            self._kill_all()  # The shim is gone: nobody to tell, nothing may stay.
+
+    def _start_main(self, close: "list[int]") -> "int | None":
+        """Have the program run as soon as the shim says so. Returns a wait status if it cannot be run."""
+        if not self._program.argv:
+            self._close_outputs()
+            self._await_go()
+            self._say("started %d" % now())
+            return None
+        if self._namespaced and self._program.can_spawn():
+            self._await_go()
+            at = now()
+            try:
+                self._settle()
+                self._settled = True
+                # Another user is another process to the kernel: it forgets who our parent is to us.
+                kernel.die_with_parent(signal.SIGKILL)
+                self._main = self._program.spawn()
+            except program.NotRun as refusal:
+                self._main_reaped = True
+                return refusal.code << 8
+            finally:
+                self._close_outputs()
+                self._say("started %d" % at)
+            return None
+        self._fork_main(close)
+        return None
+
+    def _fork_main(self, close: "list[int]") -> None:
+        """Fork the main process at once and let it wait for `go`: the fork overlaps with the shim's work.
+
+        It asks the kernel to die with this process, which nothing else ensures without a namespace.
+        """
+        gate_read, gate_write = os.pipe()
+        parent = os.getpid()
+        self._main = os.fork()
+        if self._main == 0:
+            code = 125
+            try:
+                signal.set_wakeup_fd(-1)
+                kernel.die_with_parent(signal.SIGKILL)
+                self._control.close()
+                kernel.close_all([*close, gate_write])
+                if os.getppid() == parent and os.read(gate_read, 1):
+                    self._settle()
+                    kernel.die_with_parent(signal.SIGKILL)
+                    self._program.become()
+            except program.NotRun as refusal:
+                code = refusal.code
+            finally:
+                os._exit(code)
+        os.close(gate_read)
+        self._close_outputs()
+        self._await_go()
+        at = now()
+        os.write(gate_write, b"g")
+        os.close(gate_write)
+        self._say("started %d" % at)
+
+    def _close_outputs(self) -> None:
+        """The pipes are the program's alone from here on, so that they end with it."""
+        for handle in self._outputs:
+            os.close(handle)
+
+    def _await_go(self) -> None:
+        while b"go\n" not in self._inbox:
+            data = self._control.recv(256)
+            if not data:
+                self._kill_all()
+                os._exit(1)
+            self._inbox += data
+        self._inbox = self._inbox.replace(b"go\n", b"", 1)
+
+    def _watch(self, children: int) -> int:
+        """Serve the shim and reap orphans until the main process is over; returns its wait status. Where there is none:
+        until there are no more shells."""
+        poll = select.poll()
+        poll.register(children, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        running = shells.Shells(self._program, poll, self._leave_guardian)
+        self._obey(running)
+        while True:
+            status = self._reap(running)
+            if status is not None:
+                return status
+            if not self._program.argv and running.are_over:
+                return 0
+            for handle, _ in poll.poll(running.pause()):
+                if handle == children:
+                    os.read(children, 512)
+                elif not running.closed(handle):
+                    self._hear()
+                    self._obey(running)
+            running.tick()
+
+    def _hear(self) -> None:
+        try:
+            data, handles = unix_sockets.receive_some(self._control)
+        except BlockingIOError:
+            return
+        if not data:
+            self._kill_all()
+            os._exit(1)
+        self._inbox += data
+        self._handed += handles
+
+    def _leave_guardian(self) -> None:
+        """In a child that is to be a shell: be no guardian any more, and no more than the program is."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        if not self._settled:
+            self._settle()
+        kernel.die_with_parent(signal.SIGKILL)
+
+    def _obey(self, running: shells.Shells) -> None:
+        *words, self._inbox = self._inbox.split(b"\n")
+        for word in words:
+            if word.startswith(b"shell "):
+                running.open(word[6:], self._handed.pop(0))
+            elif word == b"stop":
+                self._signal_group(signal.SIGTERM)
+            elif word == b"kill":
+                # The main process first dies alone: what it ends with is what gets recorded.
+                self._signal_group(signal.SIGKILL)
+                processes.send(self._main, signal.SIGKILL)
+            elif word == b"segv":
+                processes.send(self._main, signal.SIGSEGV)
+
+    def _signal_group(self, number: int) -> None:
+        if not self._main:
+            return
+        try:
+            os.killpg(self._main, number)
+        except (ProcessLookupError, PermissionError):
+            # It has not made its session yet: it alone, unless its number may already be another's.
+            if not self._main_reaped:
+                processes.send(self._main, number)
+
+    def _reap(self, running: shells.Shells) -> "int | None":
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if child == 0:
+                return None
+            if child == self._main:
+                self._main_reaped = True
+                return status
+            running.reaped(child, status)
+
+    def _kill_all(self) -> None:
+        """Leave nobody: every other process of the namespace, or every descendant, killed and reaped."""
+        if not self._namespaced:
+            self._signal_group(signal.SIGKILL)
+            processes.end_descendants()
+            return
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # Nobody is left to be signalled; zombies may be left to be reaped.
+        try:
+            while True:
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _child_signals() -> "tuple[int, int]":
+    """A pipe (write end, read end) that a byte comes out of whenever a child ends."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, _noted)
+    signal.set_wakeup_fd(write)
+    return write, read
+
+
+def _noted(number: int, frame: object) -> None:
+    """A handler must exist for the wake-up byte to be written; the loop does the work."""
+
+
+class Ward:
+    """A forked guardian from its shim's side. It waits until it is told a plan, and ends if the shim does.
+
+    `guardian`: its process id. `control`: our end of the pair that it speaks over (`guardian` module). `output`,
+    `errors`: the read ends of the pipes that its program will write to.
+    """
+
+    __slots__ = ("control", "errors", "guardian", "output")
+
+    def __init__(self, level: str) -> None:
+        """Fork it into its process namespace. Raises OSError: the namespace cannot be made."""
+        self.output, output = os.pipe()
+        self.errors, errors = os.pipe()
+        self.control, control = socket.socketpair()
+        if level == protocol.LEVEL_SESSION:
+            kernel.adopt_orphans()
+        namespace = _namespace(level)
+        levels.detach(level)
+        self.guardian = os.fork()
+        if self.guardian == 0:
+            try:
+                kept = {0, 1, 2, control.fileno(), output, errors}
+                if namespace is not None:
+                    kept.update(namespace.handles)
+                kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
+                _guard(control, output, errors, namespace)
+            except (
+                Exception
+            ) as error:  # The shim records it; this process has no other way to speak.
+                control.sendall(("failed %r\n" % error).encode("utf-8", "replace"))
+            finally:
+                os._exit(0)
+        for theirs in (control.detach(), output, errors):
+            os.close(theirs)
+        if namespace is not None:
+            namespace.close()
+
+    def tell(self, order: bytes, lock: int) -> None:
+        """Let it make the sandbox for `order`, the line that the shim itself was given. From here on it holds the
+        slot's lock as well. Raises OSError: it is dead."""
+        unix_sockets.send(self.control, order + b"\n", lock)
+
+    def give_up(self) -> None:
+        """End it: there is nothing for it to do."""
+        os.kill(self.guardian, signal.SIGKILL)
+        os.waitpid(self.guardian, 0)
+
+
+def _namespace(level: str) -> "users.Namespace | None":
+    """Of the program's own users: made with the guardian, since it takes a process. None where there is none, or where
+    it cannot be made, which is told when it is needed."""
+    if level != protocol.LEVEL_OWN:
+        return None
+    try:
+        return users.Namespace()
+    except OSError:
+        return None
+
+
+def _guard(
+    control: socket.socket, output: int, errors: int, namespace: "users.Namespace | None"
+) -> None:
+    kernel.name_process("ts-guardian")
+    receiver = unix_sockets.Receiver(control)
+    received = receiver.receive()
+    if not received:
+        return
+    # The handle is the lock, held until this process ends.
+    message = json.loads(received[0][0].decode("utf-8"))
+    plan = protocol.LaunchDocument(**message["plan"])
+    files = os.path.join(message["slot"], protocol.FILES)
+    namespaced = plan.level != protocol.LEVEL_SESSION
+
+    groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base)
+    main = program.Program(
+        argv=plan.argv,
+        environ=plan.environ,
+        directory=plan.directory or os.path.join(files, program.WORK),
+        output=output,
+        errors=errors,
+        groups=groups,
+    )
+    seen = _view(plan, message["slot"], files, namespace)
+
+    def prepare() -> None:
+        # The service keeps what it makes to itself; directories on the way to what is shown are for everybody.
+        os.umask(0o022)
+        kernel.leave_keyring()
+        program.make_directories(files)
+        if namespaced:
+            groups.keep_bases()
+            seen.enter()
+            if not (plan.image and plan.level == protocol.LEVEL_USER):
+                kernel.forbid_inspection()  # There `drop` does, once it needs no more of /proc.
+        else:
+            kernel.forbid_new_privileges()
+        if plan.image:
+            _fit_image(plan, main, seen)
+        if plan.cluster_port or plan.certificate:
+            _be_asked(control, connect=bool(plan.certificate))
+
+    def settle() -> None:
+        groups.hold()
+        if namespaced:
+            levels.drop(plan.level, seen.owners, bool(plan.image))
+            if plan.pids_limit and not plan.pids_base:
+                program.limit_processes(plan.pids_limit)
+
+    if plan.stall_after > 0:
+        plan.environ.setdefault(*stall.ENVIRONMENT)
+    Guardian(
+        control,
+        main,
+        [output, errors],
+        namespaced=namespaced,
+        prepare=prepare,
+        settle=settle,
+        heard=receiver.rest,
+    ).run()
+
+
+def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:
+    """What the image's own files say: who its user is, and where that one is at home."""
+    user, group, home = seen.user
+    plan.environ.setdefault("HOME", home)
+    mounts.make_directory(plan.directory, 0o755, seen.owners)
+    mounts.make_directory("/tmp", 0o1777, seen.owners)
+    if user or group:
+        if plan.level == protocol.LEVEL_USER:
+            return  # There is one user only, and it finds itself root.
+        main.run_as(user, group)
+
+
+def _be_asked(control: socket.socket, *, connect: bool) -> None:
+    """Let the shim make some calls in the program's place; without it, where the kernel cannot do that."""
+    try:
+        handle = socket_calls.listen(connect=connect)
+    except OSError:
+        return
+    if handle >= 0:
+        unix_sockets.send(control, b"asked\n", handle)
+        os.close(handle)
+
+
+def _view(
+    plan: protocol.LaunchDocument, slot: str, files: str, namespace: "users.Namespace | None"
+) -> view.View:
+    binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
+    if not plan.image:
+        binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
+        binds.append((os.path.join(files, program.KEPT_TEMPORARY), "/var/tmp"))
+    return view.View(
+        hostname=plan.hostname,
+        hosts_file=plan.hosts,
+        files=files,
+        scratch=os.path.join(slot, "view"),
+        binds=binds,
+        hidden=plan.hidden,
+        covered=plan.covered,
+        read_only=plan.read_only,
+        buckets=plan.buckets,
+        mounts=plan.mounts,
+        roots=plan.roots,
+        device_files=plan.devices,
+        user_range=plan.users,
+        namespace=namespace,
+        image=plan.image,
+        layer=os.path.join(files, program.LAYER),
+        image_user=plan.image_user,
+        shm_bytes=plan.shm_bytes,
+    )

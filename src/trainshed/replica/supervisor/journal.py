@@ -1,0 +1,362 @@
+"""What became of a slot's incarnations: one file of JSON lines, whose lock is the fence. Runs on Python 3.6.
+
+Only the holder of the lock appends; anybody reads. One small file, because making a file costs a start more than
+anything that is written into one. An entry is one of
+
+    {"starting": N, "shim": PID, "shim_since": START}  incarnation N is over if nobody holds the lock
+    {"guardian": PID, "since": START, "groups": [..]}  what a successor has to clear away
+    {"noted": N, "note": {..}}                         a note of N (`reduction`)
+    {"over": N, "record": {..}}                        the attempt record of N
+"""
+
+import fcntl
+import json
+import os
+import signal
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.system import cgroups, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainshed.replica.protocol import Message
+
+
+def try_lock(slot: str) -> int:
+    """Take the exclusive lock of a slot; the open handle holds it. -1: somebody else has it."""
+    path = os.path.join(slot, protocol.JOURNAL)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return -1
+    return handle
+
+
+class _TooLong(Exception):
+    """A lock was not to be had in time."""
+
+
+def wait_for_lock(slot: str, seconds: float) -> int:
+    """The same as soon as its holder lets go, or is gone. -1: not within `seconds`. Only for the main thread."""
+    path = os.path.join(slot, protocol.JOURNAL)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    before = signal.signal(signal.SIGALRM, _give_up)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _TooLong:
+        os.close(handle)
+        return -1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return handle
+
+
+def _give_up(number: int, frame: object) -> None:
+    raise _TooLong
+
+
+def release(lock: int) -> None:
+    """Give the slot free, for all processes that inherited the lock."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def append(lock: int, entry: "dict[str, Any]") -> None:
+    """Add an entry; it outlives this process at once, and a power cut after `os.fsync(lock)`.
+
+    Syncing the file is enough: the file systems in use (ext4, XFS, Btrfs) make a new file's name durable with it.
+    """
+    # Begun by a line's end as well: what a full disk or a power cut left unfinished then stands alone.
+    view = memoryview(b"\n" + protocol.encode(entry))
+    while view:
+        view = view[os.write(lock, view) :]
+
+
+class Entries:
+    """What a slot's journal says at one moment."""
+
+    __slots__ = ("_notes", "_records", "latest", "left", "shim")
+
+    def __init__(self, slot: str) -> None:
+        """A slot without a journal has never been used."""
+        self.latest = 0
+        """The highest incarnation that was ever started; 0 if none was."""
+        self.left: "dict[str, Any] | None" = None
+        """Guardian and control groups of the latest incarnation, as far as it came."""
+        self.shim = (0, 0)
+        """Process id and start of the shim of the latest incarnation; start 0: an earlier version did not write it."""
+        self._records: "dict[int, protocol.Message]" = {}
+        self._notes: "dict[int, list[protocol.Message]]" = {}
+        for entry in _read(os.path.join(slot, protocol.JOURNAL)):
+            if "starting" in entry:
+                self.latest = max(self.latest, entry["starting"])
+                self.shim = (entry.get("shim", 0), entry.get("shim_since", 0))
+            elif "over" in entry:
+                self._records[entry["over"]] = entry["record"]
+            elif "noted" in entry:
+                self._notes.setdefault(entry["noted"], []).append(entry["note"])
+            else:
+                self.left = entry
+
+    def record(self, incarnation: int) -> "protocol.Message | None":
+        """The attempt record of an incarnation; None while there is none."""
+        return self._records.get(incarnation)
+
+    def notes(self, incarnation: int) -> "list[protocol.Message]":
+        """The notes of an incarnation, in their order."""
+        return self._notes.get(incarnation, [])
+
+
+def _read(path: str) -> "list[dict[str, Any]]":
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return []
+    try:
+        data = b""
+        while True:
+            chunk = os.read(handle, 65536)
+            if not chunk:
+                break
+            data += chunk
+    finally:
+        os.close(handle)
+    entries: "list[dict[str, Any]]" = []
+    for line in data[: data.rfind(b"\n") + 1].split(b"\n"):
+        if line:
+            try:
+                entries.append(json.loads(line.decode("utf-8")))
+            except ValueError:
+                continue  # Never completely written, so nothing was done because of it.
+    return entries
+
+
+_PATIENCE = 2.0
+_LOOK_EVERY = 0.05
+_GOES_BY_ITSELF = 0.5
+"""Seconds for a guardian to clear up after its shim's death."""
+
+
+class Refused(Exception):
+    """This incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
+    `REFUSED_KNOWN` (it, or a later one, was started before), `REFUSED_STOPPED` (it, or the attempt, was stopped)."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Claim:
+    """The right to run one incarnation, held until `release` or the death of all who hold the lock."""
+
+    __slots__ = ("_before", "_incarnation", "lock")
+
+    def __init__(self, incarnation: int, lock: int, before: int = 0) -> None:
+        """`before`: bytes that the journal had before it said that this incarnation starts."""
+        self._incarnation = incarnation
+        self._before = before
+        self.lock = lock
+
+    def describe(self, guardian: int, groups: "list[str]") -> None:
+        """Leave word for a successor that has to clear away what we left."""
+        since = protocol.process_start(guardian)
+        append(self.lock, {"guardian": guardian, "since": since, "groups": groups})
+
+    def sync(self) -> None:
+        """Make durable that this incarnation starts; before this nothing of the program may run."""
+        os.fsync(self.lock)
+
+    def note(self, note: "protocol.Message") -> None:
+        """Write down what is to be told of this incarnation; it outlives this process. Raises OSError."""
+        append(self.lock, {"noted": self._incarnation, "note": note})
+
+    def finish(self, record: "protocol.Message") -> None:
+        """Make the attempt record durable."""
+        append(self.lock, {"over": self._incarnation, "record": record})
+        os.fsync(self.lock)
+
+    def undo(self) -> None:
+        """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts. Takes no
+        room on the disk. Raises OSError: it cannot be taken back."""
+        os.ftruncate(self.lock, self._before)
+
+    def release(self) -> None:
+        """Give the slot free, for all processes that inherited the lock."""
+        release(self.lock)
+
+
+def claim(incarnation: int) -> Claim:
+    """Take the slot for an incarnation that never ran. Raises Refused, OSError (nothing says that it starts).
+
+    The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
+    the lock, a shim first takes the lock and then looks for the mark, so one of them sees the other.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    lock = try_lock(".")
+    while lock < 0:
+        left = deadline - time.monotonic()
+        if Entries(".").latest >= incarnation or left <= 0:
+            raise Refused(protocol.REFUSED_HELD)
+        # The predecessor was killed and is about to be gone: the kernel says when.
+        lock = wait_for_lock(".", min(left, _LOOK_EVERY))
+    try:
+        entries = Entries(".")
+        if entries.latest >= incarnation:
+            raise Refused(protocol.REFUSED_KNOWN)
+        marks = (os.path.join("..", protocol.STOPPED), protocol.stopped_mark(incarnation))
+        if any(os.path.exists(mark) for mark in marks):
+            raise Refused(protocol.REFUSED_STOPPED)
+        if not clear(entries):
+            raise Refused(protocol.REFUSED_HELD)
+        before = os.fstat(lock).st_size
+        _write_start(lock, incarnation, os.getpid())
+    except (OSError, Refused):
+        release(lock)
+        raise
+    return Claim(incarnation, lock, before)
+
+
+def _write_start(lock: int, incarnation: int, shim: int) -> None:
+    since = protocol.process_start(shim) if shim else 0
+    append(lock, {"starting": incarnation, "shim": shim, "shim_since": since})
+
+
+def clear(entries: Entries) -> bool:
+    """End what a killed shim may have left dying: its guardian, hence the program, and its control groups.
+
+    For holders of the lock. True: all of it is gone; false: the guardian cannot die (it waits for a device).
+    """
+    if entries.left is None:
+        return True
+    guardian, start = entries.left["guardian"], entries.left["since"]
+    deadline = time.monotonic() + _PATIENCE
+    while start and protocol.is_process(guardian, start):
+        try:
+            os.kill(guardian, signal.SIGKILL)
+        except ProcessLookupError:
+            break
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    cgroups.kill(entries.left["groups"])
+    cgroups.remove(entries.left["groups"])
+    return True
+
+
+def expel(slot: str, incarnation: int, cause: str) -> bool:
+    """End an incarnation whose shim does not answer, and all before it: kill, clear away, record it as lost through
+    `cause`. It can never start after that, even if a request for it is still on its way. A later incarnation is left
+    in peace. Blocks for some seconds at most; safe to repeat.
+
+    True: nothing of it lives. False: something of it cannot die (it waits for a device); try again later. Raises
+    OSError: that it is lost cannot be written down.
+    """
+    begin = time.monotonic()
+    lock = try_lock(slot)
+    while lock < 0:
+        entries = Entries(slot)
+        if entries.latest > incarnation:
+            return True  # Its successor holds the lock, so it was gone before.
+        waited = time.monotonic() - begin
+        if waited > _PATIENCE:
+            return False
+        _end_holders(slot, entries, force=waited > _GOES_BY_ITSELF)
+        time.sleep(0.002)
+        lock = try_lock(slot)
+    try:
+        entries = Entries(slot)
+        if entries.latest > incarnation:
+            return True
+        if not clear(entries):
+            return False
+        if entries.latest < incarnation:
+            _write_start(lock, incarnation, 0)
+        if entries.record(incarnation) is None:
+            Claim(incarnation, lock).finish(lost_record(cause))
+        return True
+    finally:
+        release(lock)
+
+
+def _end_holders(slot: str, entries: Entries, force: bool) -> None:
+    """Kill the shim of the latest incarnation; its guardian then ends all else, then itself, or is made to."""
+    shim, since = entries.shim
+    if shim and (protocol.is_process(shim, since) if since else _has_open(shim, slot)):
+        processes.send(shim, signal.SIGKILL)
+        return
+    if entries.left is None:
+        return
+    guardian, start = entries.left["guardian"], entries.left["since"]
+    if start and protocol.is_process(guardian, start):
+        processes.send(guardian, signal.SIGCONT)
+        if force:
+            for process in [*processes.descendants(guardian), guardian]:
+                processes.send(process, signal.SIGKILL)
+
+
+def _has_open(process: int, slot: str) -> bool:
+    """Whether a process has a slot's journal open: what tells a shim from a stranger with the same number."""
+    try:
+        journal_file = os.stat(os.path.join(slot, protocol.JOURNAL))
+        handles = os.listdir("/proc/%d/fd" % process)
+    except OSError:
+        return False
+    for handle in handles:
+        try:
+            if os.path.samestat(os.stat("/proc/%d/fd/%s" % (process, handle)), journal_file):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def ended_record(
+    *,
+    exit_code: "int | None",
+    signal: "int | None",
+    oom: bool,
+    started: int,
+    ended: int,
+    log_lines: int,
+    tail: str,
+    child_oom: int,
+    stopped: bool = False,
+    stalled: bool = False,
+    out_of_disk: bool = False,
+) -> "Message":
+    """The attempt record of a program that ran. Exactly one of exit_code and signal is not None.
+
+    `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main process was
+    asked to stop before it ended. `stalled`: it was ended because it made no progress; `out_of_disk`: because of what its
+    files took.
+    """
+    return {
+        "exit_code": exit_code,
+        "signal": signal,
+        "oom": oom,
+        "started": started,
+        "ended": ended,
+        "log_lines": log_lines,
+        "tail": tail,
+        "child_oom": child_oom,
+        "stopped": stopped,
+        "stalled": stalled,
+        "out_of_disk": out_of_disk,
+    }
+
+
+def lost_record(cause: str, *, by_service: bool = False) -> "Message":
+    """The attempt record of an incarnation that is gone through no fault of its program.
+
+    `by_service`: the service could not do its part (a sandbox, a template); otherwise something outside did it.
+    """
+    return {"lost": cause, "by_service": by_service}

@@ -1,0 +1,172 @@
+"""A replica's memory limit: who died of it, and how it is held where there are no control groups.
+
+With a memory control group the kernel holds the limit, and its counter of kills is the evidence. Without one, or if
+it is asked for, this looks at the processes several times a second and kills the largest one of them when they have
+more than the limit between them: the same verdicts, a moment later. What is between two looks is not seen; neither is
+shared memory that no process has mapped. A look costs at most a twentieth of a processor. Runs on Python 3.6.
+
+The verdict (SPEC §2.1): out of memory is when the main process died by SIGKILL of a kill at the limit; a kill that it
+survived is an event beside, whatever kills it later.
+"""
+
+import signal
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.system import cgroups, loop, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+_SETTLES = 0.05
+"""Seconds after a kill until the main process, if it was the victim, is at least seen to be dying."""
+_PATIENCE = 2.0
+"""Seconds for a killed process to give its memory back before another one is killed."""
+_EAGER = 2.0
+"""A program's first seconds, in which it grows fastest."""
+_SHARE = 20
+"""A look may take the twentieth part of the time between two looks."""
+
+
+def interval(used: int, limit: int, age: float) -> float:
+    """Seconds until the next look: the fewer, the nearer the limit. `age`: for how long the program has run, s."""
+    if used * 4 > limit * 3 or age < _EAGER:
+        return 0.1
+    return 0.25 if used * 2 > limit else 0.5
+
+
+class Memory:
+    """One incarnation's. `over`: whether the main process is known to have ended. `polled`: look, kernel or not."""
+
+    __slots__ = (
+        "_begun",
+        "_drilled",
+        "_events",
+        "_groups",
+        "_guardian",
+        "_handle",
+        "_killed",
+        "_limit",
+        "_main",
+        "_over",
+        "_polled",
+        "_settled",
+        "_survived",
+        "_total",
+        "_victim",
+    )
+
+    def __init__(
+        self,
+        *,
+        groups: cgroups.Groups,
+        limit: int,
+        polled: bool,
+        guardian: int,
+        events: loop.Loop,
+        over: "Callable[[], bool]",
+    ) -> None:
+        self._groups = groups
+        self._limit = limit
+        self._polled = limit > 0 and (polled or not groups.holds_memory)
+        self._guardian = guardian
+        self._events = events
+        self._over = over
+        self._handle = groups.watch() if limit else -1
+        self._begun = 0.0
+        self._main = (0, 0)
+        self._victim = (0, 0, 0.0)
+        self._killed = 0
+        self._settled = True
+        self._survived = 0
+        self._total = 0
+        self._drilled = False
+
+    def listen(self) -> None:
+        """Be told by the kernel from here on."""
+        if self._handle >= 0:
+            self._events.add(self._handle, self._limit_was_hit, loop.READABLE | loop.URGENT)
+
+    def program_started(self) -> None:
+        if self._polled:
+            self._begun = time.monotonic()
+            self._events.after(0.1, self._look)
+
+    def drill(self) -> None:
+        """The main process is about to be killed, as if it had run out of memory."""
+        self._drilled = True
+
+    def close(self) -> None:
+        """Count for the last time; the groups may go after that."""
+        self._total = self._kills()
+
+    def verdict(self, killed_by: "int | None") -> "tuple[bool, int]":
+        """Whether the main process, which died by this signal, ran out of memory; and how many others did."""
+        killed = killed_by == signal.SIGKILL
+        if killed and self._total > self._survived:
+            return True, self._total - 1
+        return killed and self._drilled, self._total
+
+    def _kills(self) -> int:
+        return self._groups.oom_kills() + self._killed
+
+    def _limit_was_hit(self) -> None:
+        self._groups.clear_watch(self._handle)
+        self._see_who_survives()
+
+    def _see_who_survives(self) -> None:
+        """In a moment: whether the main process does."""
+        if not self._main[0]:
+            main = processes.oldest_child(self._guardian)
+            self._main = (main, protocol.process_start(main)) if main else (0, 0)
+        if self._settled:
+            self._settled = False
+            self._events.after(_SETTLES, self._settle)
+
+    def _settle(self) -> None:
+        self._settled = True
+        if self._over():
+            return
+        main, start = self._main
+        if start and protocol.process_start(main) != start:
+            return  # Its end is about to be told.
+        if main and processes.is_dying(main):
+            self._settled = False
+            self._events.after(_SETTLES, self._settle)
+        else:
+            self._survived = self._kills()
+
+    def _look(self) -> None:
+        if self._over():
+            return
+        begin = time.monotonic()
+        used = self._hold()
+        end = time.monotonic()
+        pause = interval(used, self._limit, end - self._begun)
+        self._events.after(max(pause, (end - begin) * _SHARE), self._look)
+
+    def _hold(self) -> int:
+        """Look once, and kill if it must be; returns the bytes in use, at most."""
+        sizes = processes.resident(self._guardian)
+        if sum(sizes.values()) <= self._limit:
+            return sum(sizes.values())
+        # Over the limit only if what is counted twice, and files, are left out.
+        for process, size in sizes.items():
+            own = processes.own_memory(process)
+            sizes[process] = size if own < 0 else own
+        used = sum(sizes.values())
+        if used > self._limit and not self._still_dying():
+            self._kill(max(sizes, key=lambda process: sizes[process]))
+        return used
+
+    def _still_dying(self) -> bool:
+        victim, start, killed_at = self._victim
+        gone = not victim or (start and protocol.process_start(victim) != start)
+        return not gone and time.monotonic() < killed_at + _PATIENCE
+
+    def _kill(self, victim: int) -> None:
+        self._victim = (victim, protocol.process_start(victim), time.monotonic())
+        self._see_who_survives()
+        self._killed += 1
+        processes.send(victim, signal.SIGKILL)

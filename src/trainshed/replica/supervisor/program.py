@@ -1,0 +1,262 @@
+"""The last steps before a program runs: its directories, its own Python, and becoming it.
+
+A copied Python is the shim's work, all else the guardian's and the main process's. Runs on Python 3.6.
+"""
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+import stat
+
+from trainshed.replica.system import cgroups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+WORK = "work"
+TEMPORARY = "tmp"
+KEPT_TEMPORARY = "var-tmp"
+"""Of its /var/tmp."""
+PYTHON = "python"
+PYTHON_USER = "python-user"
+HYPERTUNE = "hypertune"
+LAYER = "layer"
+"""What a program has changed in its container image."""
+
+EXIT_NOT_FOUND = 127
+EXIT_NOT_EXECUTABLE = 126
+
+# What the interpreter ignores or we handle, and what a program must find as the system has it.
+_IGNORED_OR_HANDLED = (
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGINT,
+    signal.SIGTERM,
+)
+
+
+def make_directories(files: str) -> None:
+    """Make the program's directories; what an earlier incarnation left in them stays (SPEC §2.1).
+
+    `files` itself is its home directory: each directory more is felt in every start.
+    """
+    for name in ("", WORK, TEMPORARY, KEPT_TEMPORARY, HYPERTUNE):
+        path = os.path.join(files, name)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                # A link, say: what it leads to would be shown in its place, by us, who may read anything.
+                os.unlink(path)
+                os.mkdir(path, 0o700)
+
+
+def limit_processes(most: int) -> None:
+    """So many processes and threads at most, where no control group counts them."""
+    _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
+    if ceiling != resource.RLIM_INFINITY:
+        most = min(most, ceiling)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def install_python(files: str, template: str) -> None:
+    """Copy the template of a Python environment once; later incarnations find it as it was left."""
+    target = os.path.join(files, PYTHON)
+    if template and not os.path.isdir(target):
+        copy_tree(template, target + ".new")
+        os.rename(target + ".new", target)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy directories, files and links as they are. A half copy of before is completed."""
+    os.makedirs(target, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            copy = os.path.join(target, entry.name)
+            if entry.is_symlink():
+                if not os.path.lexists(copy):
+                    os.symlink(os.readlink(entry.path), copy)
+            elif entry.is_dir():
+                copy_tree(entry.path, copy)
+            else:
+                mode = stat.S_IMODE(entry.stat().st_mode) | stat.S_IWUSR
+                with open(entry.path, "rb") as content:
+                    data = content.read()
+                handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+                with open(handle, "wb") as copied:
+                    copied.write(data)
+
+
+def is_on_path(name: str, environ: "dict[str, str]") -> bool:
+    """Whether a program of that name can be run in that environment."""
+    places = environ.get("PATH", os.defpath).split(":")
+    return any(os.access(os.path.join(place or ".", name), os.X_OK) for place in places)
+
+
+class NotRun(Exception):
+    """The program could not be executed; the reason is in its error output. `code`: what a shell would exit with."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Program:
+    """What to run, where, with which outputs, in which control groups."""
+
+    def __init__(
+        self,
+        *,
+        argv: "list[str]",
+        environ: "dict[str, str]",
+        directory: str,
+        output: int,
+        errors: int,
+        groups: cgroups.Groups,
+    ) -> None:
+        """`directory`: where it starts; made if it is not there."""
+        self._argv = argv
+        self._environ = environ
+        self._directory = directory
+        self._output = output
+        self._errors = errors
+        self._groups = groups
+        self._user: "tuple[int, int] | None" = None
+        self._input = -1
+
+    @property
+    def argv(self) -> "list[str]":
+        """Empty: there is nothing to run, only a place where something could."""
+        return self._argv
+
+    @property
+    def environ(self) -> "dict[str, str]":
+        return self._environ
+
+    @property
+    def user(self) -> "tuple[int, int] | None":
+        """Whom it runs as, if not as this process's user."""
+        return self._user
+
+    def beside(self, argv: "list[str]", environ: "dict[str, str]", streams: int) -> "Program":
+        """Another program in the same place and as the same user. `streams`: the handle that is all three of its own; who
+        becomes it leads a session already."""
+        other = Program(
+            argv=argv,
+            environ=environ,
+            directory=self._directory,
+            output=streams,
+            errors=streams,
+            groups=self._groups,
+        )
+        other._user = self._user
+        other._input = streams
+        return other
+
+    def run_as(self, user: int, group: int) -> None:
+        """Another user than this process's."""
+        self._user = (user, group)
+
+    def can_spawn(self) -> bool:
+        """Whether `spawn` works here and costs less than a fork followed by `become`."""
+        return hasattr(os, "posix_spawn") and self._groups.moves_cheaply and self._user is None
+
+    def spawn(self) -> int:
+        """Start the program as a child that shares no memory with us; returns its process id.
+
+        Spares the copy of this process that a fork makes. Raises NotRun, OSError (control groups).
+        """
+        os.umask(0o022)
+        os.chdir(self._directory)
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, self._output, 1),
+            (os.POSIX_SPAWN_DUP2, self._errors, 2),
+        ]
+
+        def attempt(path: str) -> int:
+            return os.posix_spawn(
+                path,
+                self._argv,
+                self._environ,
+                file_actions=actions,
+                setsid=True,
+                setsigdef=_IGNORED_OR_HANDLED,
+            )
+
+        self._groups.enter()
+        try:
+            return self._first(attempt)
+        finally:
+            self._groups.leave()
+
+    def become(self) -> None:
+        """Turn this process into the program. Raises NotRun, OSError (control groups)."""
+        self._groups.enter()
+        if self._input < 0:
+            os.setsid()
+            self._input = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(self._input, 0)
+        os.dup2(self._output, 1)
+        os.dup2(self._errors, 2)
+        os.umask(0o022)
+        os.chdir(self._directory)
+        for number in _IGNORED_OR_HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        if self._user is not None:
+            user, group = self._user
+            os.setgroups([group])
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+        self._first(lambda path: os.execve(path, self._argv, self._environ))
+
+    def _first(self, attempt: "Callable[[str], int]") -> int:
+        """Try the places on the program's PATH as a shell would; raises NotRun when none will do."""
+        name, path = self._argv[0], self._environ.get("PATH", os.defpath)
+        places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
+        if not name:
+            name, places = "''", []  # Python itself would not even try.
+        refusal = errno.ENOENT
+        for place in places:
+            try:
+                os.stat(place)  # `spawn` would make a process to find out that there is nothing.
+                return attempt(place)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    refusal = error.errno or errno.EACCES
+        if refusal == errno.ENOENT:
+            text = "%s: command not found; looked in %s" % (name, path)
+            if "/" in name:
+                text = "%s: it, or what is to run it (after #!, or a loader), is not there" % name
+            code = EXIT_NOT_FOUND
+        else:
+            text = "%s: cannot be executed: %s" % (name, os.strerror(refusal))
+            code = EXIT_NOT_EXECUTABLE
+        os.write(self._errors, (text + "\n").encode("utf-8", "replace"))
+        raise NotRun(code)
+
+
+BUILT = ".built"
+"""The file of a finished directory that is locked (`trainshed.runtimes.shelf`)."""
+
+
+def hold(places: "list[str]") -> "list[int]":
+    """Lock, shared, the finished directories that the `places` are, or lie in. The locks last until the descriptors are
+    closed, at the latest with the process; other places, and file systems without locks, are passed over."""
+    held: "list[int]" = []
+    for directory in {where for place in places for where in (place, os.path.dirname(place))}:
+        try:
+            handle = os.open(os.path.join(directory, BUILT), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+        else:
+            held.append(handle)
+    return held

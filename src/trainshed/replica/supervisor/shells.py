@@ -1,0 +1,200 @@
+"""Shells in a replica: forked beside its program with the program's own rights, each handed to whoever asked for it.
+
+Lives in the guardian, so that a shell has the view, the users and the control groups of the program, and ends with it. A
+shell never keeps a replica alive, and how it ends is not the program's end. Runs on Python 3.6.
+
+An order (`protocol`) comes with the connection of who gave it, which is answered by one line: `shell`, beside which
+travels the handle of the terminal's other side (or of a stream, where no terminal is wanted), or `refused` (cause). When
+the shell is over `ended` (status, as a shell would say it) follows. A connection that is closed takes its shell with it.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import termios
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import processes, unix_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import select
+    from typing import Callable
+
+MOST = 8
+"""Shells of one replica at a time."""
+_GRACE = 2.0
+"""Seconds for a shell that was hung up to end by itself."""
+
+# What runs before bash's first prompt, and only then: the files that bash reads at its start set a prompt as well.
+_PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
+
+
+class Shells:
+    """The shells of one replica. `poll`: the guardian's, told of the connections. `take_leave`: called in each child before
+    anything else."""
+
+    __slots__ = ("_begun", "_connections", "_doomed", "_main", "_poll", "_take_leave")
+
+    def __init__(
+        self,
+        main: "program.Program",
+        poll: "select.poll",
+        take_leave: "Callable[[], None]",
+    ) -> None:
+        self._main = main
+        self._poll = poll
+        self._take_leave = take_leave
+        self._connections: "dict[int, socket.socket]" = {}
+        self._doomed: "dict[int, float]" = {}
+        self._begun = False
+
+    @property
+    def are_over(self) -> bool:
+        """Somebody asked for one, and there is none any more."""
+        return self._begun and not self._connections
+
+    def open(self, order: bytes, handle: int) -> None:
+        """Fork a shell; `handle`, the connection, is ours from here on."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
+        connection.setblocking(True)
+        self._begun = True
+        if len(self._connections) >= MOST:
+            _refuse(connection, "%d shells are open in it already; close one" % MOST)
+            connection.close()
+            return
+        try:
+            child = os.fork()
+        except OSError as error:
+            _refuse(connection, "no more process can be made in it: %s" % error)
+            connection.close()
+            return
+        if child == 0:
+            _be_shell(json.loads(order.decode("utf-8")), connection, self._main, self._take_leave)
+        self._connections[child] = connection
+        self._poll.register(connection, 0)  # That it was closed is always told.
+
+    def reaped(self, child: int, status: int) -> None:
+        """A child of the guardian has ended; nothing if it is none of ours."""
+        connection = self._connections.pop(child, None)
+        self._doomed.pop(child, None)
+        if connection is None:
+            return
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        _say(connection, {"e": "ended", "status": code})
+        self._let_go(connection)
+
+    def closed(self, handle: int) -> bool:
+        """Somebody has let go of the connection with that number: hang its shell up. False if it is none of ours."""
+        for child, connection in self._connections.items():
+            if connection.fileno() == handle:
+                # Not twice: who is gone stays gone.
+                self._poll.unregister(connection)
+                self._doomed[child] = time.monotonic() + _GRACE
+                for number in (signal.SIGHUP, signal.SIGCONT):
+                    processes.send(child, number)
+                return True
+        return False
+
+    def pause(self) -> "int | None":
+        """Milliseconds until `tick` has something to do."""
+        if not self._doomed:
+            return None
+        return max(0, int((min(self._doomed.values()) - time.monotonic()) * 1000) + 1)
+
+    def tick(self) -> None:
+        """End those that were hung up and have not gone."""
+        now = time.monotonic()
+        for child, until in list(self._doomed.items()):
+            if until <= now:
+                del self._doomed[child]
+                processes.send(child, signal.SIGKILL)
+
+    def _let_go(self, connection: socket.socket) -> None:
+        try:
+            self._poll.unregister(connection)
+        except KeyError:
+            pass  # It was closed from the other side before.
+        connection.close()
+
+
+def _be_shell(
+    order: "protocol.Message",
+    connection: socket.socket,
+    main: "program.Program",
+    take_leave: "Callable[[], None]",
+) -> None:
+    """In a child: become the shell that was asked for. Does not return."""
+    code = program.EXIT_NOT_EXECUTABLE
+    try:
+        take_leave()
+        os.setsid()
+        try:
+            handle = _streams(order, connection, main.user)
+        except OSError as error:
+            _refuse(connection, "no terminal can be made in it: %s" % error)
+            os._exit(code)
+        main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
+    except program.NotRun as refusal:
+        code = refusal.code
+    finally:
+        os._exit(code)
+
+
+def _streams(
+    order: "protocol.Message", connection: socket.socket, owner: "tuple[int, int] | None"
+) -> int:
+    """Make the shell's streams and hand their other side over; returns the shell's own. Raises OSError."""
+    if not order.get("tty", True):
+        theirs, ours = socket.socketpair()
+        unix_sockets.send(connection, protocol.encode({"e": "shell"}), theirs.fileno())
+        theirs.close()
+        return ours.detach()
+    # Made here, in the program's own view and as its user: whom it belongs to, and where it is called what.
+    master, slave = os.openpty()
+    if owner is not None:
+        os.fchown(slave, *owner)
+    _resize(slave, order["rows"], order["cols"])
+    unix_sockets.send(connection, protocol.encode({"e": "shell"}), master)
+    os.close(master)
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    return slave
+
+
+def _resize(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _argv(order: "protocol.Message", environ: "dict[str, str]") -> "list[str]":
+    name = "bash" if program.is_on_path("bash", environ) else "sh"
+    command = order.get("command", "")
+    # No login shell: what the system does for one puts another PATH in the place of the program's.
+    return [name, "-c", command] if command else [name]
+
+
+def _environ(order: "protocol.Message", environ: "dict[str, str]") -> "dict[str, str]":
+    if not order.get("tty", True):
+        return environ
+    label = order.get("label") or "replica"
+    return dict(
+        environ,
+        TERM=order.get("term") or "xterm-256color",
+        PS1="%s $ " % label,
+        PROMPT_COMMAND=_PROMPT % label,
+    )
+
+
+def _refuse(connection: socket.socket, cause: str) -> None:
+    _say(connection, {"e": "refused", "cause": cause})
+
+
+def _say(connection: socket.socket, message: "protocol.Message") -> None:
+    try:
+        connection.sendall(protocol.encode(message))
+    except OSError:
+        return  # Nobody listens any more.

@@ -1,0 +1,212 @@
+"""What a shim does beside the program that it keeps: its endpoint, the calls made in its place, the memory limit, what it
+measures and what it uses, its disk, its part in a reduction, the stall watchdog. Runs on Python 3.6.
+"""
+
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import peers, relay
+from trainshed.replica.observe import (
+    disk,
+    growing_files,
+    masking,
+    metrics,
+    notes,
+    reduction_reports,
+    stall,
+    usage,
+)
+from trainshed.replica.sandbox import socket_calls
+from trainshed.replica.supervisor import memory_limit
+from trainshed.replica.system import cgroups, loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+_LOOK_EVERY = 10.0
+"""Seconds between two looks at its disk where its use is not looked at."""
+
+
+class Beside:
+    """One incarnation's. `over`: whether the main process is known to have ended; `say`: writes a line of ours to its log;
+    `tell`: sends a message to whoever listens; `notes`: what people should know; `disk_exceeded`: called if it is to be ended for its disk; `room`: tries again what found a full
+    disk; `mask`: what must not be written down. Raises OSError: the endpoint's port is somebody else's."""
+
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        groups: cgroups.Groups,
+        guardian: int,
+        events: loop.Loop,
+        *,
+        over: "Callable[[], bool]",
+        say: "Callable[[str], None]",
+        tell: "Callable[[protocol.Message], None]",
+        notes: notes.Notes,
+        disk_exceeded: "Callable[[], None]",
+        room: growing_files.Room,
+        mask: "masking.Mask | None",
+    ) -> None:
+        self._plan = plan
+        self._guardian = guardian
+        self._loop = events
+        self._over = over
+        self._calls: "socket_calls.Calls | None" = None
+        self.memory = memory_limit.Memory(
+            groups=groups,
+            limit=plan.memory_limit,
+            polled=plan.memory_polling,
+            guardian=guardian,
+            events=events,
+            over=over,
+        )
+        self._notes = notes
+        self._storage: "relay.Endpoint | None" = None
+        if plan.storage_socket:
+            self._storage = relay.Endpoint(
+                plan.address,
+                plan.storage_port,
+                plan.storage_socket,
+                events,
+                identity=plan.identity.encode("utf-8"),
+                certificate=plan.certificate,
+                peers=peers.Peers(guardian, plan.users),
+                proxy=plan.environ.get("https_proxy") or plan.environ.get("HTTPS_PROXY", ""),
+                service=(plan.rest_socket, plan.grpc_socket),
+                note=self._notes.add,
+            )
+        self._metrics: "metrics.Metrics | None" = None
+        if plan.watch_metrics:
+            self._metrics = metrics.Metrics(
+                plan.logs,
+                plan.incarnation,
+                events,
+                say=say,
+                tell=lambda: tell({"e": "metrics"}),
+                room=room,
+                mask=mask,
+            )
+        self._reduction: "reduction_reports.Reduction | None" = None
+        if plan.reducers:
+            self._reduction = reduction_reports.Reduction(
+                plan, guardian, events, over=over, say=say, told=notes, mask=mask
+            )
+        self._disk: "disk.Disk | None" = None
+        self._usage: "usage.Usage | None" = None
+        if plan.usage_every > 0 or plan.disk_enforced:
+            self._disk = disk.Disk(
+                protocol.FILES,
+                limit=plan.disk_limit,
+                every=plan.usage_every or _LOOK_EVERY,
+                events=events,
+                note=self._note_of_disk,
+                end=disk_exceeded if plan.disk_enforced else None,
+            )
+        if plan.usage_every > 0:
+            self._usage = usage.Usage(
+                plan.logs,
+                plan.incarnation,
+                every=plan.usage_every,
+                limit=plan.memory_limit,
+                gpus=plan.gpus,
+                directories=groups.directories(),
+                guardian=guardian,
+                events=events,
+                disk=lambda: self._disk.used if self._disk is not None else 0,
+            )
+
+    def program_started(
+        self,
+        at: int,
+        *,
+        output: "Callable[[], int]",
+        waits: "Callable[[], bool]",
+        stalled: "Callable[[], None]",
+    ) -> None:
+        """It runs since then (ns): watch over what has been asked for. `output`: bytes that it has written; `waits`: whether
+        it may have to wait for us; `stalled` is called if it makes no progress."""
+        self.memory.program_started()
+        if self._usage is not None:
+            self._usage.begin(at)
+        if self._disk is not None:
+            self._disk.begin()
+        if self._metrics is not None:
+            self._metrics.begin(at)
+        if self._reduction is not None:
+            self._reduction.begin(at)
+        if self._plan.stall_after > 0:
+            stall.Watchdog(
+                self._plan.stall_after,
+                self._guardian,
+                self._loop,
+                output=output,
+                relay=lambda: self._storage.process if self._storage is not None else 0,
+                over=self._over,
+                excused=waits,
+                bark=stalled,
+            )
+
+    def _note_of_disk(self, name: str, is_warning: bool, text: str) -> None:
+        severity = reduction_reports.WARNING if is_warning else reduction_reports.INFO
+        self._notes.add(name, severity, text)
+
+    def take_calls(self, handle: int) -> None:
+        """Make some calls in the program's place from here on (`socket_calls`)."""
+        plan = self._plan
+        calls = socket_calls.Calls(
+            handle,
+            plan.address,
+            plan.cluster_port,
+            socket_calls.redirected(plan.address, plan.storage_port) if plan.certificate else {},
+            plan.kept_ports,
+        )
+
+        def asked() -> None:
+            if not calls.answer():
+                self._loop.drop(calls.fileno())
+
+        self._calls = calls
+        self._loop.add(calls.fileno(), asked)
+
+    def tell_again(self) -> None:
+        """Somebody has connected, and does not know whether there are metrics, nor any notes."""
+        if self._metrics is not None:
+            self._metrics.tell_again()
+        self._notes.tell_again()
+
+    def program_ends(self) -> None:
+        """Its processes are about to be reaped: see for the last time what they use, and leave none of ours among them."""
+        if self._disk is not None:
+            self._disk.end()
+        if self._usage is not None:
+            self._usage.stop()
+        if self._storage is not None:
+            # The first process of a namespace cannot end before all others in it are reaped, and the relay, forked
+            # after the namespace was made, is in it and is ours to reap.
+            self._storage.stop()
+
+    def program_ended(self, used: "Any") -> None:
+        """All is reaped; these are the resources that it `used` (`os.wait4`). The control groups may go after that."""
+        if self._usage is not None:
+            self._usage.seal(used)
+        if self._calls is not None:
+            self._loop.drop(self._calls.fileno())
+            self._calls.close()
+        self.memory.close()
+
+    def seal(self, *, succeeded: bool) -> None:
+        """Write down what it measured last, to be saved. May have something to say in the log. `succeeded`: the program."""
+        if self._metrics is not None:
+            self._metrics.seal()
+        if self._reduction is not None:
+            self._reduction.seal(succeeded=succeeded)
+
+    def save(self) -> bool:
+        """Have what it measured, and all notes, survive; False: there is no room for that now."""
+        is_saved = self._metrics is None or self._metrics.save()
+        return self._notes.save() and is_saved
+
+    def close(self) -> None:
+        """Nothing is written down from here on."""
+        if self._metrics is not None:
+            self._metrics.close()

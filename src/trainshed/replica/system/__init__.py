@@ -1,0 +1,1 @@
+"""Calls of the kernel and what lies close to it: processes, control groups, sockets, files, the event loop."""

@@ -1,0 +1,113 @@
+"""Lines that travel with one file handle each over a Unix stream socket. Runs on Python 3.6."""
+
+import array
+import os
+import socket
+
+from trainshed.replica.system import kernel
+
+_MOST_HANDLES = 16
+
+
+def send(connection: socket.socket, line: bytes, handle: int) -> None:
+    """Hand over a line, newline included, and a copy of `handle`. Raises OSError: the receiver is dead."""
+    sent = connection.sendmsg([line], _with(handle))
+    if sent < len(line):
+        connection.sendall(line[sent:])
+
+
+def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
+    """As much of a line as can be handed over now, its first byte with a copy of `handle`; how much that was. Raises
+    BlockingIOError: nothing can; OSError: the receiver is dead."""
+    return connection.sendmsg([line], _with(handle), socket.MSG_DONTWAIT)
+
+
+def _with(handle: int) -> "list[tuple[int, int, array.array[int]]]":
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
+
+
+def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
+    """What can be read now, and the handles that came with it, which are the caller's. Raises BlockingIOError: nothing
+    can; OSError."""
+    space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+    data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
+    handles = _handles(ancillary)
+    for handle in handles:
+        os.set_inheritable(handle, False)
+    return data, handles
+
+
+def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
+    found: "list[int]" = []
+    for _, kind, content in ancillary:
+        if kind == socket.SCM_RIGHTS:
+            received = array.array("i")
+            received.frombytes(content[: len(content) - len(content) % received.itemsize])
+            found.extend(received)
+    return found
+
+
+class Receiver:
+    """The other end. `rest`: what came after the last whole line that had a handle."""
+
+    __slots__ = ("_connection", "_handles", "rest")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._handles: "list[int]" = []
+        self.rest = b""
+
+    def receive(self) -> "list[tuple[bytes, int]]":
+        """Wait for lines; each with its handle, which is the caller's from here on. [] = the sender is gone."""
+        space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+        while True:
+            data, ancillary, _, _ = self._connection.recvmsg(65536, space)
+            self._handles.extend(_handles(ancillary))
+            if not data:
+                return []
+            *lines, rest = (self.rest + data).split(b"\n")
+            # A line's handle comes with its first byte, so handles without a line stay for later. Of a long line the
+            # last piece may bring along what was said after it, in lines that have no handle: those stay as well.
+            count = min(len(lines), len(self._handles))
+            handles, self._handles = self._handles[:count], self._handles[count:]
+            self.rest = b"\n".join([*lines[count:], rest])
+            if count:
+                for handle in handles:
+                    os.set_inheritable(handle, False)
+                return list(zip(lines, handles))  # noqa: B905 - `strict` is too young
+
+    def handles(self) -> "list[int]":
+        """Those received whose line is still incomplete."""
+        return list(self._handles)
+
+
+_KERNEL_LIMIT = 100
+
+
+def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
+    """A connection on which `preamble`, which is short, has been said; None: not now (nobody listens there, or there is
+    no handle left)."""
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        _connect(connection, path)
+        # Nothing is in the way of so little: it does not wait for anybody to read.
+        connection.sendall(preamble)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    if len(os.fsencode(path)) <= _KERNEL_LIMIT or not kernel.LINUX:
+        connection.connect(path)
+        return
+    directory, name = os.path.split(path)
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        connection.connect("/proc/self/fd/%d/%s" % (handle, name))
+    finally:
+        os.close(handle)
