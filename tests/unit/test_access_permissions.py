@@ -4,8 +4,8 @@ import pytest
 
 from trainshed.access.permissions import PERMISSIONS, ROLES, authorize
 from trainshed.access.principals import Principal, Role
+from trainshed.api import projects
 from trainshed.api.registry import handlers
-from trainshed.api.resourcemanager import projects
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainshed.api.errors import CODES, NotServed, refusal
+from trainshed.api.calls.errors import CODES, NotServed, refusal
 from trainshed.core.errors import InvalidRequest, NotFound, RequestError, Violation
 from trainshed.wire.status import StatusCode, WireError
 from trainshed.wire.status import Violation as WireViolation

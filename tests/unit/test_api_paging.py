@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from tests.unit.jobs import job
-from trainshed.api.paging import (
+from trainshed.api.calls.paging import (
     SCAN_LIMIT,
     decode_number,
     decode_token,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.errors import Refusal
-from trainshed.api.grpc.statuses import ROOM, Told, told
+from trainshed.api.calls.errors import Refusal
+from trainshed.api.grpc.transport import MOST_TRAILER, GrpcStatus, grpc_status
 from trainshed.wire import pool
 from trainshed.wire.status import StatusCode, Violation
 
@@ -16,7 +16,7 @@ def refusal(count: int, size: int, message: int = 100) -> Refusal:
     return Refusal(StatusCode.INVALID_ARGUMENT, "m" * message, listed)
 
 
-def violations(answer: Told) -> list[tuple[str, str]]:
+def violations(answer: GrpcStatus) -> list[tuple[str, str]]:
     status: Any = pool.message_class("google.rpc.Status").FromString(answer.details)
     assert (status.code, status.message) == (answer.code, answer.message)
     bad: Any = pool.message_class("google.rpc.BadRequest")()
@@ -27,7 +27,7 @@ def violations(answer: Told) -> list[tuple[str, str]]:
 
 def test_what_fits_is_told_whole() -> None:
     asked = refusal(20, 50)
-    answer = told(asked)
+    answer = grpc_status(asked)
     assert (answer.code, answer.message) == (3, asked.message)
     assert violations(answer) == [(v.field, v.description) for v in asked.violations]
 
@@ -45,11 +45,11 @@ def test_what_fits_is_told_whole() -> None:
 )
 def test_nothing_is_larger_than_a_client_takes(asked: Refusal) -> None:
     """gRPC clients drop trailers above 8 KiB: percent-encoded text and base64 together."""
-    answer = told(asked)
+    answer = grpc_status(asked)
     on_the_wire = sum(
         1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in answer.message.encode()
     ) + len(base64.b64encode(answer.details))
-    assert on_the_wire <= ROOM
+    assert on_the_wire <= MOST_TRAILER
     assert (
         answer.message.endswith("over REST the answer is whole)") or answer.message == asked.message
     )
@@ -58,10 +58,12 @@ def test_nothing_is_larger_than_a_client_takes(asked: Refusal) -> None:
 def test_every_field_is_named_before_any_is_dropped() -> None:
     """SPEC §1.4: all the offending fields."""
     asked = refusal(60, 300, message=9_000)
-    assert [field for field, _ in violations(told(asked))] == [v.field for v in asked.violations]
+    assert [field for field, _ in violations(grpc_status(asked))] == [
+        v.field for v in asked.violations
+    ]
 
 
 def test_how_many_are_left_out_is_said() -> None:
-    listed = violations(told(refusal(500, 300)))
+    listed = violations(grpc_status(refusal(500, 300)))
     field, text = listed[-1]
     assert (field, text) == ("", f"... and {500 - (len(listed) - 1)} more; over REST all are told")

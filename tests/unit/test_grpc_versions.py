@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.grpc.versions import aliased, version_of
-from trainshed.api.versions import BetaOperations, Version
+from trainshed.api.calls.versions import BetaOperations, Version
+from trainshed.api.grpc.transport import aliased, version_of
 from trainshed.wire import pool
 
 V1 = "/google.cloud.aiplatform.v1.JobService/GetCustomJob"

@@ -11,8 +11,9 @@ from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from trainshed.access.principals import Principal
-from trainshed.api.errors import Refusal
-from trainshed.api.http import (
+from trainshed.api import projects
+from trainshed.api.calls.errors import Refusal
+from trainshed.api.calls.http import (
     Application,
     Receive,
     Scope,
@@ -24,10 +25,9 @@ from trainshed.api.http import (
     send_json,
     send_refusal,
 )
+from trainshed.api.calls.services import Services
 from trainshed.api.registry import CHECKS, handlers
-from trainshed.api.resourcemanager import projects
 from trainshed.api.rest import RestTransport
-from trainshed.api.services import Services
 from trainshed.api.shell.door import ShellDoor
 from trainshed.api.trainshed_v1.transport import TrainshedTransport
 from trainshed.wire.json import encode_text

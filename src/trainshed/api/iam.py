@@ -10,8 +10,8 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.access.permissions import IN_PROJECTS, held
-from trainshed.api.call import Call, Handlers
-from trainshed.api.parents import ProjectName
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.parents import ProjectName
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.wire import pool
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from types import MappingProxyType
 
-from trainshed.api import iam
+from trainshed.api import iam, projects
 from trainshed.api.aiplatform_v1 import (
     custom_jobs,
     models,
@@ -16,12 +16,11 @@ from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
 from trainshed.api.aiplatform_v1 import trials as vertex_trials
-from trainshed.api.call import Handler, Handlers
-from trainshed.api.checks import Checks
+from trainshed.api.calls.call import Handler, Handlers
+from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries, writing
 from trainshed.api.ml_v1 import jobs, locations, operations, project_config
 from trainshed.api.ml_v1 import studies as ml_studies
-from trainshed.api.resourcemanager import projects
 
 
 @cache

@@ -3,35 +3,41 @@
 Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
 that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and locations
 (CLIENTS §3.2).
+
+Below `/v1/projects/P/locations/L/`, `ml` v1 and Vertex have one path for both. The public services are two hosts, and
+programs of jobs call them by those; for all others they are one here. What tells them apart then is the id: the ids of
+Vertex's studies and operations are all digits, those of `ml` v1 never are. A request that has no such id yet is told by
+what only a client of `ml` v1 sends.
 """
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from trainshed.access.principals import Principal
-from trainshed.api import aside
-from trainshed.api.call import Call, Handlers, permitted
-from trainshed.api.checks import Checks, completed
-from trainshed.api.errors import Refusal
-from trainshed.api.http import (
+from trainshed.api.calls.call import Call, Handlers, permitted
+from trainshed.api.calls.checks import Checks, completed
+from trainshed.api.calls.errors import Refusal
+from trainshed.api.calls.http import (
+    LARGE,
     Receive,
     Scope,
     Send,
     header,
     most_of,
     raw_path,
+    read_aside,
     read_body,
     send_error,
     send_json,
     send_refusal,
 )
-from trainshed.api.ml_v1.shared_paths import is_request_of_ml
-from trainshed.api.services import Services
-from trainshed.api.unserved import not_served
-from trainshed.api.versions import Version
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.unserved import not_served
+from trainshed.api.calls.versions import Version
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
@@ -50,6 +56,10 @@ _NINE_DIGITS: Final = frozenset({"logging_v2"})
 """Surfaces whose timestamps all have one width, because gcloud compares them as text (CLIENTS §3.5)."""
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, from which on it is written aside: some 0.1 s."""
+_BELOW_LOCATION = 6
+_HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")
+_APICLIENT = "gdcl/"
+"""In `x-goog-api-client`: the generic client of discovery documents, by which everybody uses `ml` v1."""
 
 
 class RestTransport:
@@ -127,7 +137,7 @@ class RestTransport:
         method = f"{route.service}.{route.method}"
         handler = permitted(self._handlers, principal, method)
         call = Call(principal, self._services, method)
-        bound = await aside.read(len(body), lambda: self._read(call, route, variables, query, body))
+        bound = await read_aside(len(body), lambda: self._read(call, route, variables, query, body))
         if bound.value_texts:
             call = replace(call, value_texts=bound.value_texts)
         response = await handler(call, bound.message)
@@ -164,7 +174,7 @@ class RestTransport:
             bound = bind(route, variables, query, body)
         except WireError as refused:
             raise completed(refused, check, call) from None
-        if check is not None and len(body) >= aside.LARGE:
+        if check is not None and len(body) >= LARGE:
             check(call, bound.message)
         return bound
 
@@ -178,3 +188,33 @@ def _version(path: str) -> Version:
     if path.startswith("/ui/"):
         return Version.UNSAID
     return Version.V1BETA1 if path.startswith("/v1beta1/") else Version.V1
+
+
+def is_request_of_ml(
+    verb: str, path: str, parameters: Collection[str], client: str, host: str = ""
+) -> bool:
+    """Whether the request is one of `ml` v1 on a path that Vertex has, too.
+
+    `path`: still percent-encoded. `parameters`: the names in the query. `client`: the header `x-goog-api-client`;
+    `host`: who was called.
+    A study is created by `ml` v1 if the query has its `studyId`; a list of studies is in the words of `ml` v1 for the
+    apiclient, and in Vertex's for all others.
+    """
+    if called := _HOST.fullmatch(host):
+        return called[1] == "ml"
+    parts = path.split("/")
+    match parts[1:_BELOW_LOCATION]:
+        case ["v1", "projects", _, "locations", _]:
+            pass
+        case _:
+            return False
+    match parts[_BELOW_LOCATION:]:
+        case ["studies"]:
+            return "studyId" in parameters if verb == "POST" else _APICLIENT in client
+        case ["studies" | "operations", name]:
+            name = name.partition(":")[0]
+        case ["studies" | "operations", name, *_]:
+            pass
+        case _:
+            return False
+    return not unquote(name).isdecimal()

@@ -9,7 +9,7 @@ from trainshed.core.names import JobUid
 
 
 class Answers:
-    """Of one controller; on its event loop. See `trainshed.api.services.RoomView`."""
+    """Of one controller; on its event loop. See `trainshed.api.calls.services.RoomView`."""
 
     def __init__(
         self, room: Room, now: Callable[[], int], changed: Callable[[], Awaitable[None]]

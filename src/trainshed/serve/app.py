@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainshed.api.services import ApiSettings, Services
-from trainshed.api.shell.tickets import Links, Tickets
+from trainshed.api.calls.services import ApiSettings, Services
+from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller

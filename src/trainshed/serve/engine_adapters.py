@@ -4,8 +4,8 @@ import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
-from trainshed.api.services import Terminal
-from trainshed.api.shell.tickets import Links, Tickets
+from trainshed.api.calls.services import Terminal
+from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainshed.access.principals import Principal
-from trainshed.api.services import Services
+from trainshed.api.calls.services import Services
 from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import begin
 from trainshed.httpd import limits

@@ -187,7 +187,7 @@ def _check_origins(text: str) -> None:
 
 
 def _check_project(project: str) -> None:
-    from trainshed.api.parents import ProjectName
+    from trainshed.api.calls.parents import ProjectName
     from trainshed.core.errors import InvalidRequest
 
     try:

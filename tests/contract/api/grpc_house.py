@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.api.house import Answer, House
 from trainshed.api.grpc.server import GrpcServer
-from trainshed.api.grpc.statuses import DETAILS
+from trainshed.api.grpc.transport import DETAILS
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 from trainshed.wire.binding import bind

@@ -18,7 +18,7 @@ from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
-from trainshed.api.services import ApiSettings, Services
+from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job

@@ -12,7 +12,7 @@ from tests.contract.api.house import SECOND, START, House
 from trainshed.access.principals import Principal, Role
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
-from trainshed.api.shell.tickets import Links, Tickets
+from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job

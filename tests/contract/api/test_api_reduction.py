@@ -9,7 +9,7 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
 from trainshed.api.app import ApiApplication
-from trainshed.api.services import ApiSettings
+from trainshed.api.calls.services import ApiSettings
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import (
     JobAdmitted,

@@ -10,7 +10,7 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, package, pool
 from trainshed.api.app import ApiApplication
-from trainshed.api.services import ApiSettings
+from trainshed.api.calls.services import ApiSettings
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,

@@ -12,8 +12,8 @@ import pytest
 from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, ml_job, package, pool
-from trainshed.api import call as api_call
-from trainshed.api.call import Call
+from trainshed.api.calls import call as api_call
+from trainshed.api.calls.call import Call
 from trainshed.api.rest import RestTransport
 from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
 from trainshed.wire import json as wire_json

@@ -12,8 +12,8 @@ from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.studying import OWN, SPEC, house_over
 from tests.unit.specs_requests import custom_job, ml_job
 from trainshed.access.job_tokens import JobClaims
+from trainshed.api.calls.call import projects_of
 from trainshed.api.registry import handlers
-from trainshed.api.scope import projects_of
 from trainshed.core.names import project_number
 from trainshed.store.logs.severity import Severity, Stream, read_line
 from trainshed.wire import json as wire_json

@@ -11,8 +11,8 @@ import pytest
 from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.serving import Served, serve
 from tests.contract.api.studying import SPEC, Adviser, advised
-from trainshed.api import study_operations
-from trainshed.api.ml_v1.shared_paths import is_request_of_ml
+from trainshed.api.resources import studies
+from trainshed.api.rest import is_request_of_ml
 from trainshed.core.study.trials import StudyUid
 from trainshed.wire import pool
 
@@ -126,7 +126,7 @@ async def test_an_operation_is_polled_below_the_location(
     house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The discovery document has operations there only."""
-    monkeypatch.setattr(study_operations, "PATIENCE", 0.01)
+    monkeypatch.setattr(studies, "PATIENCE", 0.01)
     await created(house)
     adviser.asleep = True
     asked = {"suggestionCount": 1, "clientId": "a"}
@@ -145,7 +145,7 @@ async def test_an_operation_is_polled_below_the_location(
 async def test_an_operation_can_be_cancelled(
     house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_operations, "PATIENCE", 0.01)
+    monkeypatch.setattr(studies, "PATIENCE", 0.01)
     await created(house)
     adviser.asleep = True
     asked = {"suggestionCount": 1, "clientId": "a"}

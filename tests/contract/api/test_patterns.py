@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
 from tests.unit.specs_requests import custom_job, pool
-from trainshed.api import scanning
+from trainshed.api.calls import paging
 
 pytestmark = pytest.mark.anyio
 HOSTILE = "*a" * 20 + "*b"
@@ -73,7 +73,7 @@ async def test_a_log_filter_that_takes_too_long_answers_a_short_page_and_goes_on
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no time at all each request looks at one batch's first entry, and the last one is found in the end."""
-    monkeypatch.setattr(scanning, "SECONDS", 0.0)
+    monkeypatch.setattr(paging, "SECONDS", 0.0)
     await talkative(house, lines=3)
     house.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
     token, found, pages = "", list[str](), 0

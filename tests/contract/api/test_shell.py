@@ -14,7 +14,7 @@ from tests.contract.api.shelling import ADDRESS, Shelled
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from trainshed.api.app import ApiApplication
-from trainshed.api.shell.tickets import LIFETIME, Ticket
+from trainshed.api.calls.tickets import LIFETIME, Ticket
 from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy

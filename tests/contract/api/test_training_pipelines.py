@@ -16,7 +16,7 @@ from tests.unit.test_specs_pipeline import (
     tuning_inputs,
 )
 from trainshed.access.principals import Principal
-from trainshed.api.call import Call
+from trainshed.api.calls.call import Call
 from trainshed.api.registry import handlers
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.records import Job

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.serving import Served, serve
 from tests.contract.api.studying import OWN, SPEC, Adviser, advised, house_over
-from trainshed.api import study_operations
+from trainshed.api.resources import studies
 from trainshed.core.study.studies import StudyState
 from trainshed.core.study.trials import Measurement, StudyUid, Trial
 from trainshed.store.port import StaleCommit
@@ -109,7 +109,7 @@ async def test_a_client_gets_its_pending_trial_back_and_another_client_another(
 async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_operations, "PATIENCE", 0.01)
+    monkeypatch.setattr(studies, "PATIENCE", 0.01)
     adviser.asleep = True
     path = await study(house)
     asked = {"suggestionCount": 2, "clientId": "a"}

@@ -7,9 +7,9 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import operation_views
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.call import Call, Handler
-from trainshed.api.jobs import cancel_for_user, delete_for_user, read_vertex_name
-from trainshed.api.paging import Page, list_jobs, page_size
+from trainshed.api.calls.call import Call, Handler
+from trainshed.api.calls.paging import Page, list_jobs, page_size
+from trainshed.api.resources.jobs import cancel_for_user, delete_for_user, read_vertex_name
 from trainshed.core.names import Api, Collection
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery

@@ -10,19 +10,19 @@ from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_o
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
-from trainshed.api.call import Call, Handlers
-from trainshed.api.checks import Checks
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.paging import Mask
+from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.jobs import (
+from trainshed.api.resources.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
     with_error_due,
 )
-from trainshed.api.masks import Mask
-from trainshed.api.services import Services
-from trainshed.api.submission import BucketUse, checked, new_job, store_works
-from trainshed.api.web_access import add_to_job
+from trainshed.api.resources.submission import BucketUse, checked, new_job, store_works
+from trainshed.api.resources.web_access import add_to_job
 from trainshed.core.errors import Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection, JobName

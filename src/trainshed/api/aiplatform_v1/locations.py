@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.call import Call, Handlers
-from trainshed.api.paging import decode_token, encode_token, page_size
-from trainshed.api.parents import LocationName, ProjectName
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import decode_token, encode_token, page_size
+from trainshed.api.calls.parents import LocationName, ProjectName
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import NotFound
 from trainshed.core.names import Api

@@ -11,12 +11,17 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1 import model_views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.model_requests import read_model_name
-from trainshed.api.call import Call
+from trainshed.api.calls.call import Call
+from trainshed.api.calls.paging import (
+    SCAN_LIMIT,
+    Mask,
+    Scan,
+    decode_number,
+    encode_token,
+    page_size,
+)
 from trainshed.api.filters.matching import compile_tree, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
-from trainshed.api.masks import Mask
-from trainshed.api.paging import SCAN_LIMIT, decode_number, encode_token, page_size
-from trainshed.api.scanning import Scan
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.wire import pool

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.timestamps import set_micros
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool

@@ -20,10 +20,10 @@ from trainshed.api.aiplatform_v1.model_requests import (
     read_model_name,
     read_version_name,
 )
-from trainshed.api.call import Call, Handlers
-from trainshed.api.parents import LocationName
-from trainshed.api.services import Services
-from trainshed.api.submission import checked
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
+from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
     Aborted,
     AlreadyExists,

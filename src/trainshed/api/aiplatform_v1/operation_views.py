@@ -6,10 +6,10 @@ from typing import Any, Final, assert_never
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1.trial_views import set_trial
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.ml_v1 import study_views
-from trainshed.api.services import Services
-from trainshed.api.timestamps import set_micros
-from trainshed.api.vizier import is_of_ml
+from trainshed.api.resources.studies import is_of_ml
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName

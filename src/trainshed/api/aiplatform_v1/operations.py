@@ -1,28 +1,18 @@
 """Long-running operations: read, listed, waited for, cancelled, deleted. What they are about is in the views."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import operation_views
-from trainshed.api.call import Call, Handlers
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, page_size
 from trainshed.api.filters.matching import compile_tree
 from trainshed.api.filters.syntax import Comparison, FilterError, Operator, Term, parse_filter
-from trainshed.api.paging import SCAN_LIMIT, decode_token, encode_token, page_size
-from trainshed.api.services import Services
+from trainshed.api.resources.studies import cancel_operation, wait_for
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.failure.messages import CANCELLED
-from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle.states import OperationTrigger
-from trainshed.core.lifecycle.tables import OPERATION
-from trainshed.core.names import JobUid
-from trainshed.eventloop.background import joined
 from trainshed.store.operations import Operation
-from trainshed.store.port import StaleCommit
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.longrunning.Operations"
@@ -44,31 +34,6 @@ async def wait(call: Call, request: Any) -> Message:
         patience = request.timeout.seconds + request.timeout.nanos / 10**9
     record = await wait_for(call.services, request.name, min(patience, _LONGEST_WAIT))
     return await operation_views.operation(call.services, record)
-
-
-async def wait_for(services: Services, name: str, patience: float) -> Operation:
-    """The operation when it is done, when `patience` seconds are over, or when the service stops. Raises NotFound."""
-    clock = asyncio.get_running_loop()
-    end = clock.time() + patience
-    record = await services.reader.operation(name)
-    study = JobUid(record.study)
-    closing = joined(services.closing.wait())
-    try:
-        while not record.state.is_final:
-            # In this order: what ends after this look is news beyond it.
-            seen = services.notices.count(study)
-            record = await services.reader.operation(name)
-            left = end - clock.time()
-            if record.state.is_final or left <= 0 or services.closing.is_set():
-                break
-            news = joined(services.notices.wait_beyond(study, seen, left))
-            try:
-                await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                news.cancel()
-    finally:
-        closing.cancel()
-    return record
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -98,20 +63,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 async def cancel(call: Call, request: Any) -> Message:
     """End an operation that is not done. Too late for one that is, which is no error; an unknown one is."""
-    services = call.services
-    record = await services.reader.operation(request.name)
-    cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
-    if not cancelling.is_final:
-        # Nothing was handed out yet, so there is no work that would have to be stopped first.
-        ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
-        assert ended is not None
-        error = JobError(CANCELLED, "The operation was cancelled.")
-        # It may be done in this moment, which is as good.
-        with contextlib.suppress(StaleCommit):
-            await services.studies.finish_operation(
-                replace(record, state=ended, error=error, updated=services.now())
-            )
-        services.notices.publish(JobUid(record.study))
+    await cancel_operation(call.services, request.name)
     return pool.message_class("google.protobuf.Empty")()
 
 

@@ -10,12 +10,12 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import operation_views
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.call import Call, Handlers
-from trainshed.api.paging import decode_token, encode_token, page_size
-from trainshed.api.parents import LocationName
-from trainshed.api.services import Services
-from trainshed.api.submission import kept_json
-from trainshed.api.timestamps import set_micros
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import decode_token, encode_token, page_size
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.resources.submission import kept_json
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api
 from trainshed.core.requests import Faults, Section

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from trainshed.api.services import Services
+from trainshed.api.calls.services import Services
 from trainshed.core.errors import Violation
 from trainshed.core.secrets import SecretRef, references
 

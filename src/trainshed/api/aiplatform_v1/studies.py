@@ -7,10 +7,10 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import study_views
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.call import Call, Handlers
-from trainshed.api.checks import Checks
-from trainshed.api.paging import page_size
-from trainshed.api.vizier import delete_study, is_of_ml, list_studies, read_study_name
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.paging import page_size
+from trainshed.api.resources.studies import delete_study, is_of_ml, list_studies, read_study_name
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import StudyName
 from trainshed.core.specs.study import ParsedStudy, parse_study

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api import vizier
-from trainshed.api.timestamps import set_micros
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.resources import studies
 from trainshed.core.study.reading import GivenParameter
 from trainshed.core.study.studies import Study, StudyState
 from trainshed.wire import json as wire_json
@@ -44,9 +44,9 @@ def given_parameters(trial: Any, path: str) -> Iterator[GivenParameter]:
 
 
 given_measurement = partial(
-    vizier.given_measurement, elapsed="elapsed_duration", metric="metric_id"
+    studies.given_measurement, elapsed="elapsed_duration", metric="metric_id"
 )
-"""`vizier.given_measurement` of this API's messages."""
+"""`studies.given_measurement` of this API's messages."""
 
 
 @cache

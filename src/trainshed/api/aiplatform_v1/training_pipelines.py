@@ -14,21 +14,21 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
 from trainshed.api.aiplatform_v1.task_inputs import FIELD, TaskInputs, read_inputs
-from trainshed.api.call import Call, Handlers
-from trainshed.api.checks import Checks, standing, within
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.checks import Checks, standing, within
+from trainshed.api.calls.paging import Mask
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobTest, compile_job_filter
 from trainshed.api.filters.matching import text_test
 from trainshed.api.filters.syntax import Comparison
-from trainshed.api.jobs import (
+from trainshed.api.resources.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
     with_error_due,
 )
-from trainshed.api.masks import Mask
-from trainshed.api.parents import LocationName
-from trainshed.api.services import Services
-from trainshed.api.submission import (
+from trainshed.api.resources.submission import (
     BucketUse,
     checked,
     kept_json,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.timestamps import set_micros
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.names import StudyName
 from trainshed.core.study.spec import Value
 from trainshed.core.study.trials import Measurement, Trial, TrialState

@@ -5,13 +5,17 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api import vizier
 from trainshed.api.aiplatform_v1 import operation_views, study_views, trial_views
-from trainshed.api.call import Call, Handlers
-from trainshed.api.errors import NotServed
-from trainshed.api.paging import decode_number, encode_token, page_size
-from trainshed.api.study_operations import check_stopping, suggest
-from trainshed.api.vizier import read_study_name, read_trial_name
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.errors import NotServed
+from trainshed.api.calls.paging import decode_number, encode_token, page_size
+from trainshed.api.resources import studies
+from trainshed.api.resources.studies import (
+    check_stopping,
+    read_study_name,
+    read_trial_name,
+    suggest,
+)
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.study.proposing import Claim, GivenTrial
 from trainshed.core.study.studies import Study
@@ -29,13 +33,13 @@ _FEW: Final = 20
 async def create(call: Call, request: Any) -> Message:
     """The client's own trial: REQUESTED, or over if it comes with a final measurement or the state says so."""
     study = await _study(call, request.parent)
-    made = await vizier.create_trial(call.services, study, _given_trial(request.trial))
+    made = await studies.create_trial(call.services, study, _given_trial(request.trial))
     return await _view(call, study, made)
 
 
 async def get(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
-    return await _view(call, study, await vizier.read_trial(call.services, study, number))
+    return await _view(call, study, await studies.read_trial(call.services, study, number))
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -55,7 +59,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 async def delete(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
-    await vizier.delete_trial(call.services, study, number)
+    await studies.delete_trial(call.services, study, number)
     return pool.message_class("google.protobuf.Empty")()
 
 
@@ -83,7 +87,7 @@ async def suggest_trials(call: Call, request: Any) -> Message:
 async def add_measurement(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.trial_name, field="trial_name")
     given = study_views.given_measurement(request.measurement, "measurement")
-    changed = await vizier.add_measurement(call.services, study, number, given)
+    changed = await studies.add_measurement(call.services, study, number, given)
     return await _view(call, study, changed)
 
 
@@ -92,7 +96,7 @@ async def complete(call: Call, request: Any) -> Message:
     given = None
     if request.HasField("final_measurement"):
         given = study_views.given_measurement(request.final_measurement, "final_measurement")
-    changed = await vizier.complete(
+    changed = await studies.complete(
         call.services,
         study,
         number,
@@ -105,7 +109,7 @@ async def complete(call: Call, request: Any) -> Message:
 
 async def stop(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
-    return await _view(call, study, await vizier.stop(call.services, study, number))
+    return await _view(call, study, await studies.stop(call.services, study, number))
 
 
 async def check_early_stopping(call: Call, request: Any) -> Message:
@@ -118,7 +122,7 @@ async def check_early_stopping(call: Call, request: Any) -> Message:
 
 async def list_optimal(call: Call, request: Any) -> Message:
     study = await _study(call, request.parent)
-    best = await vizier.optimal(call.services, study)
+    best = await studies.optimal(call.services, study)
     return pool.message_class(f"{_V1}.ListOptimalTrialsResponse")(
         optimal_trials=await _views(call, study, best)
     )
@@ -152,7 +156,7 @@ async def _view(call: Call, study: Study, record: Trial) -> Message:
 
 
 async def _views(call: Call, study: Study, records: tuple[Trial, ...]) -> list[Message]:
-    shown = await vizier.with_measurements(call.services, study.uid, records)
+    shown = await studies.with_measurements(call.services, study.uid, records)
 
     def views() -> list[Message]:
         return [trial_views.trial(study.name, record, measured) for record, measured in shown]

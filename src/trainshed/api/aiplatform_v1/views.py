@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.timestamps import set_micros
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid

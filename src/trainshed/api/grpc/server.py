@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainshed.access.principals import Principal
-from trainshed.api.grpc.library import (
+from trainshed.api.calls.services import Services
+from trainshed.api.grpc.transport import (
+    GrpcTransport,
     aio,
     grpc,
     health,
@@ -17,9 +19,7 @@ from trainshed.api.grpc.library import (
     health_service,
     reflection,
 )
-from trainshed.api.grpc.transport import GrpcTransport
 from trainshed.api.registry import CHECKS, handlers
-from trainshed.api.services import Services
 from trainshed.wire import pool
 
 _OPTIONS: Final = (

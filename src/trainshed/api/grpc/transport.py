@@ -1,36 +1,72 @@
 """gRPC over the registry of handlers: find the method, authenticate, authorise, read, call, answer.
 
-The same handlers as REST (`api.rest`), one generic gRPC handler for all of them. Knows no method by name but for the
-alias `v1beta1` (`versions`). Routing headers (`x-goog-request-params`) are not read: the request says it all.
+The same handlers as REST (`api.rest`), one generic gRPC handler for all of them. It knows no method by name; `v1beta1` of
+the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read: the request says it all. Owns how
+much of a refusal fits into a trailer: clients drop trailers that are too large (gRPC's default: anything above 8 KiB may
+go) and report that instead of the error, so a refusal that is too long is told in short.
 """
 
 import asyncio
+import importlib
 import logging
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
 from trainshed.access.principals import Principal
-from trainshed.api import aside
-from trainshed.api.call import Call, Handlers, permitted
-from trainshed.api.checks import Checks, completed
-from trainshed.api.errors import Refusal, internal_refusal, refusal
-from trainshed.api.grpc.library import grpc
-from trainshed.api.grpc.statuses import DETAILS, told
-from trainshed.api.grpc.versions import aliased, version_of
-from trainshed.api.http import most_of
-from trainshed.api.services import Services
-from trainshed.api.unserved import not_served
-from trainshed.api.versions import Version
+from trainshed.api.calls.call import Call, Handlers, permitted
+from trainshed.api.calls.checks import Checks, completed
+from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
+from trainshed.api.calls.http import LARGE, most_of, read_aside
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.unserved import not_served
+from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
 from trainshed.wire import counts, known_methods, pool, routes
 from trainshed.wire import json as wire_json
 from trainshed.wire.routes import Rpc
-from trainshed.wire.status import StatusCode, Violation, WireError
+from trainshed.wire.status import StatusCode, Violation, WireError, status_message
+
+_VERBOSITY: Final = "GRPC_VERBOSITY"
+
+
+@contextmanager
+def _quietly() -> Generator[None]:
+    """gRPC's core reads the variable when it is loaded; by default it writes a line to stderr for every stray connection.
+    A value that the operator has set is kept; programs that are started later do not inherit ours."""
+    given = os.environ.get(_VERBOSITY)
+    os.environ[_VERBOSITY] = given or "NONE"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_VERBOSITY]
+
+
+with _quietly():
+    grpc: Any = importlib.import_module("grpc")
+    aio: Any = importlib.import_module("grpc.aio")
+    reflection: Any = importlib.import_module("grpc_reflection.v1alpha.reflection")
+    health: Any = importlib.import_module("grpc_health.v1.health")
+    health_messages: Any = importlib.import_module("grpc_health.v1.health_pb2")
+    health_service: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
+
 
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
 _log = logging.getLogger("trainshed.api")
+DETAILS: Final = "grpc-status-details-bin"
+"""The trailer that holds a google.rpc.Status: code and message once more, and the details."""
+MOST_TRAILER: Final = 7_000
+"""Bytes of message and details together as they go over the wire."""
+_SHORT_MESSAGE: Final = 300
+_SHORT_DESCRIPTIONS: Final = (160, 80, 40)
+_FIELD: Final = 200
+"""Characters, also of the longest kind: the message alone always has room."""
+_REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer is whole)"
 
 
 class GrpcTransport:
@@ -75,7 +111,7 @@ class GrpcTransport:
 
         try:
             self._authenticate(_authorization(metadata))
-        except Exception:
+        except Exception:  # Whatever it is, `refuse` meets it again and tells the caller.
             return grpc.stream_unary_rpc_method_handler(refuse)
         return grpc.unary_unary_rpc_method_handler(answer)
 
@@ -98,7 +134,7 @@ class GrpcTransport:
         try:
             self._authenticate(_authorization(metadata))
             raise not_served(known, self._handlers)
-        except Exception as error:
+        except Exception as error:  # A caller is answered whatever goes wrong.
             return refusal(error, "") or internal_refusal()
 
     async def _answer(
@@ -116,14 +152,16 @@ class GrpcTransport:
             method = f"{rpc.service}.{rpc.method}"
             handler = permitted(self._handlers, principal, method)
             call = Call(principal, self._services, method)
-            message = await aside.read(len(request), lambda: self._read(call, rpc, request))
+            message = await read_aside(len(request), lambda: self._read(call, rpc, request))
             answer = await handler(call, message)
             version = version_of(path)
             if version is Version.V1BETA1:
                 self._services.beta.remember(answer)
             self._services.beta.dress(answer, version)
             return answer.SerializeToString()
-        except Exception as error:
+        except (
+            Exception
+        ) as error:  # A caller is answered whatever goes wrong; the log has the fault.
             refused = refusal(error, api)
             if refused is None:
                 _log.error("%s failed", path, exc_info=error)
@@ -139,7 +177,7 @@ class GrpcTransport:
             message = _read(rpc, request)
         except WireError as refused:
             raise completed(refused, check, call) from None
-        if check is not None and len(request) >= aside.LARGE:
+        if check is not None and len(request) >= LARGE:
             check(call, message)
         return message
 
@@ -172,5 +210,82 @@ def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
 
 
 async def _abort(context: Any, refused: Refusal) -> Any:
-    answer = told(refused)
+    answer = grpc_status(refused)
     await context.abort(_CODES[answer.code], answer.message, ((DETAILS, answer.details),))
+
+
+def version_of(path: str) -> Version:
+    """The version that a gRPC path (`/package.Service/Method`) names."""
+    if path.startswith(f"/{BETA}"):
+        return Version.V1BETA1
+    return Version.V1 if path.startswith(f"/{V1}") else Version.UNSAID
+
+
+def aliased(path: str) -> str:
+    """The path of the method that serves `path`."""
+    is_beta = version_of(path) is Version.V1BETA1
+    return f"/{V1}{path[len(BETA) + 1 :]}" if is_beta else path
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcStatus:
+    """A refusal as the caller gets it."""
+
+    #: Number of the google.rpc code.
+    code: int
+    message: str
+    #: Value of the DETAILS trailer: a serialized google.rpc.Status.
+    details: bytes
+
+
+def grpc_status(refused: Refusal) -> GrpcStatus:
+    """The refusal as it is, or in short if that is too much: every field with less and less about it, and if even that
+    has no room, the first fields and how many more there are."""
+    whole = _status(refused, refused.message, refused.violations)
+    if _size(whole) <= MOST_TRAILER:
+        return whole
+    for short in _shorter(refused):
+        if _size(short) <= MOST_TRAILER:
+            return short
+    return _status(refused, _cut(refused.message, _SHORT_MESSAGE, _REST), ())
+
+
+def _shorter(refused: Refusal) -> Iterator[GrpcStatus]:
+    """The refusal, ever shorter."""
+    message = _cut(refused.message, _SHORT_MESSAGE, _REST)
+    yield _status(refused, message, refused.violations)
+    count = len(refused.violations)
+    briefly: tuple[Violation, ...] = ()
+    for size in _SHORT_DESCRIPTIONS:
+        briefly = _briefly(refused.violations, size)
+        yield _status(refused, message, briefly)
+    for kept in _fewer(count):
+        more = Violation("", f"... and {count - kept} more; over REST all are told")
+        yield _status(refused, message, (*briefly[:kept], more))
+
+
+def _briefly(violations: tuple[Violation, ...], size: int) -> tuple[Violation, ...]:
+    return tuple(Violation(_cut(v.field, _FIELD), _cut(v.description, size)) for v in violations)
+
+
+def _fewer(count: int) -> Iterator[int]:
+    """Below `count`, in steps of a tenth of what is left."""
+    while count > 1:
+        count -= max(1, count // 10)
+        yield count
+
+
+def _status(refused: Refusal, message: str, violations: tuple[Violation, ...]) -> GrpcStatus:
+    status: Message = status_message(refused.code, message, violations, reason=refused.reason)
+    return GrpcStatus(refused.code.number, message, status.SerializeToString(deterministic=True))
+
+
+def _size(answer: GrpcStatus) -> int:
+    """Bytes on the wire: messages are percent-encoded, binary trailers are base64."""
+    message = answer.message.encode(errors="replace")
+    plain = sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in message)
+    return plain + (len(answer.details) + 2) // 3 * 4
+
+
+def _cut(text: str, size: int, tail: str = "...") -> str:
+    return text if len(text) <= size else text[:size] + tail

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.call import Call, Handlers
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
-from trainshed.api.paging import decode_token, encode_token, page_size, position_number
-from trainshed.api.scanning import Scan
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api, JobName, JobUid, project_number
 from trainshed.core.works import Work

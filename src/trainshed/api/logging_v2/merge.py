@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from trainshed.api.calls.services import Services
 from trainshed.api.logging_v2.entry import Entry, replica_entry, service_entries
-from trainshed.api.services import Services
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline

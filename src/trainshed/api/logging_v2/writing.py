@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.call import Call, Handlers
+from trainshed.api.calls.call import Call, Handlers
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailable, Violation
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.wire import json as wire_json

@@ -8,28 +8,28 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.call import Call, Handlers
-from trainshed.api.checks import Checks
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.paging import list_jobs, page_size
+from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.jobs import (
+from trainshed.api.ml_v1 import views
+from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
+from trainshed.api.resources.jobs import (
     cancel_for_user,
     queue_position,
     read_job_name,
     with_error_due,
 )
-from trainshed.api.ml_v1 import views
-from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
-from trainshed.api.paging import list_jobs, page_size
-from trainshed.api.parents import ProjectName
-from trainshed.api.services import Services
-from trainshed.api.submission import (
+from trainshed.api.resources.submission import (
     BucketUse,
     checked,
     new_job,
     new_tuning_job,
     store_works,
 )
-from trainshed.api.web_access import add_to_job, add_to_trials
+from trainshed.api.resources.web_access import add_to_job, add_to_trials
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.operations import cancel as cancel_any
-from trainshed.api.call import Call, Handlers
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.parents import ProjectName
 from trainshed.api.ml_v1.studies import read_operation
 from trainshed.api.ml_v1.study_views import operation
-from trainshed.api.parents import ProjectName
+from trainshed.api.resources.studies import cancel_operation
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.Operations"
@@ -20,7 +20,8 @@ async def get(call: Call, request: Any) -> Message:
 
 async def cancel(call: Call, request: Any) -> Message:
     await read_operation(call.services, request.name)
-    return await cancel_any(call, request)
+    await cancel_operation(call.services, request.name)
+    return pool.message_class("google.protobuf.Empty")()
 
 
 async def list_(call: Call, request: Any) -> Message:

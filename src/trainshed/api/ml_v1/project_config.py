@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.call import Call, Handlers
-from trainshed.api.parents import ProjectName
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.parents import ProjectName
 from trainshed.core.names import project_number
 from trainshed.wire import pool
 

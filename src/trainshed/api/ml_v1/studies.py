@@ -9,14 +9,19 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api import vizier
-from trainshed.api.call import Call, Handlers
-from trainshed.api.checks import Checks
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import study_views
-from trainshed.api.parents import LocationName
-from trainshed.api.services import Services
-from trainshed.api.study_operations import check_stopping, suggest
-from trainshed.api.vizier import is_of_ml, read_study_name, read_trial_name
+from trainshed.api.resources import studies
+from trainshed.api.resources.studies import (
+    check_stopping,
+    is_of_ml,
+    read_study_name,
+    read_trial_name,
+    suggest,
+)
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api, StudyName
@@ -77,27 +82,27 @@ async def get_study(call: Call, request: Any) -> Message:
 
 
 async def list_studies(call: Call, request: Any) -> Message:
-    found = await vizier.ml_studies(call.services, _known_location(request.parent))
+    found = await studies.ml_studies(call.services, _known_location(request.parent))
     return pool.message_class(f"{_V1}.ListStudiesResponse")(
         studies=[study_views.study(record) for record in found]
     )
 
 
 async def delete_study(call: Call, request: Any) -> Message:
-    await vizier.delete_study(call.services, read_study_name(request.name, of_ml=True))
+    await studies.delete_study(call.services, read_study_name(request.name, of_ml=True))
     return pool.message_class("google.protobuf.Empty")()
 
 
 async def create_trial(call: Call, request: Any) -> Message:
     """The client's own trial: REQUESTED, or COMPLETED if it comes with a final measurement or the state says so."""
     study = await _study(call, request.parent)
-    made = await vizier.create_trial(call.services, study, _given_trial(request.trial))
+    made = await studies.create_trial(call.services, study, _given_trial(request.trial))
     return await _view(call, study, made)
 
 
 async def get_trial(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
-    return await _view(call, study, await vizier.read_trial(call.services, study, number))
+    return await _view(call, study, await studies.read_trial(call.services, study, number))
 
 
 async def list_trials(call: Call, request: Any) -> Message:
@@ -113,7 +118,7 @@ async def list_trials(call: Call, request: Any) -> Message:
 
 async def delete_trial(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
-    await vizier.delete_trial(call.services, study, number)
+    await studies.delete_trial(call.services, study, number)
     return pool.message_class("google.protobuf.Empty")()
 
 
@@ -132,7 +137,7 @@ async def suggest_trials(call: Call, request: Any) -> Message:
 async def add_measurement(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
     given = study_views.given_measurement(request.measurement, "measurement")
-    changed = await vizier.add_measurement(call.services, study, number, given)
+    changed = await studies.add_measurement(call.services, study, number, given)
     return await _view(call, study, changed)
 
 
@@ -141,7 +146,7 @@ async def complete(call: Call, request: Any) -> Message:
     given = None
     if request.HasField("final_measurement"):
         given = study_views.given_measurement(request.final_measurement, "final_measurement")
-    changed = await vizier.complete(
+    changed = await studies.complete(
         call.services,
         study,
         number,
@@ -154,7 +159,7 @@ async def complete(call: Call, request: Any) -> Message:
 
 async def stop(call: Call, request: Any) -> Message:
     study, number = await _trial(call, request.name)
-    return await _view(call, study, await vizier.stop(call.services, study, number))
+    return await _view(call, study, await studies.stop(call.services, study, number))
 
 
 async def check_early_stopping(call: Call, request: Any) -> Message:
@@ -167,7 +172,7 @@ async def check_early_stopping(call: Call, request: Any) -> Message:
 
 async def list_optimal(call: Call, request: Any) -> Message:
     study = await _study(call, request.parent)
-    best = await vizier.optimal(call.services, study)
+    best = await studies.optimal(call.services, study)
     return pool.message_class(f"{_V1}.ListOptimalTrialsResponse")(
         trials=await _views(call, study, best)
     )
@@ -231,7 +236,7 @@ async def _view(call: Call, study: Study, record: Trial) -> Message:
 
 
 async def _views(call: Call, study: Study, records: tuple[Trial, ...]) -> list[Message]:
-    shown = await vizier.with_measurements(call.services, study.uid, records)
+    shown = await studies.with_measurements(call.services, study.uid, records)
 
     def views() -> list[Message]:
         return [study_views.trial(study.name, record, measured) for record, measured in shown]

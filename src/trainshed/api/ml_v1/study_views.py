@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api import vizier
-from trainshed.api.services import Services
-from trainshed.api.timestamps import set_micros
-from trainshed.api.vizier import with_measurements
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.resources import studies
+from trainshed.api.resources.studies import with_measurements
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
@@ -89,8 +89,8 @@ def given_parameters(message: Any, path: str) -> Iterator[GivenParameter]:
         yield GivenParameter(f"{path}.parameters[{index}]", "parameter", entry.parameter, value)
 
 
-given_measurement = partial(vizier.given_measurement, elapsed="elapsed_time", metric="metric")
-"""`vizier.given_measurement` of this API's messages."""
+given_measurement = partial(studies.given_measurement, elapsed="elapsed_time", metric="metric")
+"""`studies.given_measurement` of this API's messages."""
 
 
 def _set_trial(

@@ -4,18 +4,23 @@ GET  /shell/           the page; what it is to open stands behind the # of its a
 GET  /shell/NAME       its parts
 POST /shell/ticket     {job, replica, key} of a link: {token, title}
 WS   /shell/connect    first message, of the client: {token, rows, columns, term, command, terminal}; then {title}
-                       and what `bridge` says, or {error}
+                       and what follows, or {error}
+
+On the WebSocket binary messages are what is typed and what is shown. Text messages are JSON: from the client
+`{"resize": [rows, columns]}` and `{"end": true}` (there is no more to be typed), to the client `{"exit": status}` at the
+shell's end (null: it ended with its replica) or `{"error": text}`.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final, cast
 
-from trainshed.api.errors import Refusal, refusal
-from trainshed.api.http import (
+from trainshed.api.calls.errors import Refusal, refusal
+from trainshed.api.calls.http import (
     Receive,
     Scope,
     Send,
@@ -24,14 +29,14 @@ from trainshed.api.http import (
     send_json,
     send_refusal,
 )
-from trainshed.api.services import Services, Shells
-from trainshed.api.shell.bridge import REFUSED, bridge, hang_up, say
+from trainshed.api.calls.services import Services, Shells, Terminal
+from trainshed.api.calls.tickets import Ticket
 from trainshed.api.shell.opening import live_replica, open_shell, where
-from trainshed.api.shell.tickets import Ticket
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import TerminalWish
+from trainshed.core.terminals import MOST_ROWS, TerminalWish
+from trainshed.eventloop.background import joined
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
 
@@ -62,6 +67,9 @@ _GUARDS: Final = (
     (b"cache-control", b"no-cache"),
 )
 _BY_LINK: Final = "somebody with the job's link"
+NORMAL: Final = 1000
+GOING_AWAY: Final = 1001
+REFUSED: Final = 1008
 
 
 class ShellDoor:
@@ -208,3 +216,81 @@ async def _send_part(send: Send, body: bytes, kind: str) -> None:
 def _part(name: str) -> tuple[bytes, str]:
     file, kind = _PARTS[name]
     return files("trainshed.api.shell").joinpath("page", file).read_bytes(), kind
+
+
+async def bridge(
+    receive: Receive, send: Send, terminal: Terminal, idle: float, closing: asyncio.Event
+) -> None:
+    """`idle`: seconds without a byte either way after which it is hung up, 0 = never. `closing`: the service stops."""
+    patience = asyncio.timeout(idle or None)
+
+    def moved() -> None:
+        if idle:
+            # That it has just run out is found out by whoever waits.
+            with contextlib.suppress(RuntimeError):
+                patience.reschedule(asyncio.get_running_loop().time() + idle)
+
+    async def show() -> None:
+        while data := await terminal.read():
+            moved()
+            await send({"type": "websocket.send", "bytes": data})
+
+    async def type_() -> None:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            moved()
+            if (data := message.get("bytes")) is not None:
+                await terminal.write(data)
+            else:
+                await _obey(terminal, message.get("text") or "")
+
+    async def stop() -> None:
+        await closing.wait()
+
+    showing, typing, stopping = map(joined, (show(), type_(), stop()))
+    tasks = (showing, typing, stopping)
+    try:
+        try:
+            async with patience:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            text = f"Nothing was typed or shown for {idle / 60:g} minutes: hung up."
+            await say(send, {"error": text})
+            await hang_up(send, NORMAL)
+            return
+        if typing.done() or (showing.done() and showing.exception() is not None):
+            return  # Whoever typed is gone.
+        if showing.done():
+            await say(send, {"exit": terminal.status})
+            await hang_up(send, NORMAL)
+        else:
+            await say(send, {"error": "The service stops; the job runs on. Come back later."})
+            await hang_up(send, GOING_AWAY)
+    finally:
+        terminal.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def say(send: Send, value: dict[str, Any]) -> None:
+    await send({"type": "websocket.send", "text": encode_text(value).decode()})
+
+
+async def hang_up(send: Send, code: int) -> None:
+    await send({"type": "websocket.close", "code": code})
+
+
+async def _obey(terminal: Terminal, text: str) -> None:
+    """What is no order of ours is passed over: a newer page may know more."""
+    try:
+        order = json.loads(text)
+    except ValueError:
+        return
+    match order:
+        case {"resize": [int(rows), int(columns)]}:
+            if 0 < rows <= MOST_ROWS and 0 < columns <= MOST_ROWS:
+                terminal.resize(rows, columns)
+        case {"end": True}:
+            await terminal.end_input()
+        case _:
+            return

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from trainshed.api.services import Services, Shells, Terminal
-from trainshed.api.shell.tickets import Ticket
+from trainshed.api.calls.services import Services, Shells, Terminal
+from trainshed.api.calls.tickets import Ticket
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica

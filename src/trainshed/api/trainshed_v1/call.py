@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainshed.access.principals import Principal
-from trainshed.api.services import Services
+from trainshed.api.calls.services import Services
 from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.core.errors import InvalidRequest, Violation
 

@@ -9,7 +9,7 @@ Attempt 0 is there only if something was decided before the first one had room. 
 from collections.abc import Mapping
 from typing import Any
 
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.chronicle import Attempt, Chronicle, Incarnation, Verdict
 from trainshed.core.names import Api, ReplicaId, log_task_name
 

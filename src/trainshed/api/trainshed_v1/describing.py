@@ -11,12 +11,12 @@ from typing import Any, Final, assert_never
 from trainshed.access.principals import Principal
 from trainshed.api.aiplatform_v1 import pipeline_views, tuning_views
 from trainshed.api.aiplatform_v1 import views as vertex
-from trainshed.api.jobs import queue_position
+from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import views as ml
-from trainshed.api.services import Services
+from trainshed.api.resources.jobs import queue_position
+from trainshed.api.resources.web_access import links_of
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.tuning_views import pipeline_view, trial_view, tuning_view
-from trainshed.api.web_access import links_of
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job

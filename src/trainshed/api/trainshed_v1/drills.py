@@ -8,11 +8,11 @@ import re
 from dataclasses import replace
 from typing import Any, Final
 
-from trainshed.api.services import Services
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields, near
-from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job

@@ -6,11 +6,10 @@ from urllib.parse import quote
 
 from trainshed.api.aiplatform_v1 import custom_jobs, tuning_jobs
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.call import Call
-from trainshed.api.checks import completed
+from trainshed.api.calls.call import Call
+from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
-from trainshed.api.planned_drills import with_planned_drills
-from trainshed.api.submission import new_job
+from trainshed.api.resources.submission import new_job, with_planned_drills
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from trainshed.api.jobs import cancel_for_user, read_job_name
-from trainshed.api.paging import decode_number, encode_token, list_jobs, page_size
-from trainshed.api.parents import ProjectName
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
+from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_name
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.chronicle import chronicle
 from trainshed.api.trainshed_v1.chronicle_views import chronicle_view
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
-from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.works import Work

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final, assert_never
 
+from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.services import Services
+from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.api.trainshed_v1.log_places import seen_places
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
 from trainshed.core.errors import InvalidRequest, NotFound, Violation

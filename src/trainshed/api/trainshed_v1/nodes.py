@@ -8,8 +8,8 @@ those that it was really given, as far as they are known.
 
 from typing import Any
 
-from trainshed.api.jobs import read_job_name
-from trainshed.api.services import RoomView
+from trainshed.api.calls.services import RoomView
+from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import near
 from trainshed.core.capacity import NodeStatus

@@ -1,6 +1,6 @@
 """Which project a request is about that may leave it out."""
 
-from trainshed.api.parents import ProjectName
+from trainshed.api.calls.parents import ProjectName
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.core.errors import InvalidRequest

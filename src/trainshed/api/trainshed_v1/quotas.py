@@ -7,7 +7,7 @@ own are meant.
 
 from typing import Any, Final
 
-from trainshed.api.parents import ProjectName
+from trainshed.api.calls.parents import ProjectName
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields, near
 from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaStatus

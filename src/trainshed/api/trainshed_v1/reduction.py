@@ -12,8 +12,8 @@ went to reducers before; `lostReducers`, so many were lost since it was said.
 
 from typing import Any
 
-from trainshed.api.services import Services
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job

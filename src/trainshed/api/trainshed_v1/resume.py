@@ -15,11 +15,11 @@ import time
 from collections.abc import AsyncIterator, Set
 from typing import Any, Final
 
-from trainshed.api.services import Services
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import drill_view, pattern_fault
-from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.records import Job

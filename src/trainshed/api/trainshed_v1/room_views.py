@@ -7,7 +7,7 @@ next, 0 = none.
 
 from typing import Any
 
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Waiting
 
 

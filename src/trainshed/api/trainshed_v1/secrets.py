@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
-from trainshed.api.services import Services
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.api.trainshed_v1.projects import read_project

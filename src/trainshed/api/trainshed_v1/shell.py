@@ -7,14 +7,14 @@ words, `exitCode, signal, outOfMemory, lost, tail, argv`.
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
-from trainshed.api.services import Shells
+from trainshed.api.calls.services import Shells
+from trainshed.api.calls.tickets import Ticket
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import find_job
 from trainshed.api.shell.opening import live_replica
-from trainshed.api.shell.tickets import Ticket
-from trainshed.api.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
 from trainshed.api.trainshed_v1.fields import Fields
-from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId, log_task_name

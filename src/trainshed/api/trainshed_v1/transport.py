@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, unquote
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
-from trainshed.api import aside
-from trainshed.api.errors import Refusal
-from trainshed.api.http import (
+from trainshed.api.calls.call import project_in
+from trainshed.api.calls.errors import Refusal
+from trainshed.api.calls.http import (
     MAX_BODY,
     NDJSON,
     SMALL_BODY,
@@ -23,14 +23,15 @@ from trainshed.api.http import (
     Send,
     header,
     raw_path,
+    read_aside,
     read_body,
     send_error,
     send_json,
     send_refusal,
     send_stream,
 )
-from trainshed.api.scope import project_in
-from trainshed.api.services import Services
+from trainshed.api.calls.services import Services
+from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     drill_plans,
     drills,
@@ -46,7 +47,6 @@ from trainshed.api.trainshed_v1 import (
     watching,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
-from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.core.errors import NotFound, PermissionDenied
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, Violation, WireError
@@ -178,7 +178,7 @@ async def _body(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
     if scope["method"] not in _WITH_BODY:
         return {}
     text = await read_body(scope, receive, most)
-    value = await aside.read(len(text), lambda: decode_text(text))
+    value = await read_aside(len(text), lambda: decode_text(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))

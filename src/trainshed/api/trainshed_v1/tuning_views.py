@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final, assert_never
 
 from trainshed.api.aiplatform_v1.views import sibling_name
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection
 from trainshed.core.pipelines.records import Pipeline

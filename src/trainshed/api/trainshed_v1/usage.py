@@ -16,9 +16,9 @@ In a job with reducers workers and reducers have `reduction` as well (`reduction
 
 from typing import Any, Final
 
-from trainshed.api.timestamps import text_micros
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.finding import find_job
 from trainshed.api.trainshed_v1.reduction import reduction_views
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.errors import InvalidRequest, Violation

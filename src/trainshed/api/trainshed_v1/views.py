@@ -21,7 +21,7 @@ resource, null if that was deleted.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
-from trainshed.api.timestamps import text_micros, text_nanos
+from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.capacity import Waiting
 from trainshed.core.job.exits import ExitRecord

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator
 
+from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, look
-from trainshed.api.trainshed_v1.finding import find_work
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
 from trainshed.core.errors import NotFound
 from trainshed.core.names import JobUid

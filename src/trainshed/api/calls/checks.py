@@ -7,7 +7,7 @@ of it is then still put to the handler's own check, so that the caller learns of
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from trainshed.api.call import Call
+from trainshed.api.calls.call import Call
 from trainshed.core import errors as core
 from trainshed.wire.status import Undecided, Violation, WireError, told
 
@@ -29,7 +29,8 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     try:
         found = standing(lambda: check(call, partial), refused.undecided)
     except Exception:
-        # Something else is wrong as well (the project's name, say); it will be told when this is mended.
+        # Broad, because the check reads what is known to be broken: whatever it stumbles over (the project's name, say) must
+        # not hide the refusal that there is. It will be told when this is mended.
         return refused
     known = tuple(_own_path(violation.field) for violation in told(refused.violations))
     further = tuple(

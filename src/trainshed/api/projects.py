@@ -8,9 +8,9 @@ from google.protobuf.message import Message
 
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
-from trainshed.api.call import Call, Handlers
-from trainshed.api.parents import ProjectName
-from trainshed.api.services import Services
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.services import Services
 from trainshed.core.names import project_number
 from trainshed.wire import pool
 

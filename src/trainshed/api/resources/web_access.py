@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from trainshed.access.permissions import PERMISSIONS, held
 from trainshed.access.principals import Principal
-from trainshed.api.call import Call
-from trainshed.api.services import Services
-from trainshed.api.shell.tickets import Links
+from trainshed.api.calls.call import Call
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.tickets import Links
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.tuning.records import TuningJob

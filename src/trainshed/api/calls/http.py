@@ -5,9 +5,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
-from trainshed.api.errors import Refusal, internal_refusal, refusal
+from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
 from trainshed.eventloop.background import joined
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
@@ -29,6 +30,10 @@ _JSON: Final = b"application/json; charset=UTF-8"
 _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
 """With a realm: httplib2, below Google's API client library, cannot read a challenge without parameters."""
 _log = logging.getLogger("trainshed.api")
+T = TypeVar("T")
+LARGE: Final = 16 << 10
+"""Bytes of a request from which on it is read aside."""
+_reader: Final = ThreadPoolExecutor(1, "large-requests")
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -167,3 +172,12 @@ async def send_stream(
         # server logs it.
         raise fault
     await send({"type": "http.response.body", "body": b""})
+
+
+async def read_aside(size: int, work: Callable[[], T]) -> T:
+    """Do the work that a request of so many bytes makes, of a large one in a thread, one at a time: everybody else goes on
+    meanwhile. What a request may hold is bounded before (`wire.counts`), for the interpreter's lock lets others in between
+    two steps, not within one. `work` blocks, and uses nothing that belongs to the event loop."""
+    if size < LARGE:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_reader, work)

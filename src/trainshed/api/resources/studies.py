@@ -1,16 +1,19 @@
 """What the study APIs of Vertex and of `ml` v1 do alike: in and out go records, never messages (SPEC §6).
 
 Every change of a trial is: load, change it purely (`core.study.changes`), store it if nobody else changed it meanwhile,
-else once more. What takes long is in `study_operations`.
+else once more. Suggestions and early stopping checks are stored as operations that the controller carries out; nothing is
+held open for them: after PATIENCE the operation is answered as it stands, and the client polls it.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
-from trainshed.api.paging import decode_number, encode_token
-from trainshed.api.parents import LocationName
-from trainshed.api.services import Services
+from trainshed.api.calls.paging import decode_number, encode_token
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
 from trainshed.core.errors import (
     Aborted,
     FailedPrecondition,
@@ -18,6 +21,10 @@ from trainshed.core.errors import (
     NotFound,
     Violation,
 )
+from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import OperationState, OperationTrigger
+from trainshed.core.lifecycle.tables import OPERATION
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults
 from trainshed.core.study import changes
@@ -25,7 +32,9 @@ from trainshed.core.study.final import final_measurement
 from trainshed.core.study.proposing import GivenTrial, parse_trial
 from trainshed.core.study.reading import GivenMeasurement, GivenMetric, read_measurement
 from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.eventloop.background import joined
+from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import StaleCommit
 from trainshed.store.studies import StoredTrial
 from trainshed.studies.optimal import optimal_trials
@@ -34,6 +43,10 @@ _TRIES: Final = 5
 _SCAN: Final = 2_000
 _CHUNK: Final = 250
 _ALL: Final = 1_000_000
+PATIENCE: Final = 2.0
+"""Seconds that a call waits for its operation, which saves its client a poll."""
+MOST_SUGGESTIONS: Final = 1_000
+"""Of one call: as many as a study may have by the public limit (facts §7.4)."""
 
 
 def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> GivenMeasurement:
@@ -270,3 +283,130 @@ def check_active(study: Study) -> None:
         raise FailedPrecondition(
             f"{study.name} is {study.state}{why} and takes no further trials; create another study."
         )
+
+
+async def suggest(
+    services: Services, study: Study, *, parent: str, client: str, count: int
+) -> Operation:
+    """Ask the controller for `count` trials for `client`; the operation as it is after at most PATIENCE. `parent`: its
+    name up to the number that ends it. Raises InvalidRequest, FailedPrecondition (nothing can be handed out)."""
+    wrong: list[Violation] = []
+    if not 1 <= count <= MOST_SUGGESTIONS:
+        wrong.append(Violation("suggestion_count", f"{count} is not from 1 to {MOST_SUGGESTIONS}."))
+    if not client:
+        wrong.append(
+            Violation(
+                "client_id",
+                "It is missing; name the client, so that it gets its pending trial back if it asks again.",
+            )
+        )
+    if wrong:
+        raise InvalidRequest(tuple(wrong))
+    asked = Operation(
+        name=f"{parent}{services.new_uid()}",
+        kind=OperationKind.SUGGEST,
+        target=str(study.name),
+        created=services.now(),
+        updated=services.now(),
+        state=OperationState.RUNNING,
+        study=study.uid,
+        client=client,
+        count=await _to_hand_out(services, study, client, count),
+    )
+    return await _begin(services, asked)
+
+
+async def check_stopping(
+    services: Services, study: Study, number: int, *, parent: str
+) -> Operation:
+    """Ask the controller whether the trial should stop; answers as `suggest`. Raises NotFound, FailedPrecondition (the
+    trial is over)."""
+    trial = await read_trial(services, study, number)
+    if trial.state.is_over:
+        raise FailedPrecondition(
+            f"Trial {number} is {trial.state}: it is over, and nothing of it is left to stop."
+        )
+    asked = Operation(
+        name=f"{parent}{services.new_uid()}",
+        kind=OperationKind.CHECK_STOPPING,
+        target=study.name.trial(number),
+        created=services.now(),
+        updated=services.now(),
+        state=OperationState.RUNNING,
+        study=study.uid,
+        trial=number,
+    )
+    return await _begin(services, asked)
+
+
+async def _to_hand_out(services: Services, study: Study, client: str, count: int) -> int:
+    """How many trials of `count` the client may be given. Even of a study that is full, or not active, it gets those
+    back that it has not completed, and of a full one those that were requested.
+
+    Raises FailedPrecondition if there are none.
+    """
+    is_active = study.state is StudyState.ACTIVE
+    if is_active and not await is_full(services, study):
+        return count
+    history = await services.studies.history((study.uid,))
+    most = services.settings.max_study_trials
+    room = max(most - len(history), 0) if is_active else 0
+    there = sum(
+        (trial.state is TrialState.ACTIVE and trial.client == client)
+        or (trial.state is TrialState.REQUESTED and is_active)
+        for trial in history
+    )
+    if there + room == 0:
+        check_active(study)
+        raise full(services, study)
+    return min(count, there + room)
+
+
+async def _begin(services: Services, operation: Operation) -> Operation:
+    """Store it, tell the controller, and wait for its end, at most PATIENCE."""
+    await services.studies.begin_operation(operation)
+    services.suggest(operation.study)
+    return await wait_for(services, operation.name, PATIENCE)
+
+
+async def wait_for(services: Services, name: str, patience: float) -> Operation:
+    """The operation when it is done, when `patience` seconds are over, or when the service stops. Raises NotFound."""
+    clock = asyncio.get_running_loop()
+    end = clock.time() + patience
+    record = await services.reader.operation(name)
+    study = JobUid(record.study)
+    closing = joined(services.closing.wait())
+    try:
+        while not record.state.is_final:
+            # In this order: what ends after this look is news beyond it.
+            seen = services.notices.count(study)
+            record = await services.reader.operation(name)
+            left = end - clock.time()
+            if record.state.is_final or left <= 0 or services.closing.is_set():
+                break
+            news = joined(services.notices.wait_beyond(study, seen, left))
+            try:
+                await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+    finally:
+        closing.cancel()
+    return record
+
+
+async def cancel_operation(services: Services, name: str) -> None:
+    """End an operation that is not done. Too late for one that is, which is no error. Raises NotFound."""
+    record = await services.reader.operation(name)
+    cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
+    if cancelling.is_final:
+        return
+    # Nothing was handed out yet, so there is no work that would have to be stopped first.
+    ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
+    assert ended is not None
+    error = JobError(CANCELLED, "The operation was cancelled.")
+    # It may be done in this moment, which is as good.
+    with contextlib.suppress(StaleCommit):
+        await services.studies.finish_operation(
+            replace(record, state=ended, error=error, updated=services.now())
+        )
+    services.notices.publish(JobUid(record.study))

@@ -1,19 +1,27 @@
-"""Pages of lists: sizes, opaque tokens, and a bounded search for what a filter lets pass.
+"""Pages of lists: sizes, opaque tokens, a bounded search for what a filter lets pass, and read masks.
 
-A token says where the previous page ended and is bound to the question it was given for.
+A token says where the previous page ended and is bound to the question it was given for. Filters are applied off the
+event loop: all scans share one thread, in which each has a short turn, so however many callers send expensive filters,
+everybody else waits for one busy thread at most, and the scans share it fairly.
 """
 
+import asyncio
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from trainshed.api.scanning import Scan
+from google.protobuf.message import Message
+
+from trainshed.api.filters.matching import everything
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, Reader
+from trainshed.wire import pool
 
 SCAN_LIMIT: Final = 2_000
 """Jobs that one request looks at before it answers a short page with a token to go on."""
@@ -22,6 +30,12 @@ _DIGEST_SIZE: Final = 8
 _MOST_DIGITS: Final = 19
 _LARGEST: Final = 2**63 - 1
 """What the store can compare with."""
+T = TypeVar("T")
+SECONDS: Final = 1.0
+"""Computing time that one request may use; then it answers what it has, with a token to go on."""
+_TURN: Final = 0.02
+"""Seconds of computing time after which another scan gets its turn."""
+_THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="scans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +136,72 @@ def _digest(question: tuple[str, ...]) -> bytes:
     return hashlib.blake2b(
         text.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_SIZE
     ).digest()
+
+
+class Scan(Generic[T]):
+    """The filter of one request, applied no longer than a request may take."""
+
+    def __init__(self, passes: Callable[[T], bool], *, seconds: float | None = None) -> None:
+        self._passes = passes
+        self._left = SECONDS if seconds is None else seconds
+
+    async def judge(self, rows: Sequence[T]) -> list[bool]:
+        """Whether each row passes; of fewer rows once the time is used up, but of the first one in any case."""
+        if self._passes is everything:
+            return [True] * len(rows)
+        verdicts: list[bool] = []
+        loop = asyncio.get_running_loop()
+        while len(verdicts) < len(rows) and (not verdicts or self._left > 0):
+            verdicts += await loop.run_in_executor(_THREAD, self._turn, rows, len(verdicts))
+        return verdicts
+
+    def _turn(self, rows: Sequence[T], at: int) -> list[bool]:
+        began = time.thread_time()
+        turn, verdicts = min(_TURN, self._left), list[bool]()
+        while at + len(verdicts) < len(rows):
+            verdicts.append(self._passes(rows[at + len(verdicts)]))
+            if time.thread_time() - began >= turn:
+                break
+        self._left -= time.thread_time() - began
+        return verdicts
+
+
+class Mask:
+    """A FieldMask for messages of one type. Raises InvalidRequest for a path that the type has not."""
+
+    def __init__(self, mask: Any, message_type: str, *, field: str = "read_mask") -> None:
+        paths = [path for path in mask.paths if path != "*"]
+        self._class = pool.message_class(message_type)
+        self._mask = mask if paths and len(paths) == len(mask.paths) else None
+        unknown = [path for path in paths if not _has(self._class, path)]
+        if unknown:
+            raise InvalidRequest(
+                tuple(
+                    Violation(field, f"{path!r} is no field of {message_type}.") for path in unknown
+                )
+            )
+
+    def shows(self, field: str) -> bool:
+        """Whether anything of the message's own field `field` is answered."""
+        return self._mask is None or any(
+            path.partition(".")[0] == field for path in self._mask.paths
+        )
+
+    def apply(self, message: Message) -> Message:
+        """The message with the masked fields only; itself if there is no mask."""
+        if self._mask is None:
+            return message
+        kept = self._class()
+        self._mask.MergeMessage(message, kept)
+        return kept
+
+
+def _has(message_class: type[Message], path: str) -> bool:
+    """Whether a mask can name it: a repeated field only as a whole."""
+    at = message_class.DESCRIPTOR
+    for name in path.split("."):
+        field = at.fields_by_name.get(name) if at is not None else None
+        if field is None:
+            return False
+        at = None if field.is_repeated else field.message_type
+    return True

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainshed.access.sealing import Sealer
-from trainshed.api.shell.tickets import Links, Tickets
-from trainshed.api.versions import BetaOperations
+from trainshed.api.calls.tickets import Links, Tickets
+from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId

@@ -8,7 +8,7 @@ that have a handler.
 from collections.abc import Iterable
 from typing import Final
 
-from trainshed.api.errors import NotServed
+from trainshed.api.calls.errors import NotServed
 from trainshed.wire.known_methods import KnownMethod
 
 _NO_SERVING: Final = (

@@ -1,22 +1,23 @@
 """What creating a job, tuning job or pipeline has in common in both APIs: named buckets must exist; the record and its
-first timeline entries are written in one step; the controller is told."""
+first timeline entries are written in one step, with the drills of the plan that the label `trainshed-drill` names (SPEC §8);
+the controller is told."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
-from trainshed.api.planned_drills import refuse_plan, with_planned_drills
-from trainshed.api.services import BucketProbe, Services
-from trainshed.api.web_access import asked_for
+from trainshed.api.calls.services import BucketProbe, Services
+from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
-from trainshed.core.errors import InvalidRequest, Unavailable, Violation
+from trainshed.core.errors import InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import STALL_LABEL
+from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.story import drill_ordered
-from trainshed.core.names import JobName, JobUid
+from trainshed.core.names import JobName, JobUid, public_replica_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.syntax import bucket_path_fault
@@ -28,7 +29,7 @@ from trainshed.core.specs.warnings import (
 )
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.works import Work
-from trainshed.store.port import NewWork
+from trainshed.store.port import NewWork, Reader
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Labels can change later, so they are kept beside the record and not within it."""
 _ON = "on"
 """All that the label may say for workers and reducers to speak TLS."""
+_FIELD: Final = f"labels.{PLAN_LABEL}"
 
 
 def checked(
@@ -278,3 +280,54 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
             "or grant the job's service account a role in the bucket's IAM policy."
         )
     return ""
+
+
+async def with_planned_drills(services: Services, job: Job) -> Job:
+    """The new job, which is not stored yet, with the plan's drills as ordered at its creation.
+
+    Raises InvalidRequest if the plan is not there, or has a drill for a replica that the job has not.
+    """
+    name = dict(job.labels).get(PLAN_LABEL)
+    if not name:
+        return job
+    project = job.name.project_id
+    try:
+        plan = await services.reader.drill_plan(project, name)
+    except NotFound:
+        text = await _unknown(services.reader, project, name)
+        raise InvalidRequest((Violation(_FIELD, text),)) from None
+    there = job.spec.replicas()
+    missing = [drill for drill in plan.drills if drill.replica not in there]
+    if missing:
+        api = job.name.api
+        wanted = ", ".join(dict.fromkeys(public_replica_name(api, d.replica) for d in missing))
+        text = (
+            f"The drill plan {name!r} is for {wanted}, which this job does not have; give the job"
+            " those replicas, or name another plan."
+        )
+        raise InvalidRequest((Violation(_FIELD, text),))
+    drills = tuple(
+        replace(drill, number=number, ordered=job.created)
+        for number, drill in enumerate(plan.drills, start=1)
+    )
+    return replace(job, drills=drills)
+
+
+def refuse_plan(job: TuningJob) -> None:
+    """Drills that somebody believes to be ordered must be. Raises InvalidRequest if the label names a plan: a tuning job has
+    no replicas of its own."""
+    if name := dict(job.labels).get(PLAN_LABEL):
+        text = (
+            f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the label away, and"
+            " order drills for the job of a trial with `trainshed drill`."
+        )
+        raise InvalidRequest((Violation(_FIELD, text),))
+
+
+async def _unknown(reader: Reader, project: str, name: str) -> str:
+    plans = ", ".join(plan.name for plan in await reader.drill_plans(project))
+    there = f"it has: {plans}" if plans else "it has none yet"
+    return (
+        f"The project {project} has no drill plan {name!r}; {there}. Store one with"
+        " `trainshed drill-plans put FILE`, or take the label away."
+    )

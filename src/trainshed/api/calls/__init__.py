@@ -1,0 +1,1 @@
+"""What each call of any surface works with: the caller, the services, errors, pages, HTTP messages."""

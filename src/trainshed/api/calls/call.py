@@ -1,0 +1,145 @@
+"""One call of one API method, as every transport hands it to a handler, and what a principal of one project may ask.
+
+What a request is about stands in a text of the request itself (`name`, `parent`, ...), as `projects/P/...`, or in the name
+of the resource that it carries; only Logging lists bare projects as well, and entries that name their logs.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from trainshed.access.permissions import authorize
+from trainshed.access.principals import Principal
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.unserved import not_served
+from trainshed.core import secrets
+from trainshed.core.errors import PermissionDenied
+from trainshed.wire import json as wire_json
+from trainshed.wire import known_methods
+from trainshed.wire.known_methods import KnownMethod
+
+_CREATING: Final = frozenset(
+    {
+        "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
+        "google.cloud.aiplatform.v1.JobService.CreateHyperparameterTuningJob",
+        "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline",
+        "google.cloud.ml.v1.JobService.CreateJob",
+    }
+)
+_ACCOUNT: Final = frozenset({"serviceAccount", "service_account"})
+"""Also as clients spell it in what is JSON of their own."""
+_NAMES: Final = frozenset({"name", "parent", "resource", "trial_name", "parent_model", "log_name"})
+_LISTS: Final = frozenset({"resource_names"})
+_BARE: Final = "project_ids"
+_PARTS: Final = "entries"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`method` is the full name, `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
+
+    `value_texts` has the caller's own JSON of google.protobuf.Value fields by their path in the request
+    (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside 1.0, are
+    there alone (STACK section 1). Empty over gRPC, where a Value is all there is.
+    """
+
+    principal: Principal
+    services: Services
+    method: str
+    value_texts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+# The request's fields are those of the method's request message, which only the descriptors know.
+Handler = Callable[[Call, Any], Awaitable[Message]]
+"""Takes the request message, answers the response message, raises the errors of `api.errors`."""
+
+Handlers = Mapping[str, Handler]
+"""Handlers by full method name."""
+
+
+def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
+    """The handler of `method` (full name), which `principal` may call. Raises NotServed, PermissionDenied.
+
+    For who may work in one project only, one that looks at what the request names before anything else.
+    """
+    handler = handlers.get(method)
+    if handler is None:
+        raise not_served(known_methods.by_name(method) or KnownMethod(method, ""), handlers)
+    authorize(principal, method)
+    if not principal.project:
+        return handler
+
+    async def within(call: Call, request: Any) -> Message:
+        authorize(principal, method, projects_of(request))
+        refuse_more(principal, method, request)
+        return await handler(call, request)
+
+    return within
+
+
+def refuse_more(program: Principal, method: str, request: Message) -> None:
+    """Refuse a job that has more than the program that creates it: another service account, or secrets. A job runs as the
+    account that its request names and with the secrets that it names; a program gets neither by a job that it creates.
+
+    Raises PermissionDenied, naming all that the job would have and its creator has not."""
+    if method not in _CREATING:
+        return
+    beyond = list(dict.fromkeys(_beyond(wire_json.to_public(request), program.email)))
+    if beyond:
+        raise PermissionDenied(
+            f"{program.email} may create jobs that have no more than it has itself, and this one asks for "
+            f"{', '.join(beyond)}: leave that out, or have a person submit the job"
+        )
+
+
+def _beyond(value: object, email: str) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, part in cast("dict[str, Any]", value).items():
+                if key in _ACCOUNT and isinstance(part, str):
+                    if part not in ("", email):
+                        yield f"the service account {part}"
+                elif key != "labels":
+                    yield from _beyond(part, email)
+        case list():
+            for part in cast("list[Any]", value):
+                yield from _beyond(part, email)
+        case str():
+            yield from (f"the secret {ref.name!r}" for ref in secrets.references(value))
+        case _:
+            pass
+
+
+def projects_of(request: Message) -> Iterator[str]:
+    """The projects, by id or number, as often as they are named; "" for a name that has none."""
+    for part, value in request.ListFields():
+        if part.name in _NAMES and part.type == FieldDescriptor.TYPE_STRING:
+            yield project_in(value)
+        elif part.name in _LISTS:
+            yield from map(project_in, value)
+        elif part.name == _BARE:
+            yield from value
+        elif part.name == _PARTS:
+            for below in value:
+                yield from projects_of(below)
+        elif part.type == FieldDescriptor.TYPE_MESSAGE and "name" in _texts(value):
+            yield from filter(None, [project_in(value.name)])
+
+
+def project_in(name: str) -> str:
+    """The project of a full resource name, "" if it has none."""
+    match name.split("/"):
+        case ["projects", project, *_]:
+            return project
+        case _:
+            return ""
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """The text fields of a message; none of a list or a map of them."""
+    descriptor = getattr(value, "DESCRIPTOR", None)
+    fields = descriptor.fields if descriptor is not None else ()
+    return tuple(field.name for field in fields if field.type == FieldDescriptor.TYPE_STRING)
