@@ -144,10 +144,14 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
     """Adds --url, --token, --ca and --data as they are."""
-    named = click.option("--url", metavar="URL", help="Address of the service: http://host:8080.")
-    known = click.option("--token", metavar="TOKEN", help="Its token; else $TRAINSHED_TOKEN.")
+    named = click.option(
+        "--url", metavar="URL", help="Address of the service, such as http://host:8080."
+    )
+    known = click.option(
+        "--token", metavar="TOKEN", help="Token for --url. Default: $TRAINSHED_TOKEN."
+    )
     trusted = click.option(
-        "--ca", metavar="FILE", help="Whom to trust over https, PEM; else $TRAINSHED_CA."
+        "--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA."
     )
     return named(known(trusted(takes_data(command))))
 
@@ -157,7 +161,7 @@ def takes_data(command: Callable[..., R]) -> Callable[..., R]:
     return click.option(
         "--data",
         type=click.Path(path_type=Path),
-        help="Data directory of a service on this machine; else $TRAINSHED_DATA or ~/.trainshed.",
+        help="Data directory of a local service. Default: $TRAINSHED_DATA or ~/.trainshed.",
     )(command)
 
 

@@ -24,7 +24,7 @@ _SECOND = 10**9
     default=90.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long all of it may take.",
+    help="Time limit for cancelling jobs and stopping the service.",
 )
 @takes_data
 @click.pass_obj

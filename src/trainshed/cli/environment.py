@@ -156,9 +156,9 @@ def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
     type=click.Choice([shell.value for shell in Shell]),
     default=Shell.SH.value,
     show_default=True,
-    help="Syntax to print; sh is right for bash and zsh.",
+    help="Shell syntax to print; sh suits bash and zsh.",
 )
-@click.option("--unset", is_flag=True, help="Print what removes the variables again.")
+@click.option("--unset", is_flag=True, help="Print commands that remove the variables again.")
 @takes_address
 def command(
     *,
@@ -169,7 +169,7 @@ def command(
     shell: str,
     unset: bool,
 ) -> None:
-    """Print what points gcloud and the SDKs at the service.
+    """Print variables that point gcloud and the SDKs at the service.
 
     \b
     In bash and zsh:   eval "$(trainshed env)"

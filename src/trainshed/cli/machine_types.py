@@ -29,11 +29,11 @@ _COLUMNS = (
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="A table to read, or JSON for programs (sizes in bytes).",
+    help="Output as a table, or JSON for programs (bytes).",
 )
 @click.argument("name", required=False)
 def command(form: str, name: str | None) -> None:
-    """Show the machine types and their memory; with NAME, those whose name begins with it.
+    """Show machine types and their memory. NAME: only those whose name begins with it.
 
     A replica gets a machine's memory without what the platform keeps for itself.
     """

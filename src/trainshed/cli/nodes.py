@@ -82,7 +82,7 @@ class NodeView:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """List nodes, and put them under maintenance; alone: the list."""
+    """List nodes, and drain them for maintenance. Without a command: list them."""
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
@@ -91,7 +91,7 @@ def command(context: click.Context) -> None:
 @takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, form: str) -> None:
-    """List the nodes: condition, what is used of what there is, replicas; and who has which accelerators."""
+    """List the nodes with their condition, usage, replicas and accelerators."""
     found: list[dict[str, Any]] = endpoint.client(raw=form == "json").get(_NODES)["nodes"]
     if form == "json":
         click.echo(json.dumps(found, indent=2))
@@ -105,13 +105,13 @@ def list_(endpoint: Endpoint, form: str) -> None:
         click.echo(line)
 
 
-@command.command(short_help="Put NODE under maintenance: what runs there goes on elsewhere.")
+@command.command(short_help="Move all work off a node for maintenance.")
 @click.argument("node")
-@click.option("--reason", metavar="TEXT", default="", help="Why; it is told to the jobs there.")
-@click.option("--wait", is_flag=True, help="Go on until nothing runs there any more.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
+@click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
 @takes_endpoint
 def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
-    """Put NODE under maintenance: it takes no more work, and what runs there is asked to leave.
+    """Drain NODE for maintenance: it takes no more work, and what runs there is asked to leave.
 
     Its replicas get SIGTERM and their grace time, and are started again on other nodes.
     """

@@ -8,6 +8,6 @@ takes_form = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="For people, or JSON for programs.",
+    help="Output as a table, or JSON for programs.",
 )
 """Of a command that takes `form`: "table" or "json"."""

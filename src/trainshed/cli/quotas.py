@@ -27,16 +27,16 @@ def _limit(context: click.Context, parameter: click.Parameter, value: str) -> fl
     return limit
 
 
-_project = click.option("--project", metavar="PROJECT", help="Whose; else the service's own.")
-_region = click.option("--region", metavar="REGION", help="Where; else the service's own.")
+_project = click.option("--project", metavar="PROJECT", help="Project. Default: the service's.")
+_region = click.option("--region", metavar="REGION", help="Region. Default: the service's.")
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """See and set what a project may use in a region at a time; alone: the list.
+    """Show and set what a project may use at once in a region. Without a command: list the quotas.
 
-    A job for which there is no quota left waits. What runs keeps its room, whatever is set.
+    A job for which no quota is left waits. A job that runs goes on, whatever is set.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_)
@@ -45,7 +45,7 @@ def command(context: click.Context) -> None:
 @command.command("list")
 @_project
 @_region
-@click.option("--all", "every", is_flag=True, help="Also those that are neither set nor used.")
+@click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
 @takes_form
 @takes_endpoint
 def list_(
@@ -74,7 +74,7 @@ def list_(
         click.echo(line)
 
 
-@command.command("set", short_help="Let jobs use at most LIMIT of METRIC at a time.")
+@command.command("set", short_help="Set the most that jobs may use at once.")
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
 @_project

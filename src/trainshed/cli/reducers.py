@@ -55,13 +55,13 @@ def command() -> None:
     type=click.IntRange(1, MAX_REPLICAS + 1),
     required=True,
     metavar="N",
-    help="Machines that train: those of worker pools 0 and 1 together.",
+    help="Training machines: worker pools 0 and 1 together.",
 )
-@click.option("--machine", metavar="TYPE", required=True, help="Their machine type.")
+@click.option("--machine", metavar="TYPE", required=True, help="Machine type of the workers.")
 @click.option(
     "--accelerator",
     metavar="type=TYPE,count=N",
-    help="The accelerators of each of them, where the machine type leaves a choice.",
+    help="Accelerators of each worker, if its machine type leaves a choice.",
 )
 @click.option(
     "--reducer-machine",
@@ -74,22 +74,22 @@ def command() -> None:
     "--reducers",
     type=click.IntRange(1, MAX_REPLICAS),
     metavar="N",
-    help="Judge this number; without it, as many as it takes.",
+    help="Number of reducers to judge. Default: as many as needed.",
 )
 @click.option(
-    "--gradients", metavar="SIZE", help="Of a step, such as 1.3GB: says how long it takes."
+    "--gradients", metavar="SIZE", help="Gradients of a step, such as 1.3GB: computes its time."
 )
 @click.option(
     "--worker-gbps",
     callback=_gbps,
     metavar="GBPS",
-    help="Bandwidth of each worker, where the table does not know it or is wrong.",
+    help="Bandwidth of each worker. Default: from the machine type.",
 )
 @click.option(
     "--reducer-gbps",
     callback=_gbps,
     metavar="GBPS",
-    help="The same of each reducer.",
+    help="Bandwidth of each reducer. Default: from the machine type.",
 )
 @takes_form
 def plan_(
@@ -104,7 +104,7 @@ def plan_(
     reducer_gbps: float | None,
     form: str,
 ) -> None:
-    """Compute how many reducers a job needs, and what they are good for.
+    """Compute how many reducers a job needs, and their effect.
 
     The rule: all reducers together have the bandwidth of all workers. 8 workers are 1 replica in worker pool 0
     and 7 in pool 1. Times are the least that the links allow.
@@ -146,7 +146,7 @@ def plan_(
 @command.command()
 @takes_form
 def support(form: str) -> None:
-    """Show which frameworks can use reducers, how, and what becomes of the others."""
+    """Show which frameworks can use reducers, and how."""
     if form == "json":
         rows = [
             {
@@ -178,10 +178,10 @@ def support(form: str) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
     metavar="DIRECTORY",
-    help="Where to put it; made if it is not there. Else here.",
+    help="Directory for the wheel. Default: the current one.",
 )
 def wheel(output: Path) -> None:
-    """Write the wheel that container images of your own install, and print its path.
+    """Write the wheel for your own container images.
 
     Jobs in prebuilt images have it by themselves.
     """

@@ -18,13 +18,15 @@ from trainshed.cli.text.tables import Column, joined, table
 
 _SECRETS = "/trainshed/v1/secrets"
 
-_project = click.option("--project", metavar="PROJECT", help="Whose; else the service's own.")
+_project = click.option(
+    "--project", metavar="PROJECT", help="Project of the secrets. Default: the service's."
+)
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Store secrets, which jobs name in the values of their env; alone: the list.
+    """Store secrets that jobs name in their environment. Without a command: list them.
 
     A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its description
     and its log never show it.
@@ -38,7 +40,7 @@ def command(context: click.Context) -> None:
 @takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
-    """List the secrets of a project with their versions: names and moments, never values."""
+    """List secrets and their versions, never values."""
     answer = endpoint.client(raw=form == "json").get(_SECRETS, project=_whose(endpoint, project))
     found: list[dict[str, Any]] = answer["secrets"]
     if form == "json":
@@ -54,7 +56,7 @@ def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
         click.echo(line)
 
 
-@command.command("set", short_help="Store a new version of the secret NAME.")
+@command.command("set", short_help="Store a new version of a secret.")
 @click.argument("name")
 @click.argument("rest", nargs=-1, metavar="")
 @click.option(
@@ -62,10 +64,13 @@ def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The value is what FILE holds.",
+    help="Read the value from FILE.",
 )
 @click.option(
-    "--from-env", "variable", metavar="VAR", help="The value is that of the variable VAR."
+    "--from-env",
+    "variable",
+    metavar="VAR",
+    help="Take the value from the environment variable VAR.",
 )
 @_project
 @takes_endpoint
@@ -80,7 +85,7 @@ def set_(
 ) -> None:
     """Store a new version of the secret NAME; programs that start from now on get it.
 
-    The value is read from what comes in, or asked for where that is a terminal. It is text of at most 64 KiB; the line end
+    The value is read from standard input; on a terminal the command asks for it. It is text of at most 64 KiB; the line end
     behind a single line is not part of it.
     """
     if rest:
@@ -102,9 +107,9 @@ def set_(
     )
 
 
-@command.command(short_help="Delete the secret NAME, or one version of it.")
+@command.command(short_help="Delete a secret, or one version of it.")
 @click.argument("name")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="This one only.")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Delete this version only.")
 @_project
 @takes_endpoint
 def delete(endpoint: Endpoint, *, name: str, version: int | None, project: str | None) -> None:

@@ -30,9 +30,11 @@ from trainshed.core.study.trials import TrialState
 _PAGE = 1000
 
 _project = click.option(
-    "--project", metavar="PROJECT", help="Whose studies; else the service's own."
+    "--project", metavar="PROJECT", help="Project of the studies. Default: the service's."
 )
-_region = click.option("--region", metavar="REGION", help="Where they are; else the service's own.")
+_region = click.option(
+    "--region", metavar="REGION", help="Region of the studies. Default: the service's."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
         click.echo(line)
 
 
-@command.command(short_help="Show a study's trials, the best of them above all.")
+@command.command(short_help="Show a study and its trials, best first.")
 @click.argument("study")
 @_project
 @_region

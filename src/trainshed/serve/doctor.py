@@ -36,10 +36,14 @@ class Finding:
 _MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red")}
 
 
-@click.command(name="doctor", short_help="What this machine lets a service do, and why not more.")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+@click.command(
+    name="doctor", short_help="Show what this machine lets a service do, and why not more."
+)
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of settings."
+    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
+)
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def command(data: Path | None, config: Path | None, form: str) -> None:

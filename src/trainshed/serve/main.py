@@ -7,17 +7,17 @@ from trainshed.serve import clock
 
 _COMMANDS = (
     ("up", "trainshed.serve.up", "Start the service."),
-    ("runtimes", "trainshed.serve.runtimes", "List, build and clear runtimes."),
+    ("runtimes", "trainshed.serve.runtimes", "List, build and clear cached runtimes."),
     (
         "doctor",
         "trainshed.serve.doctor",
-        "What this machine lets a service do, and why not more.",
+        "Show what this machine lets a service do.",
     ),
-    ("backup", "trainshed.serve.backup.take", "Copy what a service must not lose."),
+    ("backup", "trainshed.serve.backup.take", "Back up a data directory while jobs run."),
     (
         "restore",
         "trainshed.serve.backup.restore",
-        "Put a backup into an empty data directory.",
+        "Restore a backup into an empty data directory.",
     ),
     (
         "local-run",

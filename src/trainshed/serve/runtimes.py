@@ -28,12 +28,12 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
     cache = click.option(
         "--cache",
         type=click.Path(path_type=Path),
-        help="The cache directory [$TRAINSHED_CACHE, ~/.cache/trainshed].",
+        help="Cache directory. Default: $TRAINSHED_CACHE or ~/.cache/trainshed.",
     )
     config = click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The TOML file of settings that `up` is given.",
+        help="TOML file of settings, as for `trainshed up`.",
     )
     return cache(config(command))
 
@@ -41,7 +41,7 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
 @click.group(invoke_without_command=True, short_help="List, build and clear runtimes.")
 @click.pass_context
 def command(context: click.Context) -> None:
-    """What programs run in: list it, build it ahead of the first job, clear what is not used; alone: the list."""
+    """List, build and clear the runtimes that programs run in. Without a command: list them."""
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
@@ -53,7 +53,7 @@ def command(context: click.Context) -> None:
 def list_(
     family: str = "", form: str = "table", cache: Path | None = None, config: Path | None = None
 ) -> None:
-    """List families and versions: the Python that each gets here, whether it is built, its size and last use."""
+    """List families and versions with Python, size, last use."""
     settings = _settings(config, cache)
     offers = _told(lambda: _inventory(settings).offers(family))
     if form == "json":
@@ -71,10 +71,12 @@ def list_(
             click.echo(f"Left out of {offer.version or family}: {', '.join(offer.left_out)}.")
 
 
-@command.command(short_help="Build a runtime now.")
+@command.command(short_help="Build a runtime ahead of its first job.")
 @click.argument("family")
 @click.argument("version", required=False, default="")
-@click.option("--python", default="", metavar="X.Y", help="On this Python [the one jobs get].")
+@click.option(
+    "--python", default="", metavar="X.Y", help="Python version. Default: the one that jobs get."
+)
 @_takes_cache
 def build(family: str, version: str, python: str, cache: Path | None, config: Path | None) -> None:
     """Build FAMILY, its newest version or VERSION, unless it is built; says what it does. FAMILY=VERSION is the same."""
@@ -83,7 +85,7 @@ def build(family: str, version: str, python: str, cache: Path | None, config: Pa
     _build(inventory, family, version or with_it, python)
 
 
-@command.command(short_help="Build what jobs are likely to need.")
+@command.command(short_help="Build the runtimes that jobs are likely to need.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
 @_takes_cache
 def warm(families: tuple[str, ...], cache: Path | None, config: Path | None) -> None:
@@ -96,19 +98,19 @@ def warm(families: tuple[str, ...], cache: Path | None, config: Path | None) -> 
         _build(inventory, family, version, "")
 
 
-@command.command(short_help="Remove what was not used for a while.")
+@command.command(short_help="Remove cached files that are no longer used.")
 @click.option(
     "--older-than",
     "age",
     metavar="AGE",
-    help="Not used for so long: 30d, 12h, 0.  [default: 30d, with --downloads 0]",
+    help="Remove what was unused this long: 30d, 12h, 0. Default: 30d; with --downloads 0.",
 )
 @click.option(
     "--downloads",
     is_flag=True,
-    help="Only what builds have downloaded: nothing that is built becomes slower, new builds do.",
+    help="Remove only downloads; this slows down new builds.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_takes_cache
 def gc(
     age: str | None, *, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None

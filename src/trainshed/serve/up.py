@@ -27,16 +27,14 @@ class _PrintableLog(logging.Formatter):
 
 
 @click.command(name="up", short_help="Start the service.")
-@click.option("--host", help="Address to listen on [127.0.0.1].")
-@click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one [8080].")
+@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one. Default: 8080.")
 @click.option(
     "--grpc-port",
     type=int,
-    help="Port of gRPC without TLS, on loopback [8082, or the REST port + 2].",
+    help="gRPC port without TLS, on loopback. Default: the REST port + 2.",
 )
-@click.option(
-    "--grpc-tls-port", type=int, help="Port of gRPC with TLS [8083, or the REST port + 3]."
-)
+@click.option("--grpc-tls-port", type=int, help="gRPC port with TLS. Default: the REST port + 3.")
 @click.option(
     "--tls", is_flag=True, default=None, help="Speak TLS at all ports; plain HTTP on this machine."
 )
@@ -46,32 +44,50 @@ class _PrintableLog(logging.Formatter):
 @click.option(
     "--tls-cert",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Certificate that is shown, PEM [one of the service's own authority].",
+    help="Certificate (PEM). Default: one of the service's own authority.",
 )
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Its key, PEM.")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of settings."
+    "--tls-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Key of the certificate (PEM).",
 )
-@click.option("--engine", help="Where replicas run [local].")
-@click.option("--database", help="What keeps the record [sqlite].")
-@click.option("--nodes", type=int, help="Virtual nodes of the local engine [1].")
 @click.option(
-    "--capacity", help="relaxed: any job runs on what is here; strict: nodes have bounds."
+    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
-@click.option("--quotas", help="unlimited, or the public defaults: public [unlimited].")
-@click.option("--node-cpus", type=float, help="CPUs that each node is said to have [its share].")
-@click.option("--node-memory", type=float, help="GiB that each node is said to have [its share].")
-@click.option("--node-accelerators", help="TYPE=COUNT,... that each node is said to have.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
+)
+@click.option("--engine", help="Engine that runs the replicas. Default: local.")
+@click.option("--database", help="Database that keeps the record. Default: sqlite.")
+@click.option("--nodes", type=int, help="Virtual nodes of the local engine. Default: 1.")
+@click.option(
+    "--capacity", help="relaxed: run any job on what is here; strict: respect node sizes."
+)
+@click.option(
+    "--quotas", help="Quotas where none is set: unlimited, or public defaults. Default: unlimited."
+)
+@click.option(
+    "--node-cpus", type=float, help="CPUs of each node. Default: its share of the machine."
+)
+@click.option(
+    "--node-memory",
+    type=float,
+    help="Memory of each node in GiB. Default: its share of the machine.",
+)
+@click.option(
+    "--node-accelerators", help="Accelerators of each node: TYPE=COUNT,... Default: its share."
+)
 @click.option(
     "--isolation",
-    help="own-user, root, user or session; refused if it cannot be had [the strongest].",
+    help="Isolation level: own-user, root, user or session. Default: the strongest.",
 )
-@click.option("--max-replicas", type=int, help="Replicas that run at once; more wait [256].")
+@click.option(
+    "--max-replicas", type=int, help="Replicas that run at once; more wait. Default: 256."
+)
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Written once requests are served: addresses, and where the token is.",
+    help="File to write addresses into once requests are served.",
 )
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")

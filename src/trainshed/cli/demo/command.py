@@ -92,28 +92,28 @@ class DemoDrill:
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave the service running if this command started it.")
+@click.option("--keep", is_flag=True, help="Leave the service running if the demo started it.")
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="Workers beside the primary and the evaluator.",
+    help="Number of workers beside the primary and the evaluator.",
 )
 @click.option(
     "--drill",
     is_flag=True,
-    help="Kill the primary in the middle of it, and see that the job goes on where it was.",
+    help="Kill the primary midway and check that the job resumes.",
 )
 @click.option(
     "--planted-bug",
     is_flag=True,
-    help="With --drill: a program that forgets its checkpoints, and see that this is found.",
+    help="With --drill: run a program that forgets its checkpoints.",
 )
 @click.option(
     "--tuning",
     is_flag=True,
-    help="Search for the hyperparameters with which a small network learns best: 12 trials, 4 at a time.",
+    help="Tune hyperparameters of a small network: 12 trials, 4 in parallel.",
 )
 @takes_address
 @click.pass_obj

@@ -21,11 +21,13 @@ from trainshed.cli.text.printable import one_line
 from trainshed.cli.text.tables import Column, joined, table
 
 
-@click.command(short_help="Look around in what a failed replica left.")
+@click.command(short_help="Inspect the files that a failed replica left.")
 @click.argument("job")
 @click.argument("replica", required=False)
-@click.option("--attempt", type=click.IntRange(min=1), help="Of this attempt [the newest].")
-@click.option("--list", "listed", is_flag=True, help="Only say what is kept of the job.")
+@click.option(
+    "--attempt", type=click.IntRange(min=1), help="Attempt of the replica. Default: the newest."
+)
+@click.option("--list", "listed", is_flag=True, help="List what is kept of the job.")
 @click.option(
     "--copy",
     "target",
@@ -33,9 +35,11 @@ from trainshed.cli.text.tables import Column, joined, table
     type=click.Path(path_type=Path, file_okay=False),
     help="Copy the files into this new directory.",
 )
-@click.option("--delete", is_flag=True, help="Keep it no longer; without REPLICA all of the job.")
 @click.option(
-    "-c", "--command", "line", metavar="LINE", help="Run this command line, and nothing else."
+    "--delete", is_flag=True, help="Delete the files; without REPLICA those of the whole job."
+)
+@click.option(
+    "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
 @takes_endpoint

@@ -45,15 +45,19 @@ command.add_command(watch.command, "watch")
 
 
 @command.command("list")
-@click.option("--state", metavar="STATE", help="Only jobs in this state, such as RUNNING.")
+@click.option("--state", metavar="STATE", help="Show only jobs in this state, such as RUNNING.")
 @click.option(
-    "--project", metavar="PROJECT", help="Whose jobs, - for all projects; else the service's own."
+    "--project", metavar="PROJECT", help="Project of the jobs, - for all. Default: the service's."
 )
 @click.option(
-    "--parent", metavar="JOB", help="The jobs of this tuning job's trials, or of this pipeline."
+    "--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline made."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Number of jobs to show.",
 )
 @takes_form
 @takes_endpoint
@@ -68,7 +72,9 @@ def list_(
     limit: int,
     form: str,
 ) -> None:
-    """List the newest jobs, newest first; those that tuning jobs and pipelines made are listed with --parent."""
+    """List the newest jobs, newest first.
+
+    Jobs that tuning jobs and pipelines made are listed with --parent."""
     chosen = project or endpoint.project
     if not chosen:
         raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
@@ -87,13 +93,13 @@ def list_(
         click.echo(line)
 
 
-@command.command(short_help="Say everything about a job, why it waits or failed above all.")
+@command.command(short_help="Show everything about a job: state, waiting, failure, replicas.")
 @click.argument("job")
 @takes_form
 @takes_endpoint
 @click.pass_obj
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
-    """Say everything about a job: state, why it waits or failed, replicas and their restarts, trials and the best of them."""
+    """Show everything about a job: state, why it waits or failed, replicas and restarts, trials."""
     client = endpoint.client(raw=form == "json")
     found = find_job(client, job, endpoint.project)
     if form == "json":
@@ -110,7 +116,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 @takes_form
 @takes_endpoint
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
-    """Tell a job's story: what happened to it, when and why.
+    """Show what happened to a job, when and why.
 
     JSON has `entries`, the same by `attempts` with their replicas' incarnations and verdicts, and `counters`.
     """

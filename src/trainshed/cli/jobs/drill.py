@@ -36,7 +36,7 @@ _SECOND = 10**9
 takes_step_pattern = click.option(
     "--step-pattern",
     metavar="REGEX",
-    help="Which lines tell the step; the first group is its number. Else lines like `step 120` are found.",
+    help="Lines that tell the step; the first group is its number. Default: lines like `step 120`.",
 )
 
 
@@ -46,20 +46,20 @@ takes_step_pattern = click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
     required=True,
-    help="What is to happen to it.",
+    help="Fault to inject.",
 )
 @click.option(
     "--replica",
     metavar="REPLICA",
-    help="To which replica, such as workerpool1-0; else the primary.",
+    help="Replica to hit, such as workerpool1-0. Default: the primary.",
 )
-@click.option("--at-line", metavar="REGEX", help="When a line of the replica matches.")
-@click.option("--after", metavar="TIME", help="When the replica has run for so long, such as 30s.")
+@click.option("--at-line", metavar="REGEX", help="Inject it when a line of the replica matches.")
+@click.option("--after", metavar="TIME", help="Inject it when the replica has run this long: 30s.")
 @click.option(
     "--wait/--no-wait",
     default=True,
     show_default=True,
-    help="Wait until it is known what came of it.",
+    help="Wait until the job recovered or failed.",
 )
 @takes_step_pattern
 @takes_endpoint
@@ -76,7 +76,7 @@ def command(
     wait: bool,
     step_pattern: str | None,
 ) -> None:
-    """Do to a running job what can happen to it, and see whether it goes on where it was.
+    """Inject a fault into a running job and report whether it resumed where it was.
 
     The fault comes at once, or --at-line, or --after. The exit status is 1 if the job started over, 130 after Ctrl-C (the
     drill stays ordered).
@@ -198,11 +198,11 @@ def _is_known(report: Mapping[str, Any]) -> bool:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="For people, or JSON for programs.",
+    help="Output as text, or JSON for programs.",
 )
 @takes_endpoint
 def report(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str) -> None:
-    """Say what each drill of a job did to it, and whether it went on where it was.
+    """Report what each drill did to a job, and how it recovered.
 
     The exit status is 1 if the job started over after one of them.
     """

@@ -15,13 +15,15 @@ from trainshed.core.lifecycle.drills import PLAN_LABEL
 
 _PLANS = "/trainshed/v1/drillPlans"
 
-_project = click.option("--project", metavar="PROJECT", help="Whose; else the service's own.")
+_project = click.option(
+    "--project", metavar="PROJECT", help="Project of the plans. Default: the service's."
+)
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Store drills under a name; alone: the list.
+    """Store drills under a name. Without a command: list them.
 
     A job that is created with the label trainshed-drill=NAME orders them, whatever client creates it.
     """
@@ -57,13 +59,13 @@ def show(endpoint: Endpoint, name: str, project: str | None) -> None:
     click.echo(json.dumps(found, indent=2))
 
 
-@command.command(short_help="Store the plan of FILE, in place of one of that name.")
+@command.command(short_help="Store a plan from a file, replacing one of that name.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
-@click.option("--name", metavar="NAME", help="Its name; else the file says it, or is called so.")
+@click.option("--name", metavar="NAME", help="Name of the plan. Default: from the file.")
 @_project
 @takes_endpoint
 def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -> None:
-    """Store the plan of FILE (YAML or JSON, - for what comes in), in place of one of that name.
+    """Store the plan in FILE (YAML or JSON, - for standard input), replacing one of that name.
 
     A plan: {name: worse, drills: [{kind: kill, replica: workerpool1-0, atLine: "step 12$"}, {kind: maintenance, after: 30s}]}
     """

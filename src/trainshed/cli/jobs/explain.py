@@ -35,22 +35,22 @@ _TOO_LARGE = (
     "file",
     type=click.File("r", encoding="utf-8"),
     required=True,
-    help="The job, in YAML or JSON; - reads standard input.",
+    help="Job file in YAML or JSON; - reads standard input.",
 )
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),
-    help="Whose job it is, where the file does not tell.",
+    help="API of the job, if the file does not tell.",
 )
-@click.option("--project", metavar="PROJECT", help="Whose job it would be; else the service's own.")
-@click.option("--region", metavar="REGION", help="Where it would run; else the service's own.")
+@click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
+@click.option("--region", metavar="REGION", help="Region of the job. Default: the service's.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="For people, or JSON for programs.",
+    help="Output as text, or JSON for programs.",
 )
 @takes_endpoint
 @click.pass_obj
@@ -64,7 +64,9 @@ def command(
     region: str | None,
     form: str,
 ) -> None:
-    """Say whether a job would start now, on which nodes, and if not, why and what would help. Nothing is created.
+    """Tell whether a job would start now and on which nodes, or why not and what would help.
+
+    Creates nothing.
 
     The file holds a custom job of Vertex or a job of ml v1: the whole resource, or what gcloud takes as --config.
     The exit status is 0 if the job would start now, 3 if it would wait or has no place here, 1 if it would be refused.

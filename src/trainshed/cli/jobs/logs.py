@@ -21,14 +21,14 @@ from trainshed.cli.text.colours import replica_colour, severity_colour, trial_nu
     "-f",
     "--follow",
     is_flag=True,
-    help="Go on until the job is over, whatever becomes of the service.",
+    help="Follow until the job ends, also across service restarts.",
 )
 @click.option(
-    "--trial", type=click.IntRange(min=1), metavar="N", help="Only this one's, of a tuning job."
+    "--trial", type=click.IntRange(min=1), metavar="N", help="Show only this trial of a tuning job."
 )
-@click.option("--replica", metavar="REPLICA", help="Only this one, such as workerpool1-0.")
+@click.option("--replica", metavar="REPLICA", help="Show only this replica, such as workerpool1-0.")
 @click.option(
-    "--tail", type=click.IntRange(min=1), metavar="N", help="Begin with the last N lines."
+    "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
 @click.option(
     "--format",
@@ -36,7 +36,7 @@ from trainshed.cli.text.colours import replica_colour, severity_colour, trial_nu
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Text, or one JSON object per line.",
+    help="Output as text, or one JSON object per line.",
 )
 @takes_endpoint
 def command(
@@ -49,7 +49,9 @@ def command(
     tail: int | None,
     form: str,
 ) -> None:
-    """Print the lines of a job's replicas, in order of time; of a tuning job those of all its trials."""
+    """Print the log lines of a job in order of time.
+
+    Of a tuning job those of all its trials."""
     client = endpoint.client(raw=form == "json")
     found = find_job(client, job, endpoint.project)
     view = JobView.parse(found)

@@ -30,7 +30,7 @@ _LEAVE = b"~."
 @click.argument("job")
 @click.argument("replica", required=False)
 @click.option(
-    "-c", "--command", "line", metavar="LINE", help="Run this command line, and nothing else."
+    "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
 @takes_endpoint
 def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None) -> None:

@@ -98,15 +98,17 @@ class UsedView:
 
 @click.command()
 @click.argument("job")
-@click.option("--watch", is_flag=True, help="Go on until the job is over.")
-@click.option("--attempt", type=click.IntRange(min=1), help="Of an earlier attempt.")
+@click.option("--watch", is_flag=True, help="Refresh until the job ends.")
+@click.option(
+    "--attempt", type=click.IntRange(min=1), help="Show this attempt. Default: the newest."
+)
 @takes_form
 @takes_endpoint
 @click.pass_obj
 def command(
     session: Session, endpoint: Endpoint, *, job: str, watch: bool, attempt: int | None, form: str
 ) -> None:
-    """Show what the replicas of a job use: processors, memory, disk and GPUs, now and at most.
+    """Show what replicas use: processors, memory, disk, GPUs.
 
     CPU is in per cent of the vCPUs that were asked for; MEMORY leaves out files that are only cached; DISK is what a
     replica's own files take.

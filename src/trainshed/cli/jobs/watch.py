@@ -252,12 +252,12 @@ def _is_dumb() -> bool:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="For people, or the job's description as one JSON object per line, at each change.",
+    help="Output as text, or as JSON lines at each change.",
 )
 @takes_endpoint
 @click.pass_obj
 def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
-    """Show the progress of a job until it is over: its replicas, of a tuning job its trials.
+    """Show the progress of a job until it ends.
 
     The exit status is 0 if the job succeeded, 1 otherwise, 130 after Ctrl-C (the job goes on).
     """

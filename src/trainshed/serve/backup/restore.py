@@ -178,7 +178,9 @@ def _incomplete(why: str) -> BackupUnusable:
 
 @click.command(name="restore", short_help="Put a backup into an empty data directory.")
 @click.argument("source", metavar="FROM")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
+)
 def command(source: str, data: Path | None) -> None:
     """Restore a backup from a directory, a tar file, or standard input (-) into a data directory that is empty or new.
 

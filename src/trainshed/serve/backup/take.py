@@ -245,13 +245,15 @@ def _files(top: Path, directory: str) -> Iterator[str]:
             yield f"{directory}/{name}"
 
 
-@click.command(name="backup", short_help="Copy what a service must not lose, while jobs run.")
+@click.command(name="backup", short_help="Back up a data directory while jobs run.")
 @click.argument("target", metavar="DIR|-")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory [~/.trainshed].")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="A TOML file of settings, which is taken along.",
+    help="TOML file of settings to include in the backup.",
 )
 def command(target: str, data: Path | None, config: Path | None) -> None:
     """Write a backup into DIR, which must be empty or new, or as a tar stream to standard output (-).

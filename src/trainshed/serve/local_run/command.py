@@ -18,20 +18,20 @@ from trainshed.serve.settings import SettingsError, load
     "image",
     default="",
     metavar="URI",
-    help="Image that the program runs in: a prebuilt one, one of your own, or a runtime's name such as pytorch or tensorflow=2.11 [scikit-learn].",
+    help="Prebuilt image, your own, or a runtime such as tensorflow=2.11. Default: scikit-learn.",
 )
 @click.option(
     "--script",
     default="",
     metavar="FILE",
-    help="What is run: a Python file, or else a Bash script.",
+    help="Python file or Bash script to run.",
 )
 @click.option(
     "--python-module",
     "module",
     default="",
     metavar="MODULE",
-    help="Or a module, such as trainer.task.",
+    help="Python module to run, such as trainer.task.",
 )
 @click.option(
     "--local-package-path",
@@ -40,72 +40,75 @@ from trainshed.serve.settings import SettingsError, load
     type=click.Path(path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="Directory of the program; paths are relative to it [the current one].",
+    help="Directory of the program; paths are relative to it. Default: the current one.",
 )
 @click.option(
     "--requirements",
     multiple=True,
     metavar="LIST",
-    help="What it needs besides requirements.txt or setup.py, with commas in between.",
+    help="Requirements besides requirements.txt or setup.py, separated by commas.",
 )
 @click.option(
-    "--extra-packages", multiple=True, metavar="LIST", help="Archives of packages to be installed."
+    "--extra-packages",
+    multiple=True,
+    metavar="LIST",
+    help="Package archives to install, separated by commas.",
 )
 @click.option(
     "--extra-dirs",
     multiple=True,
     metavar="LIST",
-    help="Directories to be there besides that of the script or module.",
+    help="Further directories of the program to copy, separated by commas.",
 )
 @click.option(
     "--env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A variable of the program; may be given again. $(secret:NAME) in it is a secret.",
+    help="Environment variable, repeatable. $(secret:NAME) in it is a secret.",
 )
 @click.option(
     "--secret",
     "secrets",
     multiple=True,
     metavar="NAME=VARIABLE",
-    help="What $(secret:NAME) stands for: the value of that environment variable of this command.",
+    help="Take $(secret:NAME) from this environment variable.",
 )
 @click.option(
     "--machine-type",
     default="n1-standard-4",
     show_default=True,
-    help="Whose memory limit and share of processors it gets.",
+    help="Machine type whose memory limit and processors it gets.",
 )
-@click.option("--gpu", is_flag=True, help="It gets a GPU, if there is one.")
+@click.option("--gpu", is_flag=True, help="Give the program a GPU, if there is one.")
 @click.option(
     "--base-output-dir",
     "output",
     default="",
     metavar="gs://PATH",
-    help="Sets AIP_MODEL_DIR and the others, as a job's does.",
+    help="Output directory: sets AIP_MODEL_DIR and its siblings.",
 )
-@click.option("--service-account", default="", help="As whom its credentials are.")
-@click.option("--project", help="Project that it belongs to [trainshed].")
+@click.option("--service-account", default="", help="Service account of the program's credentials.")
+@click.option("--project", help="Project that it belongs to. Default: trainshed.")
 @click.option(
     "--isolation",
-    help="own-user, root, user or session; refused if it cannot be had [the strongest].",
+    help="Isolation level: own-user, root, user or session. Default: the strongest.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Data directory whose buckets it sees [~/.trainshed].",
+    help="Data directory whose buckets it sees. Default: ~/.trainshed.",
 )
 @click.option(
     "--cache",
     type=click.Path(path_type=Path),
-    help="Where runtimes are built [~/.cache/trainshed].",
+    help="Directory of built runtimes. Default: ~/.cache/trainshed.",
 )
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The TOML file that `up` is given.",
+    help="TOML file of settings, as for `trainshed up`.",
 )
-@click.option("--keep", is_flag=True, help="Keep its files, and say where they are.")
+@click.option("--keep", is_flag=True, help="Keep the program's files and print their directory.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
 def command(
     *,
