@@ -23,7 +23,7 @@ from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it s
 
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
-from trainshed.buckets.doorkeeper import Doorkeeper
+from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.keys import address_with_key
 from trainshed.buckets.rules import BucketRules
@@ -76,7 +76,7 @@ class Service:
 
     def gateway(self) -> BucketsGateway:
         """As the API's process has it."""
-        return BucketsGateway(self.uds, Doorkeeper(lambda: self.tokens).caller)
+        return BucketsGateway(self.uds, Authenticator(lambda: self.tokens).caller)
 
     def address(self, port: int | None = None) -> str:
         """Of the process's own port or another one, for clients that send no token."""

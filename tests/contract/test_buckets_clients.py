@@ -24,7 +24,7 @@ import pytest
 from google.api_core.exceptions import NotFound, PreconditionFailed
 
 from tests.contract.buckets_service import MIB, PROCESS, Service, client_at, plain, serving
-from trainshed.buckets.callers import ANYBODY, Caller, Kind, encode_caller
+from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
 from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.gateway import BucketsGateway, handles
 from trainshed.buckets.setup import BucketSetup
@@ -221,7 +221,7 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
         connection.connect(str(tmp_path / "s"))
         connection.settimeout(20)
         head = b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\nX-Trainshed-Identity: %b\r\n\r\n"
-        connection.sendall(head % encode_caller(ANYBODY))
+        connection.sendall(head % encode_caller(ANONYMOUS))
         assert b"200 OK" in connection.recv(MIB)
         parent.kill()
         parent.wait()
@@ -263,7 +263,7 @@ class TestGateway:
 
     def test_without_a_bucket_process_is_a_503(self, tmp_path: Path) -> None:
         def identify(header: str | None, key: str) -> Caller:
-            return ANYBODY
+            return ANONYMOUS
 
         with serving(BucketsGateway(tmp_path / "nothing", identify)) as port:
             status, headers, body = plain(port, "GET", "/storage/v1/b")

@@ -14,7 +14,7 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
-from trainshed.store.port import NOBODY, JobQuery, Reader
+from trainshed.store.port import NO_JOB, JobQuery, Reader
 from trainshed.testing.engine.programs import Incarnation, SimSlot
 
 _SIGHTINGS = (
@@ -103,7 +103,7 @@ async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
     jobs = [(await reader.job_by_uid(uid))[0] for uid in accepted.submits]
     found: list[str] = []
     for project in {job.name.project_id for job in jobs}:
-        after, seen = NOBODY, Counter[JobUid]()
+        after, seen = NO_JOB, Counter[JobUid]()
         while page := await reader.jobs(JobQuery(project, None, None, after=after, limit=_PAGE)):
             seen.update(job.uid for job, _ in page)
             after = page[-1][0].uid

@@ -9,7 +9,7 @@ from tests.unit import test_buckets_http
 from tests.unit.test_buckets_http import Ask
 from trainshed.buckets.access_log import AccessLine, AccessLog, older, read_back
 from trainshed.buckets.callers import Caller, Kind
-from trainshed.buckets.entrances import Entrance
+from trainshed.buckets.listeners import Listener
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rules import PLAIN
 from trainshed.core.resume.traffic import Access
@@ -112,12 +112,12 @@ def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
     """Programs come by their replica's endpoint, which nothing else does."""
     target = "/upload/storage/v1/b/bucket/o?uploadType=media&name=x"
     program = Caller(Kind.REPLICA, "sa@p", PLAIN.project)
-    ask("POST", target, b"1", entrance=Entrance.REPLICA, caller=program)
+    ask("POST", target, b"1", listener=Listener.REPLICA, caller=program)
     ask("POST", target, b"2")
-    ask("POST", target, b"3", entrance=Entrance.PORT)
+    ask("POST", target, b"3", listener=Listener.PORT)
     # No header makes a request another's.
     forged = {"x-forwarded-proto": "http", "x-trainshed-identity": '{"kind":"person"}'}
-    ask("POST", target, b"4", entrance=Entrance.REPLICA, caller=program, **forged)
+    ask("POST", target, b"4", listener=Listener.REPLICA, caller=program, **forged)
     lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
     assert [each.door for each in lines] == ["replica", "gateway", "port", "replica"]
 

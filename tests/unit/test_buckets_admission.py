@@ -18,8 +18,8 @@ from trainshed.buckets.admission import (
     wanted,
 )
 from trainshed.buckets.callers import (
-    ANYBODY,
-    NOBODY,
+    ANONYMOUS,
+    UNKNOWN,
     Caller,
     Kind,
     UnreadableCaller,
@@ -47,8 +47,8 @@ EVERYTHING = sorted({permission for held in GRANTS.values() for permission in he
 @pytest.mark.parametrize("holding", [OWN, SHARED, OTHER], ids=lambda each: each.name)
 def test_people_may_do_everything(permission: str, holding: Holding) -> None:
     key = Caller(Kind.KEY, "owner@x")
-    assert all(allowed(caller, permission, holding) for caller in (PERSON, key, ANYBODY))
-    assert not allowed(NOBODY, permission, holding)
+    assert all(allowed(caller, permission, holding) for caller in (PERSON, key, ANONYMOUS))
+    assert not allowed(UNKNOWN, permission, holding)
 
 
 def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() -> None:
@@ -84,13 +84,13 @@ def test_a_grant_goes_as_far_as_its_role(holding: Holding, read: bool, write: bo
     """A condition, which is not evaluated, makes a grant worth nothing rather than everything."""
     assert allowed(PROGRAM, "storage.objects.get", holding) is read
     assert allowed(PROGRAM, "storage.objects.delete", holding) is write
-    assert not allowed(NOBODY, "storage.objects.get", holding)
+    assert not allowed(UNKNOWN, "storage.objects.get", holding)
 
 
 def test_what_is_granted_to_all_users_can_be_read_by_nobody_in_particular() -> None:
     public = granted("roles/storage.objectViewer", "allUsers")
-    assert allowed(NOBODY, "storage.objects.get", public)
-    assert not allowed(NOBODY, "storage.objects.create", public)
+    assert allowed(UNKNOWN, "storage.objects.get", public)
+    assert not allowed(UNKNOWN, "storage.objects.create", public)
 
 
 def test_a_directory_shows_what_all_programs_of_the_project_may_write() -> None:
@@ -115,10 +115,10 @@ def test_refusals_say_why_and_what_to_do() -> None:
     # Whose it is concerns nobody else.
     assert "project q" not in str(refusal.value)
     with pytest.raises(Unauthenticated, match="trainshed env"):
-        admit(NOBODY, "storage.objects.get", OWN)
+        admit(UNKNOWN, "storage.objects.get", OWN)
     # Whether a bucket is there is not told to somebody unknown.
     with pytest.raises(Unauthenticated):
-        admit(NOBODY, "storage.objects.get", None)
+        admit(UNKNOWN, "storage.objects.get", None)
     admit(PROGRAM, "storage.objects.get", None)
     with pytest.raises(Forbidden, match="project q"):
         admit_project(PROGRAM, "storage.buckets.create", "q")

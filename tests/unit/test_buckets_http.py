@@ -17,8 +17,8 @@ from trainshed.buckets.access_log import AccessLine, AccessLog
 from trainshed.buckets.callers import Caller, Kind, encode_caller
 from trainshed.buckets.calls import VerbatimName
 from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.entrances import CALLER, ENTRANCE, Entrance
 from trainshed.buckets.http import BucketsApp
+from trainshed.buckets.listeners import CALLER, LISTENER, Listener
 from trainshed.buckets.objects import ObjectStore
 
 OWNER = Caller(Kind.PERSON, "owner@test")
@@ -58,7 +58,7 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
         body: bytes | list[bytes] | dict[str, Any] = b"",
         *,
         gone: bool = False,
-        entrance: Entrance = Entrance.GATEWAY,
+        listener: Listener = Listener.GATEWAY,
         caller: Caller = OWNER,
         **headers: str,
     ) -> Answer:
@@ -80,7 +80,7 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
             sent.append(message)
 
         named = {"host": "h:1", **{key.replace("_", "-"): text for key, text in headers.items()}}
-        if entrance is Entrance.GATEWAY:
+        if listener is Listener.GATEWAY:
             named["x-trainshed-identity"] = encode_caller(caller).decode()
         scope = {
             "type": "http",
@@ -92,7 +92,7 @@ def ask(store: ObjectStore, tmp_path: Path) -> Ask:
             "scheme": "http",
             "client": ("127.0.0.1", 1),
             "server": ("h", 1),
-            "state": {ENTRANCE: entrance, CALLER: caller},
+            "state": {LISTENER: listener, CALLER: caller},
         }
         asyncio.run(app(scope, receive, send))
         if not sent:
@@ -131,7 +131,7 @@ def test_only_the_gateway_is_believed(ask: Ask, tmp_path: Path) -> None:
     through = ask("GET", "/storage/v1/b/bucket", **told)
     forged = {**told, "x_trainshed_identity": encode_caller(OWNER).decode()}
     program = Caller(Kind.REPLICA, "sa@p", "other", "7", 1, "0-0")
-    inside = ask("GET", "/storage/v1/b/bucket", entrance=Entrance.REPLICA, caller=program, **forged)
+    inside = ask("GET", "/storage/v1/b/bucket", listener=Listener.REPLICA, caller=program, **forged)
     assert through.json["selfLink"].startswith("https://")
     assert inside.status == 403
     lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]

@@ -62,13 +62,13 @@ class Holding:
 def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
     """Whether the caller has a permission on a bucket."""
     match caller.kind:
-        case Kind.PERSON | Kind.KEY | Kind.ANYBODY:
+        case Kind.PERSON | Kind.KEY | Kind.ANONYMOUS:
             return True
         case Kind.REPLICA:
             own = caller.project == holding.project
             shared = holding.shared and permission in _SHARED
             return own or shared or _granted(caller, permission, holding)
-        case Kind.NOBODY:
+        case Kind.UNKNOWN:
             return _granted(caller, permission, holding)
 
 
@@ -88,7 +88,7 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
     """
     if holding is not None and allowed(caller, permission, holding):
         return
-    if caller.kind is Kind.NOBODY:
+    if caller.kind is Kind.UNKNOWN:
         raise nobody(permission)
     if holding is None:
         return
@@ -101,7 +101,7 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
 
 def admit_project(caller: Caller, permission: str, project: str) -> None:
     """Raise unless the caller may list or make buckets of a project. Raises Unauthenticated, Forbidden."""
-    if caller.kind is Kind.NOBODY:
+    if caller.kind is Kind.UNKNOWN:
         raise nobody(permission)
     if caller.kind is Kind.REPLICA and project != caller.project:
         raise Forbidden(

@@ -67,7 +67,7 @@ async def part(call: Call) -> Response:
                 policy_view(await call.run(catalog.set_policy, call.target.bucket, bindings))
             )
         case "GET", "iam/testPermissions":
-            if call.caller.kind is Kind.NOBODY:
+            if call.caller.kind is Kind.UNKNOWN:
                 raise nobody("storage.buckets.testIamPermissions")
             await call.run(catalog.get, call.target.bucket)
             return json_answer(

@@ -19,9 +19,9 @@ class Kind(StrEnum):
     """By an address with a key in it: a client that sends no token of its own."""
     REPLICA = "replica"
     """A program of a job: by its replica's endpoint, or by a token that the job was given."""
-    ANYBODY = "anybody"
+    ANONYMOUS = "anybody"
     """Nobody asked: the operator has opened the port (`anonymous_storage`)."""
-    NOBODY = "nobody"
+    UNKNOWN = "nobody"
     """Not known at all."""
 
 
@@ -38,8 +38,8 @@ class Caller:
     region: str = ""
 
 
-NOBODY = Caller(Kind.NOBODY)
-ANYBODY = Caller(Kind.ANYBODY, "anonymous")
+UNKNOWN = Caller(Kind.UNKNOWN)
+ANONYMOUS = Caller(Kind.ANONYMOUS, "anonymous")
 
 
 class UnreadableCaller(ValueError):

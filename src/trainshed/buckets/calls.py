@@ -16,11 +16,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trainshed.buckets.callers import NOBODY
+from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.digests import BLOCK
-from trainshed.buckets.entrances import Entrance
 from trainshed.buckets.errors import BucketsError, InvalidRequest
+from trainshed.buckets.listeners import Listener
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.routes import Target
 from trainshed.buckets.uploads import UploadSessions
@@ -57,7 +57,7 @@ class Call:
         sessions: UploadSessions,
         pool: Executor,
         *,
-        entrance: Entrance = Entrance.PORT,
+        listener: Listener = Listener.PORT,
         prefix: str = "",
     ) -> None:
         """`prefix`: what the client's address has before the paths of the API."""
@@ -70,11 +70,11 @@ class Call:
         self.moved = 0
         self.object = target.object
         self.operation = "metadata"
-        self.entrance = entrance
-        self.caller = NOBODY
+        self.listener = listener
+        self.caller = UNKNOWN
         """Known before a handler sees the call."""
         scheme = request.url.scheme
-        if entrance is Entrance.GATEWAY:
+        if listener is Listener.GATEWAY:
             scheme = request.headers.get("x-forwarded-proto", scheme)
         self.base = f"{scheme}://{request.headers.get('host', 'localhost')}{prefix}"
 

@@ -37,7 +37,7 @@ _HOP_BY_HOP = {
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
 Identify = Callable[[str | None, str], Caller]
-"""Who asks, given the ``Authorization`` header and the key in the address (``Doorkeeper.caller``); a raised
+"""Who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``); a raised
 ``BucketsError`` is answered as it is."""
 
 

@@ -18,12 +18,11 @@ from starlette.types import Message, Receive, Scope, Send
 from trainshed.buckets import bucket_methods, object_methods, token_exchange
 from trainshed.buckets.access_log import AccessLine, AccessLog
 from trainshed.buckets.admission import admit, wanted
+from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.batch import InnerRequest, answer_batch
-from trainshed.buckets.callers import ANYBODY, NOBODY, Caller, Kind, decode_caller
+from trainshed.buckets.callers import ANONYMOUS, UNKNOWN, Caller, Kind, decode_caller
 from trainshed.buckets.calls import IDENTITY_HEADER, Call, error_answer
-from trainshed.buckets.doorkeeper import Doorkeeper
 from trainshed.buckets.downloads import download
-from trainshed.buckets.entrances import CALLER, Entrance, entrance_of
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
@@ -35,6 +34,7 @@ from trainshed.buckets.errors import (
     Unavailable,
 )
 from trainshed.buckets.keys import split_key
+from trainshed.buckets.listeners import CALLER, Listener, listener_of
 from trainshed.buckets.liveness import Liveness
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
@@ -58,19 +58,19 @@ class BucketsApp:
         self,
         store: Buckets,
         access_log: AccessLog | None = None,
-        doorkeeper: Doorkeeper | None = None,
+        authenticator: Authenticator | None = None,
         pool: Executor | None = None,
         *,
         metadata: Metadata | None = None,
         liveness: Liveness | None = None,
     ) -> None:
-        """`doorkeeper`: asked about who comes by the TCP port; without one everybody may come. `metadata`: what programs
+        """`authenticator`: asked about who comes by the TCP port; without one everybody may come. `metadata`: what programs
         are told of themselves. `liveness`: asked about programs that come by the port; without it a token counts until it
         expires."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._metadata = metadata
         self._liveness = liveness
         self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
@@ -106,14 +106,14 @@ class BucketsApp:
         key, path = split_key(asked)
         prefix = asked[: len(asked) - len(path)].decode() if key else ""
         plain: Scope = {**scope, "raw_path": path, "path": unquote(path.decode("latin-1"))}
-        entrance = entrance_of(scope.get("state", {}))
+        listener = listener_of(scope.get("state", {}))
         call = Call(
             Request(plain, receive),
             parse_target(path),
             self._store,
             self._sessions,
             self._pool,
-            entrance=entrance,
+            listener=listener,
             prefix=prefix,
         )
         return call, key
@@ -121,27 +121,27 @@ class BucketsApp:
     async def _caller(self, call: Call, key: str) -> Caller:
         """Who calls, as far as the way in is believed. Raises Unauthenticated, Unavailable."""
         headers = call.request.headers
-        match call.entrance:
-            case Entrance.REPLICA:
+        match call.listener:
+            case Listener.REPLICA:
                 return call.request.scope["state"][CALLER]
-            case Entrance.GATEWAY:
+            case Listener.GATEWAY:
                 said = headers.get(IDENTITY_HEADER)
-                return decode_caller(said.encode("latin-1")) if said else NOBODY
-            case Entrance.PORT:
+                return decode_caller(said.encode("latin-1")) if said else UNKNOWN
+            case Listener.PORT:
                 return await self._at_port(headers.get("authorization"), key)
 
     async def _at_port(self, authorization: str | None, key: str) -> Caller:
         """Raises Unauthenticated, Unavailable."""
-        if self._doorkeeper is None:
-            return ANYBODY
-        caller = self._doorkeeper.caller(authorization, key)
+        if self._authenticator is None:
+            return ANONYMOUS
+        caller = self._authenticator.caller(authorization, key)
         if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
             await self._liveness.require(authorization, caller.project)
         return caller
 
     def _told(self, call: Call) -> Response | None:
         """The answer to a program that asks for metadata; None: it asks for something else."""
-        if self._metadata is None or call.entrance is not Entrance.REPLICA:
+        if self._metadata is None or call.listener is not Listener.REPLICA:
             return None
         query, headers = call.request.url.query, call.request.headers
         answer = self._metadata.answer(call.path, query, headers, call.caller, call.request.method)
@@ -155,7 +155,7 @@ class BucketsApp:
 
         async def is_known(token: str) -> bool:
             try:
-                return await self._at_port(f"Bearer {token}", "") != NOBODY
+                return await self._at_port(f"Bearer {token}", "") != UNKNOWN
             except Unavailable:
                 raise
             except BucketsError:
@@ -198,7 +198,7 @@ class BucketsApp:
         """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden."""
         holding = self._store.catalog.holding
         for bucket, permission in wanted(call.request.method, call.target):
-            if call.caller.kind in (Kind.REPLICA, Kind.NOBODY):
+            if call.caller.kind in (Kind.REPLICA, Kind.UNKNOWN):
                 admit(call.caller, permission, holding(bucket))
 
     async def _dispatch(self, call: Call) -> Response:
@@ -224,7 +224,7 @@ class BucketsApp:
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
             raise NotSupported("A batch is sent with POST.")
-        if call.caller.kind is Kind.NOBODY:
+        if call.caller.kind is Kind.UNKNOWN:
             # Before it is read. Each part would be refused.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
@@ -275,7 +275,7 @@ class BucketsApp:
                     bytes=call.moved,
                     status=status,
                     identity=call.caller.email,
-                    door=call.entrance,
+                    door=call.listener,
                     project=call.caller.project,
                     job=call.caller.job_uid,
                 )

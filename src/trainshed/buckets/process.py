@@ -22,10 +22,10 @@ import uvicorn
 
 from trainshed.access.job_tokens import KEY_FILE, JobTokens
 from trainshed.buckets.access_log import AccessLog
+from trainshed.buckets.authentication import Authenticator, TokenFile
 from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.doorkeeper import Doorkeeper, TokenFile
-from trainshed.buckets.entrances import Entrance, protocol
 from trainshed.buckets.http import BucketsApp
+from trainshed.buckets.listeners import Listener, protocol
 from trainshed.buckets.liveness import Liveness
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.setup import BucketSetup
@@ -62,16 +62,18 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     store.clean()
     tokens = Path(setup.tokens)
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
-    doorkeeper = Doorkeeper(TokenFile(tokens, jobs, time.time_ns).read, anonymous=setup.anonymous)
+    authenticator = Authenticator(
+        TokenFile(tokens, jobs, time.time_ns).read, anonymous=setup.anonymous
+    )
     access_log = AccessLog(state_directory(root) / ACCESS_LOG)
     app = BucketsApp(
-        store, access_log, doorkeeper, metadata=Metadata.of(jobs), liveness=_liveness(setup)
+        store, access_log, authenticator, metadata=Metadata.of(jobs), liveness=_liveness(setup)
     )
-    entrances: dict[object, Entrance] = {}
+    kinds: dict[object, Listener] = {}
     ways = Ways(limits.of_this_process())
     config = uvicorn.Config(
         Checked(app, setup.hosts),
-        http=protocol(entrances, ways),
+        http=protocol(kinds, ways),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -98,11 +100,11 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     listeners: list[socket.socket] = []
-    paths = ((setup.gateway, Entrance.GATEWAY), (setup.replicas, Entrance.REPLICA))
-    for path, entrance in paths:
+    paths = ((setup.gateway, Listener.GATEWAY), (setup.replicas, Listener.REPLICA))
+    for path, kind in paths:
         if path:
             listeners.append(listen_unix(Path(path)))
-            entrances[listeners[-1].getsockname()] = entrance
+            kinds[listeners[-1].getsockname()] = kind
     bound: int | None = plain.getsockname()[1] if plain else None
     if plain is not None and not setup.tls:
         listeners.append(plain)

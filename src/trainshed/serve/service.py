@@ -15,7 +15,7 @@ import uvicorn
 
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.app import ApiApplication
-from trainshed.buckets.doorkeeper import Doorkeeper
+from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
@@ -94,10 +94,10 @@ class Service:
         self._app.runtimes.search()
         data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
         settings = self._bootstrap.settings
-        doorkeeper = Doorkeeper(
+        authenticator = Authenticator(
             lambda: self._bootstrap.tokens, anonymous=settings.anonymous_storage
         )
-        gateway = BucketsGateway(self._bootstrap.gateway_socket, doorkeeper.caller)
+        gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
         ways = Ways(limits.of_this_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs.rest]

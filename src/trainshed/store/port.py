@@ -21,7 +21,7 @@ from trainshed.store.secrets import Secrets
 from trainshed.store.set_aside import RecordSetAside
 from trainshed.store.studies import Studies
 
-NOBODY: Final = JobUid(0)
+NO_JOB: Final = JobUid(0)
 """The uid that no work has."""
 
 
@@ -220,7 +220,7 @@ class Reader(Protocol):
         """The newest job whose job_id (any project, any API) is this. Raises NotFound."""
         ...
 
-    async def children(self, parent: JobUid, after: JobUid = NOBODY) -> tuple[Work, ...]:
+    async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
         """Every work that this one made, oldest first; with `after` those that are newer than this one."""
         ...
 

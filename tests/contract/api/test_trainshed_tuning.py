@@ -23,7 +23,7 @@ from trainshed.core.tuning.beginning import begin
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
-from trainshed.store.port import NOBODY, NewWork
+from trainshed.store.port import NO_JOB, NewWork
 
 pytestmark = pytest.mark.anyio
 OURS = "/trainshed/v1/jobs"
@@ -314,7 +314,7 @@ async def test_following_reads_the_job_of_a_new_trial_alone(
     reader = house.store.reader
     children = reader.children
 
-    async def counted(parent: JobUid, after: JobUid = NOBODY) -> tuple[Work, ...]:
+    async def counted(parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
         found = await children(parent, after)
         asked.append((after, len(found)))
         return found

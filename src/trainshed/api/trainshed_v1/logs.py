@@ -27,7 +27,7 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced
-from trainshed.store.port import NOBODY
+from trainshed.store.port import NO_JOB
 
 _BATCH: Final = 200
 _LONGEST_TAIL: Final = 10_000
@@ -169,7 +169,7 @@ class _Programs:
         fresh: set[JobUid] = set()
         if self._begun.get(work.uid) != work.begun:
             self._begun[work.uid] = work.begun
-            newest = self._newest.get(work.uid, NOBODY)
+            newest = self._newest.get(work.uid, NO_JOB)
             for child in await self._services.reader.children(work.uid, newest):
                 self._newest[work.uid] = child.uid
                 if isinstance(child, Job):

@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.works import Work
 from trainshed.store.operations import Operation
-from trainshed.store.port import NOBODY, JobQuery, NodeDrain
+from trainshed.store.port import NO_JOB, JobQuery, NodeDrain
 from trainshed.store.set_aside import ADVICE, RecordSetAside
 from trainshed.store.sqlite.execution import Reading
 from trainshed.store.sqlite.rows import (
@@ -62,7 +62,7 @@ class SqliteReader:
 
         return await self._snapshots.aside(read)
 
-    async def children(self, parent: JobUid, after: JobUid = NOBODY) -> tuple[Work, ...]:
+    async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent, "after": after})
             return tuple([viewed_job(row)[0] for row in rows])

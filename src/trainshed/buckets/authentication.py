@@ -1,4 +1,4 @@
-"""Finds out who calls, by what a request brings: a token, or the key in its address.
+"""Authentication of storage requests: by a token, or by the key in their address.
 
 Owns no token: the service's token authority knows them. Used by the API's gateway and by the bucket process's own port
 alike.
@@ -12,14 +12,14 @@ from pathlib import Path
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
-from trainshed.buckets.callers import ANYBODY, NOBODY, Caller, Kind
+from trainshed.buckets.callers import ANONYMOUS, UNKNOWN, Caller, Kind
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.buckets.keys import key_of_digest
 from trainshed.core.errors import Unauthenticated as UnknownToken
 
 
-class Doorkeeper:
-    """Says who calls. Answers at once."""
+class Authenticator:
+    """Finds the caller of a request. Never blocks."""
 
     def __init__(self, authority: Callable[[], TokenAuthority], *, anonymous: bool = False) -> None:
         """`authority`: knows the tokens as they are now. `anonymous`: whoever brings nothing, or something that nobody
@@ -30,7 +30,7 @@ class Doorkeeper:
         self._keys: Mapping[str, Principal] = {}
 
     def caller(self, authorization: str | None, key: str) -> Caller:
-        """Who calls; NOBODY if the request does not say. Raises Unauthenticated for what nobody knows, Unavailable."""
+        """Who calls; UNKNOWN if the request does not say. Raises Unauthenticated for what nobody knows, Unavailable."""
         cause = "The key in this address is not known here."
         if key and (principal := self._holder(key)) is not None:
             return Caller(Kind.KEY, principal.email)
@@ -40,19 +40,19 @@ class Doorkeeper:
             except UnknownToken as error:
                 cause = str(error)
         if self._anonymous:
-            return ANYBODY
+            return ANONYMOUS
         if key or authorization:
             raise Unauthenticated(
                 f"{cause} `trainshed env` prints the addresses and the token of today."
             )
-        return NOBODY
+        return UNKNOWN
 
     def _holder(self, key: str) -> Principal | None:
         """Whose token the key belongs to."""
         digests = self._authority().digests()
         if digests != self._digests:
             self._digests = digests
-            self._keys = {key_of_digest(digest): who for digest, who in digests.items()}
+            self._keys = {key_of_digest(digest): principal for digest, principal in digests.items()}
         return self._keys.get(key)
 
 

@@ -1,6 +1,6 @@
-"""The ways into the bucket process, and who is believed what about a caller at each of them.
+"""The bucket process's listeners, and what each of them believes about a caller.
 
-Owns the HTTP protocol class that marks every request with its way: a replica's relay introduces the program it
+Owns the HTTP protocol class that marks every request with its listener: a replica's relay introduces the program it
 speaks for before the first byte of HTTP, and nothing that the program sends later can change that.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 from trainshed.buckets.callers import UnreadableCaller, introduced
 from trainshed.httpd.protocol import GuardedProtocol, Ways, guarded
 
-ENTRANCE = "trainshed.entrance"
+LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
 """Keys of the connection's state, which the application finds in the scope of each request."""
 _LONGEST = 4096
 
 
-class Entrance(StrEnum):
-    """Which way a request came, as the access log calls it."""
+class Listener(StrEnum):
+    """The listener that a request reached, as the access log calls it."""
 
     GATEWAY = "gateway"
     """The Unix socket that only the API's process opens: it says in a header who calls."""
@@ -31,20 +31,20 @@ class Entrance(StrEnum):
     """The TCP port, which anyone reaches."""
 
 
-def protocol(entrances: Mapping[object, Entrance], ways: Ways) -> type[GuardedProtocol]:
-    """The server's protocol. `entrances`: by what a listening socket calls itself; any other is the port. `ways`: who
+def protocol(listeners: Mapping[object, Listener], ways: Ways) -> type[GuardedProtocol]:
+    """The server's protocol. `listeners`: by what a listening socket calls itself; any other is the port. `ways`: who
     counts the connections."""
 
     class Marking(guarded(ways)):
-        """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
+        """HTTP on a connection whose listener is known; on a relay's, after its introduction."""
 
         _waiting: bytearray | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
             super().connection_made(transport)
-            entrance = entrances.get(transport.get_extra_info("sockname"), Entrance.PORT)
-            self.app_state = {**self.app_state, ENTRANCE: entrance}
-            if entrance is Entrance.REPLICA:
+            listener = listeners.get(transport.get_extra_info("sockname"), Listener.PORT)
+            self.app_state = {**self.app_state, LISTENER: listener}
+            if listener is Listener.REPLICA:
                 self._waiting = bytearray()
 
         def data_received(self, data: bytes) -> None:
@@ -71,9 +71,9 @@ def protocol(entrances: Mapping[object, Entrance], ways: Ways) -> type[GuardedPr
     return Marking
 
 
-def entrance_of(state: Mapping[str, Any]) -> Entrance:
-    """The way in of a request whose connection has this state."""
-    return state.get(ENTRANCE, Entrance.PORT)
+def listener_of(state: Mapping[str, Any]) -> Listener:
+    """The listener of a request whose connection has this state."""
+    return state.get(LISTENER, Listener.PORT)
 
 
 def _told(error: UnreadableCaller) -> str:
