@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 from bench.history import T0, job_of
-from trainshed.controller.room import Room
+from trainshed.controller.capacity import CapacityTracker
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.engines.port import Node
@@ -20,7 +20,7 @@ class Passes:
     """A room that holds `live`, with nodes for `RUNNING` of them; more jobs come with the uids from `next_uid` on."""
 
     def __init__(self, live: Iterable[Job], next_uid: int) -> None:
-        self._room = Room(Policy(strict=True), _never)
+        self._room = CapacityTracker(Policy(strict=True), _never)
         self._now = T0 + 10**18
         self._new = (job_of(uid, is_over=False) for uid in count(next_uid))
         self._live: dict[int, Job] = {}

@@ -11,8 +11,7 @@ import pytest
 from tests.e2e.programs.event_writer import EventWriter
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import trial_summaries
-from trainshed.controller.directory_watches import DirectoryWatches
-from trainshed.controller.trial_summaries import TrialSummaries
+from trainshed.controller.trial_summaries import DirectoryWatches, TrialSummaries
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid

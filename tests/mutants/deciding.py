@@ -125,22 +125,22 @@ DECIDING: Final = (
         _CONTROLLER + "controller.py",
         "            generation = await self._commit(commit)\n            tracked.live",
         "            tracked.live = LiveJob(job, live.generation)\n"
-        "            tracked.carrying.look()\n"
+        "            tracked.carrier.look()\n"
         "            generation = await self._commit(commit)\n            tracked.live",
         "A crash between the two leaves programs that no stored state knows of.",
         SIMULATION,
     ),
     Mutant(
         "stale commit's events dropped",
-        _CONTROLLER + "inboxes.py",
-        "                stale += 1\n                self._put_back(uid, inbox)\n",
-        "                stale += 1\n                self._inboxes[uid].look_again = True\n",
+        _CONTROLLER + "mailboxes.py",
+        "                stale += 1\n                self._put_back(uid, mailbox)\n",
+        "                stale += 1\n                self._mailboxes[uid].reload = True\n",
         "The end of a replica is forgotten because a user cancelled in that moment.",
         SIMULATION,
     ),
     Mutant(
         "leftovers kept",
-        _CONTROLLER + "sightings.py",
+        _CONTROLLER + "engine_events.py",
         "                if stored(uid) is None:\n",
         "                if uid == 0:\n",
         "Slots, and programs, of jobs that ended just before the service did stay for ever.",
@@ -167,7 +167,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "alarm rings early",
-        _CONTROLLER + "alarms.py",
+        _CONTROLLER + "mailboxes.py",
         "        if self._now() < deadline.at:\n",
         "        if self._now() < 0:\n",
         "After a day of waiting, or when the clock was set back, a limit is met before its time.",
@@ -175,7 +175,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "restart taken for done",
-        _CONTROLLER + "carrying.py",
+        _CONTROLLER + "carrier.py",
         "        return done.attempt == one.attempt and set(one.waiting) <= set(done.waiting)\n",
         "        return done.attempt == one.attempt\n",
         "A replica that is to be started again is not, because its gang was started once.",
@@ -183,7 +183,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "decision of yesterday",
-        _CONTROLLER + "room.py",
+        _CONTROLLER + "capacity.py",
         "                return set(standing.places) == set(nodes)\n",
         "                return True\n",
         "Room that was given to another meanwhile is taken all the same.",
@@ -191,7 +191,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "grown memory not counted",
-        _CONTROLLER + "room.py",
+        _CONTROLLER + "capacity.py",
         "    asked = before.gang if before and job.memory_factor == 1.0 else gang(job)\n",
         "    asked = before.gang if before else gang(job)\n",
         "A node is given more than it has when a job is tried again with more memory.",

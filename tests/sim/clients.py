@@ -90,10 +90,10 @@ class Clients:
                 service.wake(uid)
             case DrainNode(_, node, drained):
                 await self._drain(intake, node, drained=drained)
-                await service.answers.capacity_changed()
+                await service.capacity_changed()
             case SetQuota():
                 await self._set_quota(intake, request)
-                await service.answers.capacity_changed()
+                await service.capacity_changed()
             case _:
                 assert_never(request)
 

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from trainshed.controller.parents import Doors, ModelBuckets, TrialMetrics
+from trainshed.controller.parents import ModelBuckets, ParentStores, TrialMetrics
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.names import JobUid
 from trainshed.core.study.spec import StudySpec
@@ -118,7 +118,7 @@ def fresh_uids() -> Iterator[int]:
     return itertools.count(10**15)
 
 
-def doors(
+def parent_stores(
     store: Store,
     now: Callable[[], int],
     *,
@@ -127,10 +127,10 @@ def doors(
     summaries: SummaryPlaces | None = None,
     buckets: ModelBuckets | None = None,
     uids: Iterator[int] | None = None,
-) -> Doors:
-    """Doors to a store of the simulation. `uids`: those of a service that came before are not given again."""
+) -> ParentStores:
+    """ParentStores to a store of the simulation. `uids`: those of a service that came before are not given again."""
     numbers = uids or fresh_uids()
-    return Doors(
+    return ParentStores(
         intake=store.intake,
         reader=store.reader,
         studies=store.studies,

@@ -14,8 +14,7 @@ from typing import Any
 from tests.sim.making import GIB, REGION
 from tests.sim.scenario import HOUR, SECOND
 from tests.unit.jobs import RUNTIME
-from trainshed.controller.room import Room
-from trainshed.controller.sightings import event_of_decision
+from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -51,7 +50,7 @@ class Hall:
             Node(f"node-{i:05}", (16, 32, 64, 96)[i % 4], (16, 32, 64, 96)[i % 4] * 4 * GIB)
             for i in range(nodes)
         ]
-        self.room = Room(Policy(strict=True), lambda _: None)
+        self.room = CapacityTracker(Policy(strict=True), lambda _: None)
 
     def measure(self) -> Figures:
         room = self.room

@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from tests.sim.scenario import Scenario
-from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
-from trainshed.controller.launching import Launching
-from trainshed.controller.parents import Doors
+from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.controller.parents import ParentStores
+from trainshed.controller.ports import Ports
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
@@ -123,25 +123,25 @@ def controller(
     ledger: Ledger,
     engine: Engine,
     journals: Journals,
-    doors: Doors,
+    stores: ParentStores,
     scenario: Scenario,
 ) -> Controller:
     """A controller as `serve` would build it. `ledger` and `engine`: the real ones, or such as watch them."""
     runtimes = SimRuntimes(scenario.seed)
-    launching = Launching(stall_after=scenario.stall_after)
+    launching = LaunchDefaults(stall_after=scenario.stall_after)
 
-    def hands(report: Callable[[JobUid, Event], None]) -> Hands:
-        return Hands(engine, runtimes, SimBuckets(), Unheard(), launching, report, GRACE)
+    def ports(report: Callable[[JobUid, Event], None]) -> Ports:
+        return Ports(engine, runtimes, SimBuckets(), Unheard(), launching, report, GRACE)
 
     return Controller(
         ledger=ledger,
         reader=store.reader,
         logs=SimLogs(journals),
-        hands=hands,
+        ports=ports,
         notices=Notices(),
-        now=doors.now,
+        now=stores.now,
         owner="simulation",
-        doors=doors,
+        stores=stores,
         scheduling=scenario.policy,
         failures=scenario.house.policy,
     )

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.parents import doors
+from tests.sim.parents import parent_stores
 from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
 from tests.unit.jobs import CREATED, SECOND, exited, job
-from trainshed.controller import carrying
-from trainshed.controller.carrier import Hands
+from trainshed.controller import carrier
 from trainshed.controller.controller import Controller
-from trainshed.controller.launching import Launching
+from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.controller.ports import Ports
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
@@ -75,19 +75,19 @@ class World:
             ledger=self.store.ledger,
             reader=self.store.reader,
             logs=self.logs,
-            hands=lambda report: Hands(
+            ports=lambda report: Ports(
                 self.engine,
                 self.runtimes,
                 self.buckets,
                 ServiceLog(self.directory / "logs", self.notices.publish),
-                Launching(),
+                LaunchDefaults(),
                 report,
                 grace=SECOND,
             ),
             notices=self.notices,
             now=lambda: self.time,
             owner="test",
-            doors=doors(self.store, lambda: self.time),
+            stores=parent_stores(self.store, lambda: self.time),
             scheduling=self.policy,
         )
 
@@ -119,7 +119,7 @@ class World:
         """The job waits before its next attempt: let that time pass; returns how long it was."""
         now = self.time
         self.time = (await self.until(uid, lambda found: found.not_before > now)).not_before
-        await self.controller.answers.capacity_changed()
+        await self.controller.capacity_changed()
         return self.time - now
 
     async def crash(self) -> None:
@@ -254,7 +254,7 @@ def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
 def test_ending_a_job_is_tried_again_whatever_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(carrying, "PAUSE", 0.01)
+    monkeypatch.setattr(carrier, "PAUSE", 0.01)
 
     async def story() -> None:
         async with world(tmp_path) as w:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.test_controller import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, REDUCER, SECOND, job
-from trainshed.controller import advancing
+from trainshed.controller import controller
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -184,15 +184,12 @@ def test_a_drained_node_is_left_and_the_replica_goes_on_elsewhere(tmp_path: Path
             stays = replica(running, PRIMARY)[2]
             assert node != stays
             await w.store.intake.drain_node(NodeDrain(node, w.time, "new disk"))
-            await w.controller.answers.capacity_changed()
+            await w.controller.capacity_changed()
             moved = await up(w, uid, WORKER, 2)
             assert replica(moved, WORKER)[2] == stays
             told = [entry.message for entry in await w.store.reader.timeline(uid)]
             assert any("under maintenance: new disk" in message for message in told)
-            assert (
-                w.controller.answers.nodes()[0].condition
-                != w.controller.answers.nodes()[1].condition
-            )
+            assert w.controller.nodes()[0].condition != w.controller.nodes()[1].condition
 
     asyncio.run(story())
 
@@ -265,7 +262,7 @@ def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever
             raise RuntimeError("planted")
         return step(subject, event, now, policy)
 
-    monkeypatch.setattr(advancing, "step", broken)
+    monkeypatch.setattr(controller, "step", broken)
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -294,13 +291,13 @@ def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
             async with asyncio.timeout(5):
                 while "waiting" not in await kinds(w, uid):
                     await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
-            assert w.controller.answers.position(uid) == 1
-            waiting = w.controller.answers.why(uid)
+            assert w.controller.position(uid) == 1
+            waiting = w.controller.why(uid)
             assert waiting is not None
             assert waiting.blockers == (str(other.name),)
             w.engine.exit(first, 1, PRIMARY, 0)
             await w.state(uid, JobState.RUNNING)
-            assert w.controller.answers.position(uid) == 0
+            assert w.controller.position(uid) == 0
 
     asyncio.run(story())
 

@@ -11,7 +11,7 @@ from tests.sim import virtual
 from tests.sim.parents import LearningAdvisor
 from tests.sim.tuning_jobs import METRIC, study
 from tests.unit.jobs import CREATED
-from trainshed.controller.suggesting import Suggesting
+from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.changes import assigned, completed, stopped
@@ -81,14 +81,14 @@ class Bureau:
     ) -> None:
         self.clock = Clock(CREATED)
         self.store = open_inline()
-        self.doors: Studies = self.store.studies
+        self.studies: Studies = self.store.studies
         self.advisor = Advisor(points, bar)
         self.study: Study = study(limits=limits)
         self.commits = 0
         self._most = most
         self._crash = crash
         self._asked = 0
-        self._run(self.doors.create_study(self.study))
+        self._run(self.studies.create_study(self.study))
 
     @property
     def uid(self) -> StudyUid:
@@ -109,7 +109,7 @@ class Bureau:
         point: Parameters = (("x", x),)
         wanted = Trial(self.uid, 0, TrialState.REQUESTED, point, self.clock.now)
         curve = [Measurement(((METRIC, value),), n) for n, value in enumerate(measured, 1)]
-        return self._run(self.doors.create_trial(wanted, curve)).number
+        return self._run(self.studies.create_trial(wanted, curve)).number
 
     def changes(self, number: int, how: Callable[[Trial], Trial]) -> None:
         self._run(self.change(number, how))
@@ -138,7 +138,9 @@ class Bureau:
 
     async def _life(self) -> None:
         notices = Notices()
-        made = Suggesting(self.doors, self.advisor, notices, lambda: self.clock.now, self._most)
+        made = StudyOperations(
+            self.studies, self.advisor, notices, lambda: self.clock.now, self._most
+        )
         await made.start()
         while await self.store.studies.running_operations():
             seen = notices.count(self.uid)  # pyright: ignore[reportArgumentType] # one space of numbers
@@ -168,13 +170,13 @@ class Bureau:
         return found.trials
 
     def trials(self) -> tuple[Trial, ...]:
-        return self._run(self.doors.history((self.uid,)))
+        return self._run(self.studies.history((self.uid,)))
 
     def stored_study(self) -> Study:
-        return self._run(self.doors.study_by_uid(self.uid))
+        return self._run(self.studies.study_by_uid(self.uid))
 
     def delete(self) -> None:
-        self._run(self.doors.delete_study(self.study.name, self.clock.now))
+        self._run(self.studies.delete_study(self.study.name, self.clock.now))
 
     def _begin(self, kind: OperationKind, **what: Any) -> str:
         self._asked += 1
@@ -182,7 +184,7 @@ class Bureau:
         now = self.clock.now + self._asked
         running = OperationState.RUNNING
         made = Operation(name, kind, str(self.study.name), now, now, running, self.uid, **what)
-        self._run(self.doors.begin_operation(made))
+        self._run(self.studies.begin_operation(made))
         return name
 
     def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
@@ -351,7 +353,7 @@ def test_a_wanted_trial_that_changes_meanwhile_is_not_given_out(how: str, when: 
             await bureau.change(1, lambda trial: assigned(trial, "bob", bureau.clock.now))
 
     if when == "before it is read":
-        bureau.doors = Meddled(bureau.doors, meddle)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # all else is the store's own
+        bureau.studies = Meddled(bureau.studies, meddle)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # all else is the store's own
     else:
         bureau.advisor.meanwhile = meddle
     name = bureau.ask("ada", 2)
@@ -456,7 +458,7 @@ def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
 
     async def nothing() -> None: ...
 
-    bureau.doors = Failing(bureau.doors, nothing)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # as above
+    bureau.studies = Failing(bureau.studies, nothing)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # as above
     assert bureau.serve().given(name) == (1,)
 
 

@@ -15,14 +15,14 @@ from tests.sim.clients import Clients
 from tests.sim.group_commit import Command, GroupCommits
 from tests.sim.invariants import Books, Taken
 from tests.sim.mishaps import Mishaps
-from tests.sim.parents import Buckets, CountingAdvisor, LearningAdvisor, doors, fresh_uids
+from tests.sim.parents import Buckets, CountingAdvisor, LearningAdvisor, fresh_uids, parent_stores
 from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
 from tests.sim.tally import Tally
 from tests.sim.witness import Demands, WatchedEngine
 from tests.unit.jobs import CREATED
-from trainshed.controller import advancing
+from trainshed.controller import controller
 from trainshed.controller.controller import Controller
-from trainshed.controller.parents import Doors
+from trainshed.controller.parents import ParentStores
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -89,7 +89,7 @@ class Universe:
         self._ambushes: set[asyncio.Task[None]] = set()
         self.tally = Tally(worlds=1)
         self.written: list[str] = []
-        """What each commit was of, by the doors' methods."""
+        """What each commit was of, by the stores' methods."""
         self._learned, self._uids = self._advisor(), fresh_uids()
         self._clients = Clients(self.books, scenario.requests)
         self._steps: defaultdict[JobUid, list[Taken]] = defaultdict(list)
@@ -118,7 +118,7 @@ class Universe:
         logger.addHandler(errors)
         propagate, logger.propagate = logger.propagate, False
         try:
-            with mock.patch.object(advancing, "step", self._step):
+            with mock.patch.object(controller, "step", self._step):
                 self._live()
         finally:
             logger.removeHandler(errors)
@@ -222,7 +222,7 @@ class Universe:
                 lambda event: self._told(made, event),
             ),
             self.world.journals,
-            self._doors(),
+            self._stores(),
             self.scenario,
         )
         await made.start()
@@ -236,8 +236,8 @@ class Universe:
         self.books.wrong += await promises.broken(self.store.reader, self.books, accepted)
         self.books.wrong += await self._left_intents()
 
-    def _doors(self) -> Doors:
-        return doors(
+    def _stores(self) -> ParentStores:
+        return parent_stores(
             self.store,
             lambda: self.clock.wall,
             advisor=self._learned,

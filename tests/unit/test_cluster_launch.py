@@ -26,7 +26,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
-from trainshed.controller.launching import Launching, launch_plans
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
 from trainshed.core.cluster import Endpoint, cluster_spec, hostname, rank, tf_config
 from trainshed.core.environment import Gang, arguments, environment, expand
 from trainshed.core.job.spec import Disk, JobSpec, Program
@@ -395,7 +395,7 @@ def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
     slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
     program = spec.pools[0].program
     prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
-    return launch_plans(subject, slots, prepared, Launching(), {r.id: 1 for r in replicas})
+    return launch_plans(subject, slots, prepared, LaunchDefaults(), {r.id: 1 for r in replicas})
 
 
 def test_each_replica_has_the_disk_of_its_pool() -> None:

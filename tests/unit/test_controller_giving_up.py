@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.parents import doors
+from tests.sim.parents import parent_stores
 from tests.sim.tuning_jobs import pipeline, trial_spec, tuning
 from tests.unit.jobs import CREATED
 from tests.unit.jobs import job as custom_job
@@ -46,7 +46,7 @@ class Looks:
         broken = Broken(failure)
         self.woken: list[JobUid] = []
         self._parents = Parents(
-            doors(store, lambda: CREATED),
+            parent_stores(store, lambda: CREATED),
             {TuningJob: broken, Pipeline: broken},
             commit=lambda commit: store.ledger.commit(self._epoch, commit),
             wake=self.woken.append,

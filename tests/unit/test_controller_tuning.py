@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from tests.e2e.programs.event_writer import EventWriter
-from tests.sim.parents import CountingAdvisor, MadeUpMetrics, doors
+from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
-from trainshed.controller.curves import Curves, curve_of
+from trainshed.controller.measurements import Curves, curve_of
 from trainshed.controller.parents import Next
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.controller.tuning import TuningReconciler
@@ -78,7 +78,7 @@ class House:
         self.now = job.created
         self.advisor, self.metrics = advisor or Advisor(), MadeUpMetrics()
         self.uid = job.uid
-        self._doors = doors(
+        self._stores = parent_stores(
             self.store,
             lambda: self.now,
             advisor=self.advisor,
@@ -86,12 +86,12 @@ class House:
             summaries=summaries,
         )
         self.woken = False
-        self.reconciler = TuningReconciler(self._doors, self._wake)
+        self.reconciler = TuningReconciler(self._stores, self._wake)
         self._epoch = asyncio.run(self._create(job))
 
     def restart(self) -> None:
         """Forget all that is not stored."""
-        self.reconciler = TuningReconciler(self._doors, self._wake)
+        self.reconciler = TuningReconciler(self._stores, self._wake)
 
     def _wake(self, uid: JobUid) -> None:
         assert uid == self.uid
@@ -427,9 +427,9 @@ def test_nothing_is_kept_of_a_job_that_is_over() -> None:
     house.look()
     asyncio.run(_cancel(house))
     assert house.look().job.state.is_final
-    proposing = house.reconciler._proposing  # pyright: ignore[reportPrivateUsage] # nothing else shows it
-    assert not proposing._asking  # pyright: ignore[reportPrivateUsage] # the same
-    assert not proposing._answers  # pyright: ignore[reportPrivateUsage] # the same
+    proposals = house.reconciler._proposals  # pyright: ignore[reportPrivateUsage] # nothing else shows it
+    assert not proposals._asking  # pyright: ignore[reportPrivateUsage] # the same
+    assert not proposals._answers  # pyright: ignore[reportPrivateUsage] # the same
     assert not house.reconciler._curves._kept  # pyright: ignore[reportPrivateUsage] # the same
 
 

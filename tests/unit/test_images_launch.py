@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, ml_job, package
-from trainshed.controller.launching import Launching, launch_plans
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.lifecycle.records import Replica
@@ -41,7 +41,7 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     replicas = (Replica(PRIMARY, node="node", incarnation=1),)
     subject = dataclasses.replace(job(1), spec=spec, replicas=replicas, attempt=1)
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
-    return launch_plans(subject, slots, prepared, Launching(), {PRIMARY: 1})[0]
+    return launch_plans(subject, slots, prepared, LaunchDefaults(), {PRIMARY: 1})[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.jobs import PRIMARY, REDUCER, WORKER, job
 from tests.unit.test_engine_local_documents import HOST, PLAN, document
-from trainshed.controller.launching import reduction_watch
+from trainshed.controller.launch_plans import reduction_watch
 from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import ReductionWatch

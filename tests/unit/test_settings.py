@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.controller.launching import Launching
+from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.failure.overrides import table_with
 from trainshed.serve.settings import Settings, SettingsError, load
 from trainshed.serve.up import command
@@ -154,10 +154,10 @@ def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
 
 def test_the_memory_cap_only_lowers_limits() -> None:
     """SPEC §2.2: a replica gets what its machine has, unless the operator gives less."""
-    assert Launching().memory_limit(100) == 100
-    assert Launching(memory_cap=60).memory_limit(100) == 60
-    assert Launching(memory_cap=60).memory_limit(10) == 10
-    assert Launching(memory_cap=60).memory_limit(0) == 60
+    assert LaunchDefaults().memory_limit(100) == 100
+    assert LaunchDefaults(memory_cap=60).memory_limit(100) == 60
+    assert LaunchDefaults(memory_cap=60).memory_limit(10) == 10
+    assert LaunchDefaults(memory_cap=60).memory_limit(0) == 60
 
 
 def test_the_documented_settings_are_the_settings() -> None:

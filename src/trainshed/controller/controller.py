@@ -6,29 +6,35 @@ polling: jobs are woken by requests, engine events, deadlines, decisions of the 
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainshed.controller.advancing import Advancing
-from trainshed.controller.alarms import Alarms
-from trainshed.controller.answers import Answers
-from trainshed.controller.carrier import Hands
-from trainshed.controller.carrying import Carrying
-from trainshed.controller.gathering import Gathering
-from trainshed.controller.inboxes import Inbox, Inboxes
-from trainshed.controller.parents import Doors, Parents, parent_of
-from trainshed.controller.pipelines import PipelineReconciler
-from trainshed.controller.room import Room
-from trainshed.controller.sightings import (
+from trainshed.controller.capacity import CapacityTracker, event_of_decision
+from trainshed.controller.carrier import JobCarrier
+from trainshed.controller.engine_events import (
     event_of,
     lost_without_slots,
     settle_leftovers,
     settle_unknown,
 )
+from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms, Mailbox, Mailboxes
+from trainshed.controller.parents import Parents, ParentStores, parent_of
+from trainshed.controller.pipelines import PipelineReconciler
+from trainshed.controller.ports import Ports
+from trainshed.controller.preparation import preparation_message, ready
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
-from trainshed.core.lifecycle.events import CheckpointDue, Event, ReplicaStarted
-from trainshed.core.lifecycle.machine import Deadline, deadlines
+from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.lifecycle.events import (
+    CheckpointDue,
+    Event,
+    NodeLeft,
+    ReplicaStarted,
+    RuntimePrepared,
+    TimelineEntry,
+)
+from trainshed.core.lifecycle.giving_up import give_up
+from trainshed.core.lifecycle.machine import Deadline, deadlines, step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.turn import FailurePolicy
@@ -46,6 +52,10 @@ log = logging.getLogger(__name__)
 
 _TIDY = 1.0
 """Seconds that a stopping service gives to the clearing up after finished jobs."""
+_METRICS_SPAN = 0.2
+"""Seconds in which what trials measure is gathered, so that a tuning job is looked at a few times a second at most."""
+_CROWD = 100
+"""Up to so many waiting jobs are told on their timelines why they wait."""
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -54,11 +64,12 @@ class _Tracked:
     """What the loop holds of a live job between two events. All of it can be lost."""
 
     live: LiveJob[Job]
-    carrying: Carrying
+    carrier: JobCarrier
 
 
 class Controller:
-    """One per service, on the service's event loop."""
+    """The control loop of a service, on its event loop. Also answers what the API asks about capacity
+    (`api.services.CapacityView`)."""
 
     def __init__(
         self,
@@ -66,47 +77,41 @@ class Controller:
         ledger: Ledger,
         reader: Reader,
         logs: LogPages,
-        hands: Callable[[Callable[[JobUid, Event], None]], Hands],
+        ports: Callable[[Callable[[JobUid, Event], None]], Ports],
         notices: Notices,
         now: Callable[[], int],
         owner: str,
-        doors: Doors,
+        stores: ParentStores,
         scheduling: Policy,
         failures: FailurePolicy | None = None,
     ) -> None:
+        """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch. `owner`: names
+        this service in the ledger."""
         self._ledger = ledger
         self._reader = reader
-        self._hands = hands(self.report)
+        self._ports = ports(self.report)
         self._notices = notices
         self._now = now
         self._owner = owner
         self._epoch = 0
-        self._room = Room(scheduling, self._decide_at)
-        self.answers = Answers(self._room, now, self._capacity_changed)
-        """What the API asks about room."""
-        self._advancing = Advancing(
-            room=self._room,
-            runtimes=self._hands.runtimes,
-            now=now,
-            failures=failures or FailurePolicy(),
-            stored=self._stored,
-            report=self.report,
-        )
-        self._tuning = TuningReconciler(doors, self.wake)
+        self._failures = failures or FailurePolicy()
+        self._capacity = CapacityTracker(scheduling, self._decide_at)
+        self._next_decision: asyncio.TimerHandle | None = None
+        self._tuning = TuningReconciler(stores, self.wake)
         self._parents = Parents(
-            doors,
-            {TuningJob: self._tuning, Pipeline: PipelineReconciler(doors)},
+            stores,
+            {TuningJob: self._tuning, Pipeline: PipelineReconciler(stores)},
             commit=self._commit,
             wake=self.wake,
             set_alarm=self._set_alarm,
         )
         self._tracked: dict[JobUid, _Tracked] = {}
-        self._inboxes = Inboxes(self._apply, self._more_starts_to_come)
+        self._mailboxes = Mailboxes(self._apply, self._more_starts_to_come)
         self._alarms = Alarms(now, self._deadline_passed)
-        self._watchers = Watchers(logs, self._hands.buckets, now, self.report)
+        self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
+        self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._watching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
-        self._gathering = Gathering(self.wake)
         self._closing = False
 
     async def start(self) -> None:
@@ -116,20 +121,19 @@ class Controller:
         for live in await self._ledger.load_live():
             if isinstance(live.job, Job):
                 self._track(LiveJob(live.job, live.generation, live.intents))
-                self._room.put(live.job)
+                self._capacity.put(live.job)
             else:
                 parents.append(live.job.uid)
-        await self._hands.engine.start()
-        self._room.set_nodes(await self._hands.engine.capacity())
-        self._room.set_drains(await self._reader.drained_nodes())
-        self._room.set_quotas(dict(await self._reader.quotas()))
+        await self._ports.engine.start()
+        self._capacity.set_nodes(await self._ports.engine.capacity())
+        await self._read_drains_and_quotas()
         # As they were found: what is started from here on may get its slots while the engine is asked for them.
-        found = [tracked.live.job for tracked in self._tracked.values()]
+        adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._settling = keep(
             lambda: settle_leftovers(
-                self._hands.engine,
+                self._ports.engine,
                 self._stored,
-                lambda allocated: self._lose_slotless(found, allocated),
+                lambda allocated: self._lose_slotless(adopted, allocated),
             ),
             "clearing up after jobs of earlier services",
         )
@@ -138,21 +142,23 @@ class Controller:
             self.wake(uid)
 
     def _lose_slotless(
-        self, found: Sequence[Job], allocated: Collection[tuple[JobUid, int]]
+        self, adopted: Sequence[Job], allocated: Collection[tuple[JobUid, int]]
     ) -> None:
-        for job in found:
+        for job in adopted:
             for lost in lost_without_slots(job, allocated):
                 self.report(job.uid, lost)
 
     async def close(self) -> None:
         """Stop deciding. Commits under way are finished; running programs are not touched."""
         self._closing = True
-        busy = self._inboxes.close()
+        busy = self._mailboxes.close()
         self._tuning.close()
         self._alarms.close()
-        self._gathering.close()
+        for timer in self._measured.values():
+            timer.cancel()
         self._watchers.close()
-        self._advancing.close()
+        if self._next_decision is not None:
+            self._next_decision.cancel()
         for task in (self._watching, self._settling):
             if task is not None:
                 task.cancel()
@@ -162,9 +168,9 @@ class Controller:
             await asyncio.wait(tidying, timeout=_TIDY)
         carrying = self._carrying()
         for tracked in self._tracked.values():
-            tracked.carrying.cancel()
+            tracked.carrier.cancel()
         await asyncio.gather(*busy, *carrying, return_exceptions=True)
-        await self._hands.engine.close()
+        await self._ports.engine.close()
 
     def running(self) -> tuple[Job, ...]:
         """Jobs that have, or may have, processes now."""
@@ -173,7 +179,7 @@ class Controller:
 
     def wake(self, uid: JobUid) -> None:
         """Look at a job: it is new, or a request appended an intent."""
-        self._inboxes.look(uid)
+        self._mailboxes.wake(uid)
 
     def set_aside(self, record: RecordSetAside) -> None:
         """A record could not be read: if it is a job's, nobody commits to it any more."""
@@ -182,16 +188,38 @@ class Controller:
 
     def report(self, uid: JobUid, event: Event) -> None:
         """Something happened to a job."""
-        self._inboxes.add(uid, event)
+        self._mailboxes.add(uid, event)
 
-    # --- one job's events ---
+    # --- what the API asks about capacity ---
+
+    def why(self, uid: JobUid) -> Waiting | None:
+        return self._capacity.why(uid, self._now())
+
+    def position(self, uid: JobUid) -> int:
+        return self._capacity.position(uid)
+
+    def preflight(self, job: Job) -> Preflight:
+        return self._capacity.preflight(job, self._now())
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        return self._capacity.node_statuses()
+
+    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
+        return self._capacity.quota_statuses(project_id, region)
+
+    async def capacity_changed(self) -> None:
+        await self._read_drains_and_quotas()
+        self._leave_unfit_nodes()
+        self._decide()
+
+    # --- one job's mailbox ---
 
     def _track(self, live: LiveJob[Job]) -> _Tracked:
         uid = live.job.uid
-        carrying = Carrying(
-            self._hands, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
+        carrier = JobCarrier(
+            self._ports, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
         )
-        tracked = self._tracked[uid] = _Tracked(live, carrying)
+        tracked = self._tracked[uid] = _Tracked(live, carrier)
         return tracked
 
     def _stored(self, uid: JobUid) -> Job | None:
@@ -201,9 +229,9 @@ class Controller:
     def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
         """What is being carried out, of all jobs or of those that are over."""
         return [
-            tracked.carrying.task
+            tracked.carrier.task
             for tracked in self._tracked.values()
-            if tracked.carrying.task is not None and (tracked.live.job.state.is_final or not final)
+            if tracked.carrier.task is not None and (tracked.live.job.state.is_final or not final)
         ]
 
     def _deadline_passed(self, uid: JobUid, deadline: Deadline) -> None:
@@ -218,53 +246,53 @@ class Controller:
         else:
             self.report(uid, deadline.event)
 
-    def _more_starts_to_come(self, uid: JobUid, inbox: Inbox) -> bool:
+    def _more_starts_to_come(self, uid: JobUid, mailbox: Mailbox) -> bool:
         """Whether all that came in is that some replicas of a gang have started, with more to come."""
         tracked = self._tracked.get(uid)
-        if tracked is None or inbox.look_again:
+        if tracked is None or mailbox.reload:
             return False
         replicas = tracked.live.job.replicas
         waiting = sum(r.state is ReplicaState.WAITING and not r.not_before for r in replicas)
-        starts = sum(isinstance(event, ReplicaStarted) for event in inbox.events)
-        return starts == len(inbox.events) < waiting
+        starts = sum(isinstance(event, ReplicaStarted) for event in mailbox.events)
+        return starts == len(mailbox.events) < waiting
 
-    async def _apply(self, uid: JobUid, inbox: Inbox) -> None:
+    async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         tracked = self._tracked.get(uid)
-        if inbox.look_again or tracked is None:
+        if mailbox.reload or tracked is None:
             live = await self._ledger.load(uid)
             if live is None:
-                self._room.forget(uid)
+                self._capacity.forget(uid)
                 if tracked is not None and not tracked.live.job.state.is_final:
                     await self._abandon(tracked)
-                await settle_unknown(self._hands.engine, uid, inbox.events)
+                await settle_unknown(self._ports.engine, uid, mailbox.events)
                 return
             if not isinstance(live.job, Job):
-                await self._parents.apply(live, inbox.events)
+                await self._parents.apply(live, mailbox.events)
                 return
-            found = LiveJob(live.job, live.generation, live.intents)
+            loaded = LiveJob(live.job, live.generation, live.intents)
             if tracked is None:
-                tracked = self._track(found)
-            tracked.live = found
-        await self._advance(tracked, inbox.events)
+                tracked = self._track(loaded)
+            tracked.live = loaded
+        await self._advance(tracked, mailbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
         """Commit what the events lead to, then act on what is stored."""
         live = tracked.live
-        job, told = self._advancing.advance(live, events)
-        if job != live.job or live.intents or told:
+        job, entries = self._advanced(live, events)
+        if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
-            commit = Commit(job, live.generation, told, consumed)
+            commit = Commit(job, live.generation, entries, consumed)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
-        self._room.put(job)
-        self._advancing.decide()
+        self._capacity.put(job)
+        self._decide()
         self._alarms.set(job.uid, deadlines(job))
         if job.drills:
             self._watchers.lines_written(job)
         if not self._closing:
-            tracked.carrying.look()
+            tracked.carrier.look()
 
     async def _commit(self, commit: Commit) -> int:
         generation = await self._ledger.commit(self._epoch, commit)
@@ -277,8 +305,8 @@ class Controller:
     async def _abandon(self, tracked: _Tracked) -> None:
         """Its record was set aside while it ran: nobody could end it any more, so what runs of it is ended now."""
         job = tracked.live.job
-        await self._hands.engine.stop(job.uid, job.attempt, self._hands.grace)
-        tracked.carrying.cancel()
+        await self._ports.engine.stop(job.uid, job.attempt, self._ports.grace)
+        tracked.carrier.cancel()
         self._forget(job.uid)
 
     def _carried(self, uid: JobUid) -> None:
@@ -292,25 +320,115 @@ class Controller:
         self._watchers.forget(uid)
         self._notices.forget(uid)
 
-    # --- nodes and the engine ---
+    # --- from a stored job and its events to the job as it is stored next; writes nothing ---
+
+    def _advanced(
+        self, live: LiveJob[Job], events: Sequence[Event]
+    ) -> tuple[Job, tuple[TimelineEntry, ...]]:
+        """The job after its intents and these events, and the new entries of its timeline."""
+        job, entries = live.job, list[TimelineEntry]()
+        current = (event for event in events if self._capacity.counts(job.uid, event))
+        for event in (*(intent.event for intent in live.intents), *current):
+            job = self._fold(job, event, entries)
+        for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
+            if job.is_placed and (news := self._capacity.unfit(node)) is not None:
+                job = self._fold(job, NodeLeft(node, news.cause), entries)
+        job = self._schedule(job, entries)
+        if job.phase is AttemptState.PREPARING:
+            job = self._prepare(live.job, job, entries)
+        if live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None:
+            self._tell_why(job, entries)
+        return job, tuple(entries)
+
+    def _fold(self, job: Job, event: Event, entries: list[TimelineEntry]) -> Job:
+        try:
+            outcome = step(job, event, self._now(), self._failures)
+        except Exception as failure:
+            # As broad as this: whatever an event raises it would raise again each time, and the job would never end.
+            log.exception("job %d: %r could not be applied; the job is given up", job.uid, event)
+            outcome = give_up(job, event, str(failure) or repr(failure), self._now())
+        entries.extend(outcome.timeline)
+        return outcome.job
+
+    def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
+        """Tell the scheduler where the job stands and take what it decides about it into the same commit. Capacity that
+        the job gives back is not given away before that is stored."""
+        if job.state.is_final or self._capacity.gives_back(job):
+            return job
+        self._capacity.put(job)
+        for uid, event in self._decisions(job):
+            if uid == job.uid:
+                job = self._fold(job, event, entries)
+            else:
+                self.report(uid, event)
+        return job
+
+    def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
+        """A job whose runtime is there starts in the same commit."""
+        if ready(self._ports.runtimes, job):
+            return self._fold(job, RuntimePrepared(job.attempt), entries)
+        if job.attempt != before.attempt:
+            entries.append(TimelineEntry(self._now(), "preparing", preparation_message(job)))
+        return job
+
+    def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
+        """The first entry of a job that has to wait. Not in a crowd: there it would cost every job a commit, and to be
+        one of many is all that it would say; whoever asks about the job is told in any case."""
+        if self._capacity.queue_length > _CROWD:
+            return
+        waiting = self._capacity.why(job.uid, self._now())
+        if waiting is not None:
+            message = f"{waiting.message} {waiting.hint}".strip()
+            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
+            entries.append(TimelineEntry(self._now(), "waiting", message, details))
+
+    # --- the scheduler's decisions ---
+
+    def _decide(self) -> None:
+        """Have the scheduler look at what changed. Whoever calls goes on, whatever becomes of it."""
+        if self._closing:
+            return
+        try:
+            for uid, event in self._decisions():
+                self.report(uid, event)
+        except Exception:
+            # As broad as this: the caller has just stored a job, and must act on it whatever another job's plan runs into.
+            log.exception("the scheduler failed; it is asked again at the next change")
+
+    def _decisions(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
+        """New decisions as events of the jobs that they are about. `current`: a job as it is about to be stored."""
+        for decision in self._capacity.decide(self._now()):
+            is_current = current is not None and current.uid == decision.uid
+            job = current if is_current else self._stored(decision.uid)
+            if (event := event_of_decision(decision, job)) is not None:
+                yield decision.uid, event
 
     def _decide_at(self, at: int) -> None:
-        self._advancing.decide_at(at)
+        """The passing of time alone may let a job start at `at` (ns)."""
+        if self._next_decision is not None:
+            self._next_decision.cancel()
+        delay = max(at - self._now(), 0) / 1e9
+        loop = asyncio.get_running_loop()
+        self._next_decision = loop.call_later(min(delay, LONGEST_DELAY), self._time_passed)
 
-    async def _capacity_changed(self) -> None:
-        self._room.set_drains(await self._reader.drained_nodes())
-        self._room.set_quotas(dict(await self._reader.quotas()))
-        self._leave_unfit_nodes()
-        self._advancing.decide()
+    def _time_passed(self) -> None:
+        self._capacity.time_passed()
+        self._decide()
+
+    # --- nodes and the engine ---
+
+    async def _read_drains_and_quotas(self) -> None:
+        self._capacity.set_drains(await self._reader.drained_nodes())
+        self._capacity.set_quotas(dict(await self._reader.quotas()))
 
     def _leave_unfit_nodes(self) -> None:
         """Wake every job that has a replica on a node which takes no work."""
         for uid, tracked in self._tracked.items():
-            if any(r.node and self._room.unfit(r.node) for r in tracked.live.job.replicas):
+            if any(r.node and self._capacity.unfit(r.node) for r in tracked.live.job.replicas):
                 self.wake(uid)
 
     async def _watch(self) -> None:
-        async for seen in self._hands.engine.watch():
+        async for seen in self._ports.engine.watch():
             if isinstance(seen, LinesWritten):
                 self._notices.publish(seen.job_uid)
                 tracked = self._tracked.get(seen.job_uid)
@@ -319,14 +437,20 @@ class Controller:
             elif isinstance(seen, MetricsWritten):
                 self._metrics_written(seen.job_uid)
             elif isinstance(seen, NodeChanged):
-                self._room.set_node_state(seen.node, seen.state, seen.cause)
+                self._capacity.set_node_state(seen.node, seen.state, seen.cause)
                 self._leave_unfit_nodes()
-                self._advancing.decide()
+                self._decide()
             else:
                 self.report(seen.job_uid, event_of(seen))
 
     def _metrics_written(self, uid: JobUid) -> None:
+        """A trial has measured something: its tuning job is looked at once for all that its trials measure now."""
         job = self._stored(uid)
         parent = parent_of(job) if job else None
-        if parent is not None and not self._closing:
-            self._gathering.measured(parent)
+        if parent is not None and parent not in self._measured and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._measured[parent] = loop.call_later(_METRICS_SPAN, self._wake_measured, parent)
+
+    def _wake_measured(self, parent: JobUid) -> None:
+        del self._measured[parent]
+        self.wake(parent)

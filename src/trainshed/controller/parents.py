@@ -61,7 +61,7 @@ class ModelBuckets(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class ParentStores:
     """What reconcilers read and write through. `new_uid`: a fresh identity, ascending with time."""
 
     intake: Intake
@@ -104,14 +104,14 @@ class Parents:
 
     def __init__(
         self,
-        doors: Doors,
+        stores: ParentStores,
         reconcilers: dict[type[Work], Reconciler],
         *,
         commit: Callable[[Commit], Awaitable[int]],
         wake: Callable[[JobUid], None],
         set_alarm: Callable[[JobUid, tuple[Deadline, ...]], None],
     ) -> None:
-        self._doors = doors
+        self._stores = stores
         self._reconcilers = reconcilers
         self._commit = commit
         self._wake = wake
@@ -154,7 +154,7 @@ class Parents:
         return found
 
     async def _given_up(self, live: LiveJob[Work], cause: str) -> Next:
-        work, now = live.job, self._doors.now()
+        work, now = live.job, self._stores.now()
         trials: list[Trial] = []
         match work:
             case TuningJob():
@@ -163,7 +163,7 @@ class Parents:
                     # Of this trial it may be that it cannot be read.
                     with contextlib.suppress(Exception):
                         trials.append(
-                            (await self._doors.studies.trial(work.study, each.number)).trial
+                            (await self._stores.studies.trial(work.study, each.number)).trial
                         )
                 ended, told = give_up(work, cause, now)
             case Pipeline():
@@ -178,13 +178,13 @@ class Parents:
         return Next(ended, Commit(ended, live.generation, told, consumed(live), trials=over))
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
-        work = await self._doors.work(uid)
+        work = await self._stores.work(uid)
         if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
-        wish = CancelRequested(cause, self._doors.now())
+        wish = CancelRequested(cause, self._stores.now())
         # It ended in this moment: then its end wakes the one that made it.
         with contextlib.suppress(FailedPrecondition, NotFound):
-            await self._doors.intake.request_cancel(work.name, wish)
+            await self._stores.intake.request_cancel(work.name, wish)
             self._wake(uid)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from trainshed.controller.parents import Doors, Next, consumed, intents
+from trainshed.controller.parents import Next, ParentStores, consumed, intents
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.events import CancelCause, Event, TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -19,8 +19,8 @@ from trainshed.store.port import Commit, LiveJob
 class PipelineReconciler:
     """`controller.parents.Reconciler` of training pipelines."""
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
+    def __init__(self, stores: ParentStores) -> None:
+        self._stores = stores
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         pipeline = live.job
@@ -29,8 +29,8 @@ class PipelineReconciler:
         for wish in intents(live, events):
             pipeline, more = machine.cancelled(pipeline, wish)
             told.extend(more)
-        now = self._doors.now()
-        backing = await self._doors.work(pipeline.job)
+        now = self._stores.now()
+        backing = await self._stores.work(pipeline.job)
         assert not isinstance(backing, Pipeline)
         pipeline, more = machine.observed(pipeline, backing, now)
         told.extend(more)
@@ -51,16 +51,16 @@ class PipelineReconciler:
         best, best_job = 0, JobUid(0)
         if isinstance(backing, TuningJob):
             best = backing.best
-            best_job = (await self._doors.studies.trial(backing.study, best)).trial.job
+            best_job = (await self._stores.studies.trial(backing.study, best)).trial.job
         draft = pipeline.spec.model
         if draft is None:
             return *machine.succeeded(pipeline, None, best_job, now), None
         uri = machine.artifacts(pipeline, best)
-        if await asyncio.to_thread(self._doors.buckets.last_written, uri) == 0:
+        if await asyncio.to_thread(self._stores.buckets.last_written, uri) == 0:
             return *machine.model_missing(pipeline, uri, now), None
         name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
         try:
-            versions = await self._doors.models.versions(name)
+            versions = await self._stores.models.versions(name)
         except NotFound:
             versions = ()
         if draft.is_new_version and not versions:

@@ -1,21 +1,23 @@
-"""Reconciles tuning jobs: shows the machine what their trials did, asks the advisor for further ones."""
+"""Reconciles tuning jobs: shows the machine what their trials did, asks the advisor for further ones.
+
+A suggestion is asked for in a task of its own, so that a job which waits for one is looked at, stored and cancelled like any
+other. Answers live in memory alone: they follow from the stored trials, and after a restart they are asked for again.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from trainshed.controller.curves import Curves
-from trainshed.controller.measuring import known_metrics, of_summaries, thinned
-from trainshed.controller.parents import Doors, Next, consumed, intents
-from trainshed.controller.proposing import NoEngine, Proposing
+from trainshed.controller.measurements import Curves, known_metrics, of_summaries, thinned
+from trainshed.controller.parents import Next, ParentStores, consumed, intents
 from trainshed.controller.trial_summaries import TrialSummaries
 from trainshed.core.lifecycle.events import Event, LimitNears
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.limits import limit_reached, moments
-from trainshed.core.study.spec import Limits
+from trainshed.core.study.spec import Algorithm, Limits
 from trainshed.core.study.trials import Trial
 from trainshed.core.tuning import machine, story
 from trainshed.core.tuning.beginning import BegunTrial, begin
@@ -23,31 +25,39 @@ from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.turn import Turn
 from trainshed.core.works import Work
+from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
-from trainshed.studies.port import AdvisorFailed, EngineMissing, Seen
+from trainshed.studies.port import Advisor, AdvisorFailed, EngineMissing, Proposals, Seen
 
 log = logging.getLogger(__name__)
+
+_PATIENCE = 3
+"""Suggestions that may fail in a row. A failure of the algorithm itself would come each time: then trials are drawn at
+random, so that no job waits for ever."""
+_PAUSE = 1.0
+"""Seconds before a suggestion that failed is asked for again; twice as many each time."""
+_LONGEST_PAUSE = 60.0
 
 
 class TuningReconciler:
     """`controller.parents.Reconciler` of tuning jobs. `wake`: looks at a job again."""
 
-    def __init__(self, doors: Doors, wake: Callable[[JobUid], None]) -> None:
-        self._doors = doors
-        self._curves = Curves(doors.studies)
+    def __init__(self, stores: ParentStores, wake: Callable[[JobUid], None]) -> None:
+        self._stores = stores
+        self._curves = Curves(stores.studies)
         self._wake = wake
-        self._proposing = Proposing(doors.advisor, wake)
-        self._summaries = TrialSummaries(doors.summaries, doors.now, wake)
+        self._proposals = TrialProposals(stores.advisor, wake)
+        self._summaries = TrialSummaries(stores.summaries, stores.now, wake)
 
     def close(self) -> None:
         """Ask for nothing more."""
-        self._proposing.close()
+        self._proposals.close()
         self._summaries.close()
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
         assert isinstance(job, TuningJob)
-        turn = Turn(job, self._doors.now())
+        turn = Turn(job, self._stores.now())
         sights = [await self._sight(job, each.number) for each in job.running]
         machine.observe(turn, sights)
         for wish in intents(live, events):
@@ -78,31 +88,31 @@ class TuningReconciler:
         )
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
-        doors = self._doors
-        trial = (await doors.studies.trial(job.study, number)).trial
-        work = await doors.work(trial.job)
+        stores = self._stores
+        trial = (await stores.studies.trial(job.study, number)).trial
+        work = await stores.work(trial.job)
         assert work is None or isinstance(work, Job)
         # A primary may report, and end, before the others are up and its job has started.
         if work is None or not work.attempt:
             self._summaries.forget(trial.job)
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final
-        measured = await asyncio.to_thread(doors.metrics.measurements, trial.job, work.started)
+        measured = await asyncio.to_thread(stores.metrics.measurements, trial.job, work.started)
         metric, summaries = study.metrics[0].id, None
         # What a program reports itself counts before what its libraries write.
         if all(one.value(metric) is None for one in measured):
             summaries = await self._summaries.of(job.uid, work, metric)
             if summaries is not None:
                 measured = of_summaries(metric, summaries.points, work.started)
-        stored = (await doors.studies.measurements(job.study, (number,))).get(number, ())
+        stored = (await stores.studies.measurements(job.study, (number,))).get(number, ())
         known = known_metrics(study, measured, stored)
         # A program may have removed its summaries since.
         wanted = tuple(thinned(study, known, is_over=is_over)) or stored
         tags: tuple[str, ...] = ()
         if is_over and not wanted:
-            tags = await asyncio.to_thread(doors.metrics.tags, trial.job)
+            tags = await asyncio.to_thread(stores.metrics.tags, trial.job)
         if is_over:
-            await asyncio.to_thread(doors.metrics.forget, trial.job)
+            await asyncio.to_thread(stores.metrics.forget, trial.job)
             self._summaries.forget(trial.job)
         seen = SeenSummaries(summaries.uri, summaries.tags) if summaries is not None else None
         return Sight(trial, work, wanted, stored, tags, seen)
@@ -121,7 +131,7 @@ class TuningReconciler:
             return
         curves = await self._curves.of(turn, sights)
         try:
-            verdicts = await self._doors.advisor.should_stop(job.spec.study, curves, numbers)
+            verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
         except (AdvisorFailed, EngineMissing) as failure:
             log.warning("%s: which trials to stop is not known: %s", job.name, failure)
             return
@@ -129,17 +139,17 @@ class TuningReconciler:
             if verdict.should_stop:
                 machine.stop_trial(turn, sight.trial, verdict.why, verdict.predicted)
                 for updated, predicted in verdict.updated:
-                    stored = await self._doors.studies.trial(job.study, updated)
+                    stored = await self._stores.studies.trial(job.study, updated)
                     machine.update_final(turn, stored.trial, predicted)
 
     async def _history(self, turn: Turn) -> tuple[list[Trial], list[Trial]]:
         """The job's own trials as this turn has made them, and all that its algorithm is shown, both ascending by number;
         nothing where nobody needs them."""
         job = turn.job
-        asks = machine.wanted(job) and self._proposing.is_idle(job.uid)
+        asks = machine.wanted(job) and self._proposals.is_idle(job.uid)
         if not asks and job.spec.study.limits == Limits():
             return [], []
-        history = await self._doors.studies.history((*job.spec.resumed, job.study))
+        history = await self._stores.studies.history((*job.spec.resumed, job.study))
         trials = {trial.number: trial for trial in (*history, *turn.trials)}
         shown = [trials[number] for number in sorted(trials)]
         return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
@@ -164,12 +174,12 @@ class TuningReconciler:
         count = machine.wanted(turn.job)
         if count == 0:
             if turn.job.outcome is not None or turn.job.state.is_final:
-                self._proposing.forget(turn.job.uid)
+                self._proposals.forget(turn.job.uid)
             return ()
         job = turn.job
         if job.spec.study.limits.max_trials is not None:
             count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
-        answer = self._proposing.take(job, [seen(trial) for trial in shown], count)
+        answer = self._proposals.take(job, [seen(trial) for trial in shown], count)
         if isinstance(answer, NoEngine):
             if not job.waits_for_engine:
                 turn.change(waits_for_engine=True)
@@ -181,7 +191,7 @@ class TuningReconciler:
             turn.tell(story.drawn(count, answer.drawn, turn.now))
         turn.change(waits_for_engine=False)
         points = answer.proposals.parameters[:count]
-        pairs = [(parameters, self._doors.new_uid()) for parameters in points]
+        pairs = [(parameters, self._stores.new_uid()) for parameters in points]
         exhausted = answer.proposals.exhausted and len(pairs) < count
         begun = begin(turn, pairs, exhausted=exhausted)
         if machine.wanted(turn.job):
@@ -200,3 +210,86 @@ def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, 
         return ()
     times = moments(job.spec.study, own, job.created)
     return tuple(Deadline(at, LimitNears(at)) for at in times if at > now)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Points that the advisor suggests."""
+
+    proposals: Proposals
+    #: Why they were drawn at random; "" = they are the study's own algorithm's.
+    drawn: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoEngine:
+    """The library of the engine is not installed. The next look asks again."""
+
+    #: What to do about it.
+    why: str
+
+
+class TrialProposals:
+    """Suggestions of the next trials, asked of the advisor one job's after the other."""
+
+    def __init__(self, advisor: Advisor, wake: Callable[[JobUid], None]) -> None:
+        """`wake`: looks at a job, because there is an answer for it."""
+        self._advisor = advisor
+        self._wake = wake
+        self._asking: dict[JobUid, asyncio.Task[None]] = {}
+        self._answers: dict[JobUid, Answer | NoEngine] = {}
+
+    def take(self, job: TuningJob, shown: Sequence[Seen], count: int) -> Answer | NoEngine | None:
+        """The answer to what was asked last; None: it is asked now, or still being worked out."""
+        answer = self._answers.pop(job.uid, None)
+        if answer is not None:
+            return answer
+        if self.is_idle(job.uid):
+            self._asking[job.uid] = begin_task(
+                self._ask(job, tuple(shown), count), f"job {job.uid}: suggesting"
+            )
+        return None
+
+    def is_idle(self, uid: JobUid) -> bool:
+        """Whether nothing is asked for the job, and no answer waits: only then `take` looks at `shown`."""
+        asking = self._asking.get(uid)
+        return uid not in self._answers and (asking is None or asking.done())
+
+    def forget(self, uid: JobUid) -> None:
+        """The job wants no further trial."""
+        self._answers.pop(uid, None)
+        asking = self._asking.pop(uid, None)
+        if asking is not None:
+            asking.cancel()
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        for uid in tuple(self._asking):
+            self.forget(uid)
+
+    async def _ask(self, job: TuningJob, shown: tuple[Seen, ...], count: int) -> None:
+        self._answers[job.uid] = await self._answer(job, shown, count)
+        self._asking.pop(job.uid, None)
+        self._wake(job.uid)
+
+    async def _answer(
+        self, job: TuningJob, shown: tuple[Seen, ...], count: int
+    ) -> Answer | NoEngine:
+        spec, failures, drawn, pause = job.spec.study, 0, "", _PAUSE
+        while True:
+            try:
+                found = await self._advisor.suggest(spec, shown, count, job.uid)
+                return Answer(found, drawn)
+            except EngineMissing as missing:
+                return NoEngine(str(missing))
+            except Exception as failure:
+                # As broad as this: an algorithm may fail with anything, and a job must not wait for ever.
+                is_told = isinstance(failure, AdvisorFailed)
+                text = "job %d: no suggestion: %s; once more in %g s"
+                log.warning(text, job.uid, failure, pause, exc_info=None if is_told else failure)
+                failures += 1
+                if failures >= _PATIENCE:
+                    drawn = drawn or str(failure) or repr(failure)
+                    spec = replace(spec, algorithm=Algorithm.RANDOM_SEARCH)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from trainshed.controller.carrier import JobBuckets
+from trainshed.controller.ports import JobBuckets
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CheckpointLooked, DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job

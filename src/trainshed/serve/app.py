@@ -11,11 +11,11 @@ from pathlib import Path
 from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.buckets.local import LocalStore
-from trainshed.controller.carrier import Hands
 from trainshed.controller.controller import Controller
-from trainshed.controller.launching import Launching
-from trainshed.controller.parents import Doors
-from trainshed.controller.suggesting import Suggesting
+from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.controller.parents import ParentStores
+from trainshed.controller.ports import Ports
+from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.turn import FailurePolicy
 from trainshed.core.names import JobUid
@@ -48,7 +48,7 @@ class App:
     """What `wire` connected, as far as a service starts, asks and closes it."""
 
     controller: Controller
-    suggesting: Suggesting
+    suggesting: StudyOperations
     advisor: ProcessAdvisor
     runtimes: LocalRuntimes
     services: Services
@@ -75,19 +75,19 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         settings.cache, door, choosing, now=clock.now, images=_images(settings, engine)
     )
     advisor = ProcessAdvisor(EngineName(settings.tuning_engine))
-    suggesting = Suggesting(
+    suggesting = StudyOperations(
         bootstrap.store.studies, advisor, notices, clock.now, settings.max_study_trials
     )
     controller = Controller(
         ledger=bootstrap.store.ledger,
         reader=bootstrap.store.reader,
         logs=logs,
-        hands=lambda report: Hands(
+        ports=lambda report: Ports(
             engine=engine,
             runtimes=runtimes,
             buckets=door,
             log=ServiceLog(data / "logs", notices.publish),
-            launching=Launching(
+            launch_defaults=LaunchDefaults(
                 memory_cap=settings.memory_per_replica << 20,
                 stall_after=round(settings.stall_after * 1e9),
             ),
@@ -97,7 +97,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         notices=notices,
         now=clock.now,
         owner=f"{socket.gethostname()}:{os.getpid()}",
-        doors=_doors(bootstrap, advisor, buckets, new_uid),
+        stores=_parent_stores(bootstrap, advisor, buckets, new_uid),
         scheduling=Policy(
             strict=settings.capacity == "strict",
             max_replicas=settings.max_replicas,
@@ -126,7 +126,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         new_uid=new_uid,
         wake=controller.wake,
         suggest=suggesting.wake,
-        room=controller.answers,
+        room=controller,
         settings=_api_settings(settings),
         closing=stopping,
     )
@@ -198,10 +198,10 @@ def _images(settings: Settings, engine: LocalEngine) -> Images:
     )
 
 
-def _doors(
+def _parent_stores(
     bootstrap: Bootstrap, advisor: Advisor, buckets: LocalStore, new_uid: Callable[[], JobUid]
-) -> Doors:
-    return Doors(
+) -> ParentStores:
+    return ParentStores(
         intake=bootstrap.store.intake,
         reader=bootstrap.store.reader,
         studies=bootstrap.store.studies,

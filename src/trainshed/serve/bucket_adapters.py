@@ -16,7 +16,7 @@ from trainshed.summaries.following import MARK, Directory, EventFile
 
 
 class BucketDoor:
-    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.carrier.JobBuckets`
+    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets`
     and `api.services.BucketProbe`."""
 
     def __init__(self, store: LocalStore) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainshed.buckets.local import LocalStore
 from trainshed.cli.text.printable import coloured
-from trainshed.controller.launching import Launching, launch_plans, slot_requests
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans, slot_requests
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Job
@@ -240,7 +240,7 @@ class Run:
             job,
             slots,
             {(asked.runtime, asked.package_uris): prepared},
-            Launching(memory_cap=self._settings.memory_per_replica << 20),
+            LaunchDefaults(memory_cap=self._settings.memory_per_replica << 20),
             {jobs.REPLICA: 1},
             buckets=buckets,
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.controller import preparing as module
-from trainshed.controller.preparing import Hearing
+from trainshed.controller import preparation as module
+from trainshed.controller.preparation import BuildOutput
 from trainshed.core.lifecycle.events import Event, PreparationAdvanced
 from trainshed.core.names import SERVICE, JobUid
 from trainshed.store.logs.reader import LogReader
@@ -52,7 +52,7 @@ async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: P
     """They can be read, under the task of the service, before a replica has said anything."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)
-    async with Hearing(UID, 2, log, _ignore) as hearing:
+    async with BuildOutput(UID, 2, log, _ignore) as hearing:
         lines = [f"line {n}" for n in range(100)]
         thread = threading.Thread(target=lambda: [hearing.hear(line) for line in lines])
         thread.start()
@@ -67,7 +67,7 @@ async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: P
 async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Path) -> None:
     """As after a restart of the service in the middle of a build."""
     for text in ("first", "second"):
-        async with Hearing(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
+        async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
             hearing.hear(text)
     page = await LogReader(tmp_path).page(UID)
     assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
@@ -92,7 +92,7 @@ async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
 
 async def test_many_lines_are_few_writes_and_no_entry_of_the_timeline() -> None:
     written, told = Written(), list[Event]()
-    async with Hearing(UID, 1, written, lambda uid, event: told.append(event)) as hearing:
+    async with BuildOutput(UID, 1, written, lambda uid, event: told.append(event)) as hearing:
         for n in range(1000):
             hearing.hear(f"line {n}")
     assert sum(map(len, written.batches)) == 1000
@@ -115,7 +115,7 @@ async def test_a_long_build_tells_its_last_line_now_and_then(
         return clock
 
     monkeypatch.setattr(module, "_now", now)
-    async with Hearing(UID, 3, written, report) as hearing:
+    async with BuildOutput(UID, 3, written, report) as hearing:
         for second in range(0, 601, 5):
             clock = float(second)
             hearing.hear(f"after {second}")
@@ -127,14 +127,14 @@ async def test_a_long_build_tells_its_last_line_now_and_then(
 
 
 async def test_nothing_was_built_if_nothing_was_heard() -> None:
-    async with Hearing(UID, 1, Written(), _ignore) as hearing:
+    async with BuildOutput(UID, 1, Written(), _ignore) as hearing:
         pass
     assert hearing.took == 0
 
 
 async def test_who_has_left_hears_nothing_more() -> None:
     written = Written()
-    async with Hearing(UID, 1, written, _ignore) as hearing:
+    async with BuildOutput(UID, 1, written, _ignore) as hearing:
         hearing.hear("in time")
         await asyncio.sleep(0)
     hearing.hear("too late")
@@ -145,7 +145,7 @@ async def test_who_has_left_hears_nothing_more() -> None:
 async def test_a_log_that_cannot_be_written_fails_no_build() -> None:
     written = Written()
     written.failure = OSError("no space left")
-    async with Hearing(UID, 1, written, _ignore) as hearing:
+    async with BuildOutput(UID, 1, written, _ignore) as hearing:
         hearing.hear("lost")
         await asyncio.sleep(0)
     assert hearing.took > 0
@@ -156,7 +156,7 @@ async def test_a_cancelled_preparation_has_written_what_it_heard() -> None:
     begun = asyncio.Event()
 
     async def prepare() -> None:
-        async with Hearing(UID, 1, written, _ignore) as hearing:
+        async with BuildOutput(UID, 1, written, _ignore) as hearing:
             hearing.hear("heard")
             await asyncio.sleep(0)
             begun.set()
@@ -174,7 +174,7 @@ async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> 
     """As when a service ends in the middle of a build: to wait then would look like a build that failed."""
 
     async def prepare() -> None:
-        async with Hearing(UID, 1, Written(), _ignore):
+        async with BuildOutput(UID, 1, Written(), _ignore):
             await asyncio.sleep(0)
 
     preparation = prepare()

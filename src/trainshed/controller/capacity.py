@@ -1,12 +1,13 @@
 """The scheduler's snapshot, kept up to date from stored jobs, nodes and quotas; and what is asked of it.
 
 A decision counts from the moment it is made: it is put into the snapshot before the job has taken it, so that the
-next one does not give the same room away again. Whatever a job then makes of it corrects the snapshot; a job that is
+next one does not give the same capacity away again. Whatever a job then makes of it corrects the snapshot; a job that is
 stored anew before it has taken the decision undoes it, and the decision must not be taken any more (`counts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from trainshed.core.capacity import (
     UNLIMITED,
@@ -58,7 +59,7 @@ class NodeNews:
     cause: str
 
 
-class Room:
+class CapacityTracker:
     """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start."""
 
     def __init__(self, policy: Policy, wake_at: Callable[[int], None]) -> None:
@@ -84,7 +85,7 @@ class Room:
             self._changed = True
 
     def gives_back(self, job: Job) -> bool:
-        """Whether the job, as it is about to be stored, holds less room than was told last."""
+        """Whether the job, as it is about to be stored, holds less capacity than was told last."""
         before = self._standing(job.uid)
         if before is None:
             return False
@@ -137,7 +138,7 @@ class Room:
         return made.decisions
 
     def counts(self, uid: JobUid, event: Event) -> bool:
-        """Whether the decision that `event` reports still counts; True for events that report none. If not, its room
+        """Whether the decision that `event` reports still counts; True for events that report none. If not, its capacity
         may be another job's by now, and whatever is true instead has been, or will be, decided anew."""
         standing = self._standing(uid)
         if standing is None:
@@ -170,7 +171,7 @@ class Room:
                 return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
 
     @property
-    def crowd(self) -> int:
+    def queue_length(self) -> int:
         """How many jobs wait."""
         return len(self._snapshot.queue)
 
@@ -260,3 +261,21 @@ def standing_of(job: Job, before: Standing | None) -> Standing:
         until=end,
         leaving=leaving,
     )
+
+
+def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
+    """The event of the job that a decision is; None if the job has moved on since."""
+    match decision:
+        case Admit(_, nodes):
+            return JobAdmitted(nodes, job.attempt + 1) if job else None
+        case Place(_, replica, node):
+            incarnations = {r.id: r.incarnation for r in job.replicas} if job else {}
+            if job is None or replica not in incarnations:
+                return None
+            return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
+        case Preempt(_, by):
+            return Preempted(by)
+        case StockOut(_, reason):
+            return CapacityRefused(reason)
+        case _:
+            assert_never(decision)

@@ -1,28 +1,71 @@
-"""Learning curves of a tuning job's trials, read once when a trial is over and kept until the job is.
+"""Measurements of trials: which of all that a program reported count, and the learning curves that they make.
 
-A cache and nothing else: what is not kept is read from the store again. What is kept never changes there, since a trial
-that is over measures nothing more.
+Curves of trials that are over are kept until their tuning job is. A cache and nothing else: what is not kept is read from
+the store again, and what is kept never changes there, since a trial that is over measures nothing more.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from trainshed.core.names import JobUid
-from trainshed.core.study.spec import ConvexStopping
+from trainshed.core.study.final import final_measurement
+from trainshed.core.study.spec import ConvexStopping, StudySpec
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.turn import Turn
 from trainshed.store.studies import Studies
 from trainshed.studies.port import Curve
+from trainshed.summaries.following import Points
 
-_MOST: Final = 200_000
+_MOST: Final = 1_000
+"""Measurements of a trial that are all looked at; of more, every second one, every fourth, and so on."""
+_MOST_KEPT: Final = 200_000
 """Measurements that are kept of all jobs together: some 50 MB."""
 
 
-class Curves:
-    """`most`: measurements that are kept."""
+def of_summaries(metric: str, points: Points, started: int) -> tuple[Measurement, ...]:
+    """The finite values of a run, one measurement of each step, ascending by step. Elapsed times count from `started` (ns)."""
+    return tuple(
+        Measurement(((metric, point.value),), step, max(0, round(point.at * 1e9) - started))
+        for step, point in sorted(points.items())
+        if math.isfinite(point.value)
+    )
 
-    def __init__(self, studies: Studies, most: int = _MOST) -> None:
+
+def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
+    """So many that a trial which reports after each of a million batches costs what another one costs; which ones does
+    not change while more come in. Of a trial that is over the final one is among them, whichever it is."""
+    if len(measured) <= _MOST:
+        return measured
+    kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
+    final = final_measurement(study, measured) if is_over else None
+    return kept if final is None else sorted({*kept, final}, key=lambda one: one.step)
+
+
+def known_metrics(
+    study: StudySpec, measured: Sequence[Measurement], stored: Sequence[Measurement]
+) -> list[Measurement]:
+    """Only what the study asks for: a program may report whatever else it likes.
+
+    A step that is reported once more, as by a program that went back to a checkpoint, keeps its elapsed time: with it,
+    the new value takes the place of the stored one, and the trial has one measurement of each step.
+    """
+    known = {metric.id for metric in study.metrics}
+    elapsed = {one.step: one.elapsed for one in stored}
+    found: list[Measurement] = []
+    for one in measured:
+        metrics = tuple(pair for pair in one.metrics if pair[0] in known)
+        if metrics:
+            found.append(Measurement(metrics, one.step, elapsed.get(one.step, one.elapsed)))
+    return found
+
+
+class Curves:
+    """The learning curves of tuning jobs' trials."""
+
+    def __init__(self, studies: Studies, most: int = _MOST_KEPT) -> None:
+        """`most`: measurements that are kept."""
         self._studies = studies
         self._left = most
         self._kept: dict[JobUid, dict[int, Curve | None]] = {}

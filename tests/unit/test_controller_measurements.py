@@ -2,7 +2,7 @@
 
 import math
 
-from trainshed.controller.measuring import of_summaries
+from trainshed.controller.measurements import of_summaries
 from trainshed.core.study.trials import Measurement
 from trainshed.summaries.following import Point
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.sim.parents import CountingAdvisor
 from tests.sim.tuning_jobs import study
 from tests.unit.jobs import CREATED
-from trainshed.controller.suggesting import Suggesting
+from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
@@ -47,7 +47,7 @@ def test_a_cancelled_operation_is_not_computed_again() -> None:
         await store.studies.create_study(subject)
         await store.studies.begin_operation(asked)
         notices = Notices()
-        suggesting = Suggesting(store.studies, advisor, notices, lambda: CREATED, 0)
+        suggesting = StudyOperations(store.studies, advisor, notices, lambda: CREATED, 0)
         suggesting.wake(subject.uid)
         async with asyncio.timeout(20):
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))

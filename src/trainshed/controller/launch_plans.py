@@ -24,7 +24,7 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 
 
 @dataclass(frozen=True, slots=True)
-class Launching:
+class LaunchDefaults:
     """What every plan of this service shares. `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap. `stall_after`:
     ns without progress after which a program is ended, unless its job says otherwise; 0 = never."""
 
@@ -59,7 +59,7 @@ def launch_plans(
     job: Job,
     slots: Sequence[Slot],
     prepared: Prepared,
-    launching: Launching,
+    launching: LaunchDefaults,
     waiting: Mapping[ReplicaId, int],
     *,
     buckets: tuple[tuple[str, str], ...] = (),
@@ -123,7 +123,7 @@ def _plan(
     gang: Gang,
     hosts: tuple[tuple[str, str], ...],
     prepared: Prepared,
-    launching: Launching,
+    launching: LaunchDefaults,
     buckets: tuple[tuple[str, str], ...],
     packages: str,
 ) -> LaunchPlan:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from trainshed.controller.curves import curve_of
+from trainshed.controller.measurements import curve_of
 from trainshed.controller.tuning import seen
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.failure.messages import INTERNAL
@@ -36,7 +36,7 @@ _PAUSE = 1.0
 _TRIES = 5
 
 
-class Suggesting:
+class StudyOperations:
     """`most`: trials that a study may have, 0 = any number."""
 
     def __init__(
@@ -70,9 +70,7 @@ class Suggesting:
         if study in self._busy:
             self._again.add(study)
         else:
-            self._busy[study] = keep(
-                partial(self._work_off, study), f"study {study}: its operations"
-            )
+            self._busy[study] = keep(partial(self._drain, study), f"study {study}: its operations")
 
     async def close(self) -> None:
         """Begin nothing more; what is not done stays stored."""
@@ -82,7 +80,7 @@ class Suggesting:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work_off(self, uid: StudyUid) -> None:
+    async def _drain(self, uid: StudyUid) -> None:
         self._again.add(uid)
         while uid in self._again:
             self._again.discard(uid)

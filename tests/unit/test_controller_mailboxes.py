@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from trainshed.controller import inboxes
-from trainshed.controller.inboxes import Inbox, Inboxes
+from trainshed.controller import mailboxes
+from trainshed.controller.mailboxes import Mailbox, Mailboxes
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
@@ -18,10 +18,10 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SPEC §8: what the operator is to do, and no stacks of ours; they would fill what is left of the disk."""
-    monkeypatch.setattr(inboxes, "_PAUSE", 0.0)
+    monkeypatch.setattr(mailboxes, "_PAUSE", 0.0)
     tries, stored = 0, asyncio.Event()
 
-    async def apply(uid: JobUid, inbox: Inbox) -> None:
+    async def apply(uid: JobUid, mailbox: Mailbox) -> None:
         nonlocal tries
         tries += 1
         if tries < 5:
@@ -29,7 +29,7 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
         stored.set()
 
     with caplog.at_level(logging.WARNING):
-        Inboxes(apply, lambda uid, inbox: False).look(JobUid(7))
+        Mailboxes(apply, lambda uid, mailbox: False).wake(JobUid(7))
         await asyncio.wait_for(stored.wait(), 10)
     (record,) = caplog.records
     assert record.getMessage().startswith("job 7: the job store could not write: database or disk")
@@ -42,12 +42,12 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
     taken: list[list[Event]] = []
     all_taken = asyncio.Event()
 
-    async def apply(uid: JobUid, inbox: Inbox) -> None:
-        taken.append(inbox.events)
+    async def apply(uid: JobUid, mailbox: Mailbox) -> None:
+        taken.append(mailbox.events)
         if sum(map(len, taken)) == len(told):
             all_taken.set()
 
-    subject = Inboxes(apply, lambda uid, inbox: False)
+    subject = Mailboxes(apply, lambda uid, mailbox: False)
     for event in told:
         subject.add(JobUid(7), event)
     await asyncio.wait_for(all_taken.wait(), 10)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
-from trainshed.controller.room import Room
-from trainshed.controller.sightings import event_of_decision
+from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -26,34 +25,34 @@ NOW = CREATED + 100 * SECOND
 ON_A = JobAdmitted(((PRIMARY, "a"),))
 
 
-def room(*nodes: str, vcpus: int = 4) -> Room:
-    made = Room(Policy(strict=True), lambda _: None)
+def room(*nodes: str, vcpus: int = 4) -> CapacityTracker:
+    made = CapacityTracker(Policy(strict=True), lambda _: None)
     made.set_nodes([Node(name, vcpus, 2**40) for name in nodes])
     return made
 
 
-def decided(made: Room, subject: Job) -> list[Event]:
+def decided(made: CapacityTracker, subject: Job) -> list[Event]:
     """The next decisions about a job, as its events."""
     found = [event_of_decision(d, subject) for d in made.decide(NOW) if d.uid == subject.uid]
     return [event for event in found if event is not None]
 
 
-def waits() -> tuple[Room, Job]:
+def waits() -> tuple[CapacityTracker, Job]:
     return room("a"), job(1)
 
 
-def lost_its_place() -> tuple[Room, Job]:
+def lost_its_place() -> tuple[CapacityTracker, Job]:
     return room("a", "b"), Life(job(1)).see(ON_A, NodeLeft("a", "maintenance")).job
 
 
-def yields() -> tuple[Room, Job]:
+def yields() -> tuple[CapacityTracker, Job]:
     made = room("a")
     urgent = job(1)
     made.put(replace(urgent, uid=JobUid(8), name=replace(urgent.name, job_id="8")))
     return made, Life(job(1, scheduling=Scheduling(strategy=Strategy.SPOT))).see(ON_A).job
 
 
-def never_fits() -> tuple[Room, Job]:
+def never_fits() -> tuple[CapacityTracker, Job]:
     return room("a", vcpus=2), job(1)
 
 
@@ -67,7 +66,7 @@ def never_fits() -> tuple[Room, Job]:
     ],
 )
 def test_a_decision_counts_until_the_job_is_stored_without_it(
-    case: Callable[[], tuple[Room, Job]], kind: type[Event]
+    case: Callable[[], tuple[CapacityTracker, Job]], kind: type[Event]
 ) -> None:
     """SPEC §2, queue: room is given once. What was decided meanwhile is decided anew, and not lost."""
     made, subject = case()

@@ -1,5 +1,4 @@
-"""What an engine sees and a scheduler decides, put into the words of the job's machine; and what is done about jobs
-that are over."""
+"""Events of the engine: as events of a job, and what is done about those of jobs that are over, or lost their slots."""
 
 import asyncio
 import contextlib
@@ -7,14 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
 from trainshed.core.lifecycle.events import (
-    CapacityRefused,
     Event,
-    JobAdmitted,
-    Preempted,
     ReplicaExited,
     ReplicaLost,
     ReplicaNoted,
-    ReplicaPlaced,
     ReplicaStarted,
 )
 from trainshed.core.lifecycle.records import Job
@@ -28,7 +23,6 @@ from trainshed.engines.port import (
     SlotLost,
     SlotStarted,
 )
-from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
 
 _NO_SLOT = "nothing is left of it here: the data directory was restored, or its slots were lost"
 _PAUSE = 1.0
@@ -36,7 +30,7 @@ _PAUSE = 1.0
 
 
 def event_of(seen: SlotStarted | SlotExited | SlotLost | NoteWritten) -> Event:
-    """The event of the job that a sighting is."""
+    """The job's event that an engine's event stands for."""
     match seen:
         case SlotStarted(_, attempt, replica, incarnation, at):
             return ReplicaStarted(attempt, replica, incarnation, at)
@@ -57,24 +51,6 @@ def event_of(seen: SlotStarted | SlotExited | SlotLost | NoteWritten) -> Event:
             )
         case _:
             assert_never(seen)
-
-
-def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
-    """The event of the job that a decision is; None if the job has moved on since."""
-    match decision:
-        case Admit(_, nodes):
-            return JobAdmitted(nodes, job.attempt + 1) if job else None
-        case Place(_, replica, node):
-            incarnations = {r.id: r.incarnation for r in job.replicas} if job else {}
-            if job is None or replica not in incarnations:
-                return None
-            return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
-        case Preempt(_, by):
-            return Preempted(by)
-        case StockOut(_, reason):
-            return CapacityRefused(reason)
-        case _:
-            assert_never(decision)
 
 
 def lost_without_slots(

@@ -1,0 +1,55 @@
+"""What the controller's carrier works through: the engine, the runtimes, a job's buckets and its log."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.names import JobUid
+from trainshed.engines.port import Engine
+from trainshed.runtimes.port import Runtimes
+
+
+class JobBuckets(Protocol):
+    """What is asked about the buckets of a job. Blocking; called from a worker thread, but for `shown`."""
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """(name, directory) of the buckets that a project's programs may see. Answers at once."""
+        ...
+
+    def write_probe(self, uri: str) -> None:
+        """Raises OSError or ValueError saying why a program could not write there."""
+        ...
+
+    def last_written(self, uri: str) -> int:
+        """When something below it was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
+        ...
+
+
+class PreparationLog(Protocol):
+    """The service's own part of a job's log (`store.logs.service_log.ServiceLog`)."""
+
+    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
+        """Have an attempt's log begin with the notices, unless it has begun. Raises OSError."""
+        ...
+
+    async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
+        """Write lines, which can be read when it returns. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All that instructions are carried out through."""
+
+    engine: Engine
+    runtimes: Runtimes
+    buckets: JobBuckets
+    #: Takes the lines of preparations.
+    log: PreparationLog
+    launch_defaults: LaunchDefaults
+    #: Gives an event back to the control loop.
+    report: Callable[[JobUid, Event], None]
+    #: What a program that is stopped is given to end by itself, in ns.
+    grace: int
