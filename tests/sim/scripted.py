@@ -26,6 +26,7 @@ from trainshed.engines.port import (
     SlotStarted,
 )
 from trainshed.runtimes.port import PreparedRuntime, Progress
+from trainshed.testing.engine.streams import Journals, JournalStreams
 
 Key = tuple[JobUid, int, ReplicaId]
 
@@ -56,6 +57,10 @@ class ScriptedEngine:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(False, False, False, True, "loopback", True)
+
+    @property
+    def streams(self) -> JournalStreams:
+        return JournalStreams(Journals())
 
     async def start(self) -> None:
         for (uid, attempt, replica), incarnation in self.alive.items():

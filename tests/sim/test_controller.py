@@ -21,6 +21,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import LaunchRejected, SlotRequest
+from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
@@ -64,7 +65,7 @@ class World:
         self.runtimes = ScriptedRuntimes(warm=warm)
         self.policy = Policy(max_replicas=limit)
         self.buckets = Buckets()
-        self.logs = LogReader(directory / "logs")
+        self.logs = LogReader(FileStreams(directory / "logs"), ServiceStreams(directory / "logs"))
         self.time = CREATED + SECOND
         self.store: Store = open_store("sqlite", directory)
         self.notices = Notices()

@@ -11,6 +11,7 @@ from trainshed.controller import preparation as module
 from trainshed.controller.preparation import BuildOutput
 from trainshed.core.lifecycle.events import Event, PreparationAdvanced
 from trainshed.core.names import SERVICE, JobUid
+from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.logs.severity import Severity
@@ -57,7 +58,7 @@ async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: P
         thread = threading.Thread(target=lambda: [hearing.hear(line) for line in lines])
         thread.start()
         await asyncio.to_thread(thread.join)
-    page = await LogReader(tmp_path).page(UID)
+    page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
     assert [line.text for line in page.lines] == lines
     assert {(line.replica, line.attempt) for line in page.lines} == {(SERVICE, 2)}
     assert [line.n for line in page.lines] == list(range(100))
@@ -69,7 +70,7 @@ async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Pa
     for text in ("first", "second"):
         async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
             hearing.hear(text)
-    page = await LogReader(tmp_path).page(UID)
+    page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
     assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
     assert page.lines[0].at < page.lines[1].at
 
@@ -81,7 +82,7 @@ async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
     await log.begin(UID, 1, ("notice", "warning"))
     await log.append(UID, 1, ["built"])
     await log.begin(UID, 1, ("notice", "warning"))
-    page = await LogReader(tmp_path).page(UID)
+    page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
     assert [(line.text, line.severity, line.is_notice) for line in page.lines] == [
         ("notice", Severity.NOTICE, True),
         ("warning", Severity.NOTICE, True),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs import segments
 from trainshed.store.logs.lines import LogCursor, LogLine, advanced
 from trainshed.store.logs.reader import LogReader
@@ -38,7 +39,7 @@ def write(
 
 
 def page_keys(root: Path, **arguments: Any) -> list[tuple[str, int, int]]:
-    page = asyncio.run(LogReader(root).page(UID, **arguments))
+    page = asyncio.run(LogReader(FileStreams(root), ServiceStreams(root)).page(UID, **arguments))
     return keys(page.lines)
 
 
@@ -47,7 +48,9 @@ def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
 
 
 def since(root: Path, position: Any, **arguments: Any) -> tuple[LogLine, ...]:
-    return asyncio.run(LogReader(root).lines_since(UID, position, **arguments))
+    return asyncio.run(
+        LogReader(FileStreams(root), ServiceStreams(root)).lines_since(UID, position, **arguments)
+    )
 
 
 def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
@@ -60,7 +63,7 @@ def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
             stored(2, T0 + 2, "x" * 65536, p=1),
         ],
     )
-    lines = asyncio.run(LogReader(tmp_path).page(UID)).lines
+    lines = asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)).lines
     assert lines[0] == LogLine(UID, 1, PRIMARY, 0, T0, Stream.SERVICE, "ready", Severity.NOTICE)
     assert (lines[1].text, lines[1].severity) == ("é", Severity.ERROR)
     assert lines[1].payload == {"message": "é", "k": 1}
@@ -72,10 +75,15 @@ def test_nothing_there_is_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / str(UID) / "1" / "something else").mkdir()
     (tmp_path / str(UID) / "notes").mkdir()
     for root in (tmp_path, tmp_path / "absent"):
-        page = asyncio.run(LogReader(root).page(UID))
+        page = asyncio.run(LogReader(FileStreams(root), ServiceStreams(root)).page(UID))
         assert (page.lines, page.next) == ((), None)
         assert since(root, {}) == ()
-        assert asyncio.run(LogReader(root).tail(UID, 3, replicas={PRIMARY})) == ()
+        assert (
+            asyncio.run(
+                LogReader(FileStreams(root), ServiceStreams(root)).tail(UID, 3, replicas={PRIMARY})
+            )
+            == ()
+        )
 
 
 def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -> None:
@@ -94,10 +102,13 @@ def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -
     assert page_keys(tmp_path, replicas={WORKER}) == expected[1:3]
     assert page_keys(tmp_path, start=T0 + 10, end=T0 + 20) == expected[2:4]
     assert page_keys(tmp_path, start=T0 + 10, end=T0 + 20, descending=True) == expected[3:1:-1]
-    lines = asyncio.run(LogReader(tmp_path).page(UID)).lines
+    lines = asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)).lines
     order = [(line.at, line.insert_id) for line in lines]
     assert order == sorted(order)
-    assert keys(asyncio.run(LogReader(tmp_path).tail(UID, 2))) == expected[-2:]
+    assert (
+        keys(asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).tail(UID, 2)))
+        == expected[-2:]
+    )
 
 
 def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
@@ -144,9 +155,9 @@ def test_a_follower_goes_on_into_the_next_attempt_even_if_the_clock_went_back(
 
 def test_removal(tmp_path: Path) -> None:
     write(tmp_path, PRIMARY, [stored(0, T0)])
-    asyncio.run(LogReader(tmp_path).remove(UID))
+    asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).remove(UID))
     assert page_keys(tmp_path) == []
-    asyncio.run(LogReader(tmp_path).remove(UID))
+    asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).remove(UID))
 
 
 def test_cursors_as_text() -> None:
@@ -198,7 +209,7 @@ def test_pages_and_following_give_every_line_once_in_order(
             )
             expected.append((at, replica.pool, replica.index, attempt, n))
     expected.sort(reverse=descending)
-    reader = LogReader(root)
+    reader = LogReader(FileStreams(root), ServiceStreams(root))
 
     async def paged() -> list[LogLine]:
         got: list[LogLine] = []

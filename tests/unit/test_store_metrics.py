@@ -7,6 +7,7 @@ import pytest
 
 from trainshed.core.names import JobUid
 from trainshed.core.study.trials import Measurement
+from trainshed.engines.streams import FileStreams
 from trainshed.store.logs import metrics
 from trainshed.store.logs.metrics import MetricsReader
 
@@ -34,7 +35,7 @@ def write(
 
 @pytest.fixture
 def reader(tmp_path: Path) -> MetricsReader:
-    return MetricsReader(tmp_path)
+    return MetricsReader(FileStreams(tmp_path))
 
 
 def test_a_job_that_measured_nothing(tmp_path: Path, reader: MetricsReader) -> None:
@@ -42,7 +43,7 @@ def test_a_job_that_measured_nothing(tmp_path: Path, reader: MetricsReader) -> N
     write(tmp_path, start(100))
     assert reader.measurements(JOB) == ()
     assert reader.tags(JOB) == ()
-    assert MetricsReader(tmp_path / "nowhere").measurements(JOB) == ()
+    assert MetricsReader(FileStreams(tmp_path / "nowhere")).measurements(JOB) == ()
 
 
 def test_steps_ascend_and_several_metrics_of_one_are_one_measurement(
@@ -136,7 +137,7 @@ def test_only_what_was_appended_is_read(
         append(path, report(100 + step, step, loss=1 / step))
         assert len(reader.measurements(JOB)) == step
     assert len(decoded) == 50
-    assert reader.measurements(JOB) == MetricsReader(tmp_path).measurements(JOB)
+    assert reader.measurements(JOB) == MetricsReader(FileStreams(tmp_path)).measurements(JOB)
 
 
 def test_what_is_appended_counts_as_if_all_were_read_at_once(
@@ -155,7 +156,7 @@ def test_what_is_appended_counts_as_if_all_were_read_at_once(
     ]
     for where, entry in more:
         append(where, entry)
-        fresh = MetricsReader(tmp_path)
+        fresh = MetricsReader(FileStreams(tmp_path))
         assert reader.measurements(JOB) == fresh.measurements(JOB)
         assert reader.measurements(JOB, 125 * SECOND) == fresh.measurements(JOB, 125 * SECOND)
         assert reader.tags(JOB) == fresh.tags(JOB)
@@ -181,12 +182,12 @@ def test_what_is_remembered_is_bounded_and_forgotten_with_the_job(
     tmp_path: Path, decoded: list[bytes]
 ) -> None:
     path = write(tmp_path, *(report(100 + n, n, loss=0.5) for n in range(10)))
-    small = MetricsReader(tmp_path, most=9)
+    small = MetricsReader(FileStreams(tmp_path), most=9)
     for looks in (1, 2):
         assert len(small.measurements(JOB)) == 10
         assert len(decoded) == 10 * looks
     decoded.clear()
-    large = MetricsReader(tmp_path, most=10)
+    large = MetricsReader(FileStreams(tmp_path), most=10)
     large.measurements(JOB)
     large.measurements(JOB)
     assert len(decoded) == 10

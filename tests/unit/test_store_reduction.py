@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.streams import FileStreams
 from trainshed.store.logs.reduction import read_reduction
 
 SECOND = 10**9
@@ -19,27 +20,31 @@ def sample(at: float, *, last: bool = False, **metrics: Any) -> dict[str, Any]:
     return {"at": round(at * SECOND), "metrics": metrics} | ({"last": True} if last else {})
 
 
-def write(attempt: Path, *entries: Any, replica: ReplicaId = REDUCER, end: str = "\n") -> None:
-    directory = attempt / str(replica)
+def read(root: Path) -> Any:
+    return read_reduction([FileStreams(root)], JobUid(7), 1)
+
+
+def write(root: Path, *entries: Any, replica: ReplicaId = REDUCER, end: str = "\n") -> None:
+    directory = root / "7" / "1" / str(replica)
     directory.mkdir(parents=True)
     text = "\n".join(json.dumps(entry) for entry in entries)
     (directory / "reduction.jsonl").write_text(text + end)
 
 
 def test_nothing_was_reported(tmp_path: Path) -> None:
-    assert read_reduction(tmp_path / "nowhere") == ()
+    assert read(tmp_path / "nowhere") == ()
     write(tmp_path, start(1))
     write(tmp_path, sample(1, sent_bytes=1), replica=ReplicaId(2, 2))
-    (tmp_path / "service").mkdir()
-    (tmp_path / "service" / "reduction.jsonl").write_text("{}\n")
-    assert read_reduction(tmp_path) == ()
+    (tmp_path / "7" / "1" / "service").mkdir()
+    (tmp_path / "7" / "1" / "service" / "reduction.jsonl").write_text("{}\n")
+    assert read(tmp_path) == ()
 
 
 def test_how_fast_bytes_went_lately(tmp_path: Path) -> None:
     first, later = sample(102, sent_bytes=100), sample(112, sent_bytes=400, resets=1, wait=[1, 2.5])
     write(tmp_path, start(100), first, later)
     write(tmp_path, start(100), first, replica=WORKER)
-    worker, reducer = read_reduction(tmp_path)
+    worker, reducer = read(tmp_path)
     assert (worker.replica, reducer.replica) == (WORKER, REDUCER)
     assert worker.rates() == {"sent_bytes": 50}, "since its start"
     assert reducer.rates() == {"sent_bytes": 30}, "since the sample before; of counters alone"
@@ -50,7 +55,7 @@ def test_how_fast_bytes_went_lately(tmp_path: Path) -> None:
 def test_the_newest_incarnation_counts_that_has_said_something(tmp_path: Path) -> None:
     old = sample(12, sent_bytes=700, last=True)
     write(tmp_path, start(10), old, start(20, 2), sample(21, sent_bytes=5), start(30, 3))
-    (found,) = read_reduction(tmp_path)
+    (found,) = read(tmp_path)
     assert (found.incarnation, found.over, len(found.samples)) == (2, False, 1)
     assert found.rates() == {"sent_bytes": 5}
     assert (found.restarts, found.totals()) == (2, {"sent_bytes": 705})
@@ -62,7 +67,7 @@ def test_what_a_replica_has_done_is_the_sum_over_its_incarnations(tmp_path: Path
     second = sample(22, sent_bytes=20, resets=1, wait_seconds=[1, 0, 5], last=True)
     third = [sample(32, sent_bytes=1), sample(33, sent_bytes=3, operations=9, wait_seconds=[0])]
     write(tmp_path, start(10), first, start(20, 2), second, start(25, 3), start(30, 4), *third)
-    (found,) = read_reduction(tmp_path)
+    (found,) = read(tmp_path)
     assert found.restarts == 3
     assert found.totals() == {
         "sent_bytes": 723,
@@ -76,8 +81,8 @@ def test_clocks_that_stand_still_and_lines_that_are_torn(tmp_path: Path) -> None
     """The last sample is often of the same moment as the one before."""
     same = [sample(14, sent_bytes=80), sample(14, sent_bytes=90, last=True)]
     write(tmp_path, start(10), sample(12, sent_bytes=10), *same, {"at": "x"}, end='\n{"at": 99')
-    (found,) = read_reduction(tmp_path)
+    (found,) = read(tmp_path)
     assert (found.over, found.rates()) == (True, {"sent_bytes": 40})
     back = ReplicaId(2, 3)
     write(tmp_path, start(10), sample(9, sent_bytes=10), replica=back)
-    assert read_reduction(tmp_path)[1].rates() == {}
+    assert read(tmp_path)[1].rates() == {}

@@ -13,6 +13,7 @@ from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import SecretRef
+from trainshed.core.streams import Streams
 
 
 class EngineUnavailable(Exception):
@@ -218,6 +219,12 @@ class Engine(Protocol):
     the service: state is found again on disk or in the cluster, never only in memory."""
 
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def streams(self) -> Streams:
+        """What comes home from the replicas beside events. Readable before `start`, and for as long as a job's log is kept.
+        A line is readable before `LinesWritten` tells of it, and all of a stream before the replica's end is reported."""
+        ...
 
     async def start(self) -> None:
         """Bring the engine up and adopt what an earlier service left running: every live or unreported

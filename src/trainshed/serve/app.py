@@ -23,6 +23,8 @@ from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
+from trainshed.engines.port import Engine
+from trainshed.engines.streams import ServiceStreams
 from trainshed.eventloop.lag import LagMeter
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -62,9 +64,10 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     buckets.ensure_bucket(settings.default_bucket, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
-    door, notices, logs = BucketDoor(buckets), Notices(), LogReader(data / "logs")
+    door, notices = BucketDoor(buckets), Notices()
     new_uid, lag = clock.JobUids(), LagMeter(clock.now)
     engine = _engine(bootstrap)
+    logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
     choosing = RuntimeSettings(
         exact=settings.exact_runtimes,
         image_map=settings.images,
@@ -97,7 +100,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         notices=notices,
         now=clock.now,
         owner=f"{socket.gethostname()}:{os.getpid()}",
-        stores=_parent_stores(bootstrap, advisor, buckets, new_uid),
+        stores=_parent_stores(bootstrap, engine, advisor, buckets, new_uid),
         scheduling=Policy(
             strict=settings.capacity == "strict",
             max_replicas=settings.max_replicas,
@@ -199,7 +202,11 @@ def _images(settings: Settings, engine: LocalEngine) -> Images:
 
 
 def _parent_stores(
-    bootstrap: Bootstrap, advisor: Advisor, buckets: LocalStore, new_uid: Callable[[], JobUid]
+    bootstrap: Bootstrap,
+    engine: Engine,
+    advisor: Advisor,
+    buckets: LocalStore,
+    new_uid: Callable[[], JobUid],
 ) -> ParentStores:
     return ParentStores(
         intake=bootstrap.store.intake,
@@ -207,7 +214,7 @@ def _parent_stores(
         studies=bootstrap.store.studies,
         models=bootstrap.store.models,
         advisor=advisor,
-        metrics=MetricsReader(bootstrap.settings.data / "logs"),
+        metrics=MetricsReader(engine.streams),
         summaries=BucketSummaries(buckets),
         buckets=BucketDoor(buckets),
         now=clock.now,

@@ -24,6 +24,7 @@ from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.trials import StudyUid
+from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Store
@@ -87,7 +88,7 @@ class House:
             models=self.store.models,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),
-            logs=LogReader(self.log_root),
+            logs=LogReader(FileStreams(self.log_root), ServiceStreams(self.log_root)),
             notices=self.notices,
             runtimes=FakeRuntimes(),
             buckets=self.buckets,

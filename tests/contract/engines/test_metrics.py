@@ -23,6 +23,7 @@ from trainshed.engines.port import (
     SlotRequest,
     SlotStarted,
 )
+from trainshed.engines.streams import FileStreams
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.programs import Reports, Script
@@ -46,7 +47,7 @@ async def trial(house: House, program: str) -> JobUid:
 
 
 def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
-    reader = MetricsReader(house.data / "logs")
+    reader = MetricsReader(FileStreams(house.data / "logs"))
     return [(each.step, each.value("acc")) for each in reader.measurements(uid)]
 
 
@@ -230,6 +231,6 @@ def test_the_readers_agree_on_what_the_newest_value_is(tmp_path: Path) -> None:
     ]
     text = "".join(json.dumps(line) + "\n" for line in [{"started": started}, *lines])
     (directory / "metrics.jsonl").write_text(text)
-    reader = MetricsReader(tmp_path)
+    reader = MetricsReader(FileStreams(tmp_path))
     assert reader.measurements(JobUid(5)) == world.notebooks.measurements(JobUid(5))
     assert reader.tags(JobUid(5)) == world.notebooks.tags(JobUid(5))

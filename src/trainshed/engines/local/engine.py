@@ -42,6 +42,7 @@ from trainshed.engines.port import (
     SlotRequest,
     SlotStarted,
 )
+from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import Terminal
 from trainshed.eventloop.background import in_turns
 from trainshed.replica import protocol
@@ -65,13 +66,14 @@ class LocalEngine:
         options = options or Options()
         identity = machine.identity(data)
         self._layout = Layout(data.resolve())
+        self._streams = FileStreams(self._layout.logs)
         self._site = Site(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
         ground = options.ground(self._layout)
         self._hidden = ground.hidden
         self._visible = ground.visible
-        self._shims = Shims(self._layout, self._site, ground, self._spawner)
+        self._shims = Shims(self._layout, self._streams, self._site, ground, self._spawner)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
@@ -107,6 +109,10 @@ class LocalEngine:
         return self._visible
 
     # --- the port ---
+
+    @property
+    def streams(self) -> FileStreams:
+        return self._streams
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""

@@ -6,20 +6,25 @@ from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import ReplicaId
+from trainshed.core.streams import StreamSource
 from trainshed.engines.local.documents import Ground, hosts_text, intercepted, launch_document
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.site import Site
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.streams import FileStreams
 from trainshed.replica import protocol
 
 
 class Shims:
     """Of one engine. `site`: explored before the first document; `ground`: what all replicas stand on."""
 
-    def __init__(self, layout: Layout, site: Site, ground: Ground, spawner: Spawner) -> None:
+    def __init__(
+        self, layout: Layout, streams: FileStreams, site: Site, ground: Ground, spawner: Spawner
+    ) -> None:
         self._layout = layout
+        self._streams = streams
         self._site = site
         self._ground = ground
         self._spawner = spawner
@@ -44,7 +49,7 @@ class Shims:
                 lost = self._layout.lost_reducers(plan.job_uid, plan.attempt)
             except OSError as error:
                 raise _unwritten(plan, error) from error
-        logs = self._layout.logs / str(plan.job_uid) / str(plan.attempt) / str(plan.replica)
+        logs = self._streams.directory(StreamSource(plan.job_uid, plan.attempt, plan.replica))
         return launch_document(
             plan=plan,
             slot=seat.slot,

@@ -20,6 +20,7 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
+from trainshed.core.streams import Streams, StreamSource
 from trainshed.engines.local import machine
 from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
@@ -72,8 +73,8 @@ class RunParts:
 class Output:
     """A program's lines, from its replica's log to our own output, in the order in which they came."""
 
-    def __init__(self, directory: Path) -> None:
-        self._log = ReplicaLog(directory)
+    def __init__(self, streams: Streams, source: StreamSource) -> None:
+        self._log = ReplicaLog(streams, source)
         self._next = 0
 
     def show(self) -> None:
@@ -252,9 +253,7 @@ class Run:
 
     async def _follow(self, job: Job) -> ExitRecord:
         """To the program's end. Raises NotRun; BrokenPipeError: nobody wanted to know any more, and it was killed."""
-        output = Output(
-            Layout(self._workspace.directory).logs / str(job.uid) / "1" / str(jobs.REPLICA)
-        )
+        output = Output(self._engine.streams, StreamSource(job.uid, 1, jobs.REPLICA))
         async for event in self._engine.watch():
             match event:
                 case LinesWritten():

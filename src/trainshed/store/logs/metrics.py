@@ -1,21 +1,19 @@
 """Reads what trials have measured, from what their primaries' shims took down (SPEC §6).
 
-Layout (`trainshed.replica.observe.metrics` writes it): `<root>/<job uid>/<attempt>/workerpool0-0/metrics.jsonl`, each line
-complete with its newline, so that a torn last one does not count until the rest has come.
+`trainshed.replica.observe.metrics` writes the stream, each line complete with its newline, so that a torn last one does not count
+until the rest has come.
 """
 
-import os
 import threading
 from collections import OrderedDict
-from pathlib import Path
 
 import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.study.trials import Measurement
 
-_PRIMARY = str(ReplicaId(0, 0))
-_FILE = "metrics.jsonl"
+_PRIMARY = ReplicaId(0, 0)
 _MOST = 200_000
 """Values that are remembered of all jobs together: some 80 MB."""
 
@@ -33,12 +31,12 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 class MetricsReader:
-    """Reads below `root`, which need not exist yet. Of jobs that are looked at again and again it remembers what it has
+    """Reads an engine's `streams`. Of jobs that are looked at again and again it remembers what it has
     read, the newest ones, up to `most` values of all together, and reads only what was appended since. For any thread;
     blocks for as long as a small file takes."""
 
-    def __init__(self, root: Path, most: int = _MOST) -> None:
-        self._root = root
+    def __init__(self, streams: Streams, most: int = _MOST) -> None:
+        self._streams = streams
         self._most = most
         self._lock = threading.Lock()
         self._known: OrderedDict[JobUid, _Known] = OrderedDict()
@@ -67,9 +65,9 @@ class MetricsReader:
     def _look(self, job_uid: JobUid) -> "_Known":
         """All that the job has reported until now."""
         known = self._known.pop(job_uid, None) or _Known()
-        if not known.read(self._root / str(job_uid)):
+        if not known.read(self._streams, job_uid):
             known = _Known()
-            known.read(self._root / str(job_uid))
+            known.read(self._streams, job_uid)
         if known.count:
             self._known[job_uid] = known
         while sum(each.count for each in self._known.values()) > self._most:
@@ -108,24 +106,20 @@ class _Known:
         self._made: dict[int, Measurement] = {}
         """By step, of those that have not changed; their elapsed times count from `_since`."""
 
-    def read(self, job: Path) -> bool:
+    def read(self, streams: Streams, job_uid: JobUid) -> bool:
         """Take in what was appended; False if something that was read is not there any more, and all is to be read anew."""
-        try:
-            attempts = sorted(int(entry.name) for entry in job.iterdir() if entry.name.isdecimal())
-        except (FileNotFoundError, NotADirectoryError):
-            return not self._taken
-        for attempt in attempts:
-            taken = self._taken.get(attempt, 0)
-            try:
-                with (job / str(attempt) / _PRIMARY / _FILE).open("rb") as file:
-                    if os.fstat(file.fileno()).st_size < taken:
-                        return False
-                    file.seek(taken)
-                    data = file.read()
-            except FileNotFoundError:
-                if taken:
-                    return False
+        sources = [source for source in streams.sources(job_uid) if source.replica == _PRIMARY]
+        if self._taken.keys() - {source.attempt for source in sources}:
+            return False
+        for source in sorted(sources, key=lambda source: source.attempt):
+            attempt, taken = source.attempt, self._taken.get(source.attempt, 0)
+            stored = streams.open(source, StreamKind.METRICS)
+            size = stored[0].size() if stored else 0
+            if size < taken:
+                return False
+            if not stored:
                 continue
+            data = stored[0].read(taken, size - taken)
             end = data.rfind(b"\n") + 1
             for line in data[:end].split(b"\n")[:-1]:
                 try:

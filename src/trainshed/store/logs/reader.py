@@ -1,21 +1,19 @@
 """Reads the logs of jobs: pages by time over all replicas and attempts, following, the last lines.
 
-Layout (the replicas' shims write it): `<root>/<job uid>/<attempt>/<replica>/<segment files>`. What the service says while
-it prepares an attempt lies beside them (`service_log`), as if `SERVICE` were one of the replicas.
+What the service says while it prepares an attempt is read beside them (`service_log`), as if `SERVICE` were one of the
+replicas.
 """
 
 import asyncio
-import contextlib
 import heapq
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, takewhile
-from pathlib import Path
 from typing import TypeVar
 
-from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import Streams
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey
 from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog
@@ -32,10 +30,10 @@ _FEW_SOURCES = 16
 
 
 class LogReader:
-    """Reads below `root`, which need not exist yet. Keeps no state: any number of readers may be used."""
+    """`streams`: the engine's, and the service's own. Keeps no state: any number of readers may be used."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, *streams: Streams) -> None:
+        self._streams = streams
 
     async def page(
         self,
@@ -93,24 +91,22 @@ class LogReader:
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
         """What the replicas of an attempt have used, as far as it was looked at."""
-        return await asyncio.to_thread(read_usage, self._root / str(uid) / str(attempt))
+        return await asyncio.to_thread(read_usage, self._streams, uid, attempt)
 
     async def reduction(self, uid: JobUid, attempt: int) -> tuple[ReplicaReduction, ...]:
         """What the replicas of an attempt have last reported of their part in a reduction."""
-        return await asyncio.to_thread(read_reduction, self._root / str(uid) / str(attempt))
+        return await asyncio.to_thread(read_reduction, self._streams, uid, attempt)
 
     async def remove(self, uid: JobUid) -> None:
         """Delete the job's log, and what lies beside it; no log is fine. Raises OSError; the call may then be repeated."""
-        with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(shutil.rmtree, self._root / str(uid))
+        for streams in self._streams:
+            await asyncio.to_thread(streams.remove, uid)
 
     def _sources(self, uid: JobUid) -> list["_Source"]:
         return [
-            _Source(uid, int(attempt.name), replica, ReplicaLog(directory))
-            for attempt in _entries(self._root / str(uid))
-            if attempt.name.isdecimal()
-            for directory in _entries(attempt)
-            if (replica := _replica(directory.name)) is not None
+            _Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
+            for streams in self._streams
+            for source in streams.sources(uid)
         ]
 
 
@@ -209,19 +205,3 @@ async def _near_or_aside(read: Callable[[], T], sources: list[_Source], limit: i
     if limit <= _SHORT_PAGE and len(sources) <= _FEW_SOURCES:
         return read()
     return await asyncio.to_thread(read)
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _replica(name: str) -> ReplicaId | None:
-    if name == SERVICE_TASK:
-        return SERVICE
-    try:
-        return ReplicaId.parse(name)
-    except ValueError:
-        return None

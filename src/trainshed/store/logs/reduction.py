@@ -1,20 +1,19 @@
 """Reads what reducers and workers have reported of a job's reduction, from what their shims wrote down (SPEC §7).
 
-Layout (`trainshed.replica.observe.reduction_reports` writes it): `<root>/<job uid>/<attempt>/<replica>/reduction.jsonl`. Times are ns since
-the epoch.
+`trainshed.replica.observe.reduction_reports` writes the stream. Times are ns since the epoch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamKind, Streams
+from trainshed.store.logs.segments import contents
 
-_FILE = "reduction.jsonl"
 COUNTERS: Final = ("received_bytes", "sent_bytes")
 """Metrics that only grow while a program runs, and whose growth people want to know."""
 SUMMED: Final = (
@@ -90,18 +89,17 @@ class _Entry(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Entry)
 
 
-def read_reduction(attempt: Path) -> tuple[ReplicaReduction, ...]:
-    """Of every replica below an attempt's directory of logs that has reported metrics; in their order. Blocks for as long
-    as a few small files take. () if there is none."""
-    found: list[ReplicaReduction] = []
-    for path in attempt.glob(f"*/{_FILE}"):
-        try:
-            replica, data = ReplicaId.parse(path.parent.name), path.read_bytes()
-        except (ValueError, FileNotFoundError):
-            continue
-        if read := _newest(replica, data):
-            found.append(read)
-    return tuple(sorted(found, key=lambda each: each.replica))
+def read_reduction(
+    held: Iterable[Streams], job_uid: JobUid, attempt: int
+) -> tuple[ReplicaReduction, ...]:
+    """Of every replica of an attempt that has reported metrics; in their order. Blocks for as long as a few small reads
+    take. () if there is none."""
+    found = [
+        read
+        for replica, data in contents(held, job_uid, attempt, StreamKind.REDUCTION)
+        if (read := _newest(replica, data))
+    ]
+    return tuple(sorted(found, key=lambda report: report.replica))
 
 
 def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:

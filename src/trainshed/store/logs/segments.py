@@ -1,21 +1,19 @@
-"""One replica's log of one attempt on the disk: segment files, and finding a place in them.
+"""One replica's log of one attempt: entries, and finding a place among them.
 
-Written by the replica's shim, which is why a file may grow while it is read. Files are named
-`<number of the first line, 12 digits>.jsonl`; lines are complete with their newline, so that a torn last
-line does not count until the rest has come. Nothing is indexed: numbers and times both ascend, so that a
-place is found by bisecting bytes, with about ten small reads in a segment of any size.
+Written by the replica's shim (`trainshed.replica.segments`), which is why a segment may grow while it is read. Lines are
+complete with their newline, so that a torn last line does not count until the rest has come. Nothing is indexed: numbers
+and times both ascend, so that a place is found by bisecting bytes, with about ten small reads in a segment of any size.
 """
 
-import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-_SEGMENT = re.compile(r"(\d{12})\.jsonl")
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
+
 _BLOCK = 64 * 1024
 _PROBE = 4 * 1024
 
@@ -52,13 +50,10 @@ class _Found:
 
 
 class _Segment:
-    """A segment file up to its last complete line at the time of asking; `size` is where that line ends.
+    """A segment up to its last complete line at the time of asking; `size` is where that line ends."""
 
-    No file stays open between reads: a job may have more replicas than a process may have open files.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, stored: Segment) -> None:
+        self._stored = stored
         self.size = self._end_of_last_line()
 
     def first(self, offset: int, limit: int) -> _Found | None:
@@ -140,10 +135,7 @@ class _Segment:
         return limit
 
     def _end_of_last_line(self) -> int:
-        try:
-            position = self._path.stat().st_size
-        except FileNotFoundError:
-            return 0
+        position = self._stored.size()
         while position > 0:
             start = max(position - _PROBE, 0)
             newline = self._read(position - start, start).rfind(b"\n")
@@ -153,61 +145,61 @@ class _Segment:
         return 0
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Empty if the file was removed meanwhile, as the logs of a deleted job are."""
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return b""
-        try:
-            return os.pread(descriptor, size, offset)
-        finally:
-            os.close(descriptor)
+        """Empty if the segment was removed meanwhile, as the logs of a deleted job are."""
+        return self._stored.read(offset, size)
 
 
 class ReplicaLog:
-    """The log of one replica in one attempt, in `directory`. Blocks; keeps nothing between calls."""
+    """The log of one replica in one attempt. Blocks; keeps nothing between calls."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, streams: Streams, source: StreamSource) -> None:
+        self._streams = streams
+        self._source = source
 
     def forwards(self, before: Before) -> Iterator[Entry]:
         """Every entry that is not `before` the place, ascending."""
-        paths = self._segments()
-        for number in range(max(_segment_of(paths, before), 0), len(paths)):
-            segment = _Segment(paths[number])
+        stored = self._segments()
+        for number in range(max(_segment_of(stored, before), 0), len(stored)):
+            segment = _Segment(stored[number])
             for _, raw in segment.lines(segment.place(before)):
                 if entry := _entry(raw):
                     yield entry
 
     def backwards(self, before: Before) -> Iterator[Entry]:
         """Every entry that is `before` the place, descending."""
-        paths = self._segments()
-        for number in range(_segment_of(paths, before), -1, -1):
-            segment = _Segment(paths[number])
+        stored = self._segments()
+        for number in range(_segment_of(stored, before), -1, -1):
+            segment = _Segment(stored[number])
             for raw in segment.lines_backwards(segment.place(before)):
                 if entry := _entry(raw):
                     yield entry
 
-    def _segments(self) -> list[Path]:
-        try:
-            names = sorted(path.name for path in self._directory.iterdir())
-        except FileNotFoundError:
-            return []
-        return [self._directory / name for name in names if _SEGMENT.fullmatch(name)]
+    def _segments(self) -> Sequence[Segment]:
+        return self._streams.open(self._source, StreamKind.LOG)
 
 
-def _segment_of(paths: list[Path], before: Before) -> int:
+def _segment_of(stored: Sequence[Segment], before: Before) -> int:
     """The segment in which the place lies: the last one whose first entry is `before` it, else the first
     one; -1 if there is none."""
-    if not paths:
+    if not stored:
         return -1
-    low, high = 0, len(paths)
+    low, high = 0, len(stored)
     while high - low > 1:
         middle = (low + high) // 2
-        segment = _Segment(paths[middle])
+        segment = _Segment(stored[middle])
         found = segment.first(0, segment.size)
         if found is not None and before(found.entry):
             low = middle
         else:
             high = middle
     return low
+
+
+def contents(
+    held: Iterable[Streams], job_uid: JobUid, attempt: int, kind: StreamKind
+) -> Iterator[tuple[ReplicaId, bytes]]:
+    """Of each replica of an attempt that has a stream of this kind, all that it holds now."""
+    for streams in held:
+        for source in streams.sources(job_uid):
+            if source.attempt == attempt and (parts := streams.open(source, kind)):
+                yield source.replica, b"".join(part.read(0, part.size()) for part in parts)

@@ -1,19 +1,17 @@
 """Reads what replicas used, from what their shims wrote down beside their logs (SPEC §3).
 
-Layout (`trainshed.replica.observe.usage` writes it): `<root>/<job uid>/<attempt>/<replica>/usage.jsonl`. Times are ns since the
-epoch, processor time is seconds, memory bytes.
+`trainshed.replica.observe.usage` writes the stream. Times are ns since the epoch, processor time is seconds, memory bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 
-from trainshed.core.names import ReplicaId
-
-_FILE = "usage.jsonl"
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamKind, Streams
+from trainshed.store.logs.segments import contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +144,14 @@ _NOT_TOLD = GpuLook(None, None, None, None)
 _decoder = msgspec.json.Decoder(_Entry)
 
 
-def read_usage(attempt: Path) -> tuple[ReplicaUsage, ...]:
-    """Of every replica below an attempt's directory of logs that was looked at; in their order. Blocks for as long as a
-    few small files take. () if there is none."""
-    found: list[ReplicaUsage] = []
-    try:
-        names = [entry.name for entry in attempt.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    for name in names:
-        try:
-            replica = ReplicaId.parse(name)
-            data = (attempt / name / _FILE).read_bytes()
-        except (ValueError, FileNotFoundError):
-            continue
-        if lives := _lives(data):
-            found.append(ReplicaUsage(replica, lives))
+def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
+    """Of every replica of an attempt that was looked at; in their order. Blocks for as long as a few small reads take.
+    () if there is none."""
+    found = [
+        ReplicaUsage(replica, lives)
+        for replica, data in contents(held, job_uid, attempt, StreamKind.USAGE)
+        if (lives := _lives(data))
+    ]
     return tuple(sorted(found, key=lambda usage: usage.replica))
 
 

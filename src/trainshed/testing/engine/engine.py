@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Capabilities, EngineEvent, Fault, Node, Slot, SlotRequest
+from trainshed.testing.engine.streams import JournalStreams
 from trainshed.testing.engine.world import World
 
 
@@ -26,6 +27,10 @@ class SimEngine:
             addresses="loopback",
             durable=True,
         )
+
+    @property
+    def streams(self) -> JournalStreams:
+        return JournalStreams(self._world.journals)
 
     async def start(self) -> None:
         self._world.attach(self._events.put_nowait)

@@ -1,10 +1,12 @@
 """What simulated programs have printed and reported: kept whatever becomes of the program, its slot and its node."""
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.study.trials import Measurement
 from trainshed.testing.engine.programs import Reports
 
@@ -40,6 +42,47 @@ class Journals:
 
     def of(self, uid: JobUid) -> Sequence[Line]:
         return self._lines.get(uid, ())
+
+    def remove(self, uid: JobUid) -> None:
+        self._lines.pop(uid, None)
+
+
+class BytesSegment:
+    """A `core.streams.Segment` in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._data[offset : offset + size]
+
+
+class JournalStreams:
+    """`core.streams.Streams` of what simulated programs have printed. Nothing else is written down."""
+
+    def __init__(self, journals: Journals) -> None:
+        self._journals = journals
+
+    def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
+        lines = self._journals.of(job_uid)
+        return [StreamSource(job_uid, *key) for key in {(a.attempt, a.replica) for a in lines}]
+
+    def open(self, source: StreamSource, kind: StreamKind) -> Sequence[BytesSegment]:
+        """As a shim would have written it."""
+        entries = [
+            json.dumps({"n": line.n, "t": line.at, "s": "o", "m": line.text})
+            for line in self._journals.of(source.job_uid)
+            if (line.attempt, line.replica) == (source.attempt, source.replica)
+        ]
+        if kind is not StreamKind.LOG or not entries:
+            return []
+        return [BytesSegment("".join(f"{entry}\n" for entry in entries).encode())]
+
+    def remove(self, job_uid: JobUid) -> None:
+        self._journals.remove(job_uid)
 
 
 class Notebooks:

@@ -1,0 +1,93 @@
+"""Streams in files of this machine: for any engine whose shims write here, and for what the service itself says.
+
+`<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
+(`trainshed.replica.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl` beside it.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
+from trainshed.core.streams import Segment, StreamKind, StreamSource
+
+_SEGMENT = re.compile(r"(\d{12})\.jsonl")
+
+
+class FileSegment:
+    """One file. It does not stay open between reads: a job may have more replicas than a process may have open files."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(descriptor, size, offset)
+        finally:
+            os.close(descriptor)
+
+
+class FileStreams:
+    """`core.streams.Streams` below `root`, which need not exist yet."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def directory(self, source: StreamSource) -> Path:
+        """Where a replica's streams are written."""
+        return self._root / str(source.job_uid) / str(source.attempt) / str(source.replica)
+
+    def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
+        return [
+            StreamSource(job_uid, int(attempt), replica)
+            for attempt in _names(self._root / str(job_uid))
+            if attempt.isdecimal()
+            for replica in self._replicas(self._root / str(job_uid) / attempt)
+        ]
+
+    def open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
+        directory = self.directory(source)
+        if kind is StreamKind.LOG:
+            names = sorted(name for name in _names(directory) if _SEGMENT.fullmatch(name))
+            return [FileSegment(directory / name) for name in names]
+        path = directory / f"{kind}.jsonl"
+        return [FileSegment(path)] if path.exists() else []
+
+    def remove(self, job_uid: JobUid) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._root / str(job_uid))
+
+    def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
+        for name in _names(attempt):
+            with contextlib.suppress(ValueError):
+                yield ReplicaId.parse(name)
+
+
+class ServiceStreams(FileStreams):
+    """What the service has written into the logs of jobs, as if `SERVICE` were one of the replicas."""
+
+    def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
+        if (attempt / SERVICE_TASK).is_dir():
+            yield SERVICE
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
