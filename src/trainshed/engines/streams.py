@@ -88,6 +88,6 @@ class ServiceStreams(FileStreams):
 
 def _names(directory: Path) -> list[str]:
     try:
-        return os.listdir(directory)
+        return [path.name for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -4,7 +4,7 @@ An engine offers it if its capabilities say `terminals`.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
@@ -43,6 +43,7 @@ class Terminal(Protocol):
         ...
 
 
+@runtime_checkable
 class Terminals(Protocol):
     """What such an engine offers besides `engines.port.Engine`."""
 

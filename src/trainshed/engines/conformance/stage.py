@@ -1,0 +1,261 @@
+"""An engine under test with everything that was heard of it: allocates, launches, waits, restarts it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamKind, StreamSource
+from trainshed.engines.conformance.lab import Lab, Program
+from trainshed.engines.port import (
+    Engine,
+    EngineEvent,
+    NodeChanged,
+    NodeState,
+    Slot,
+    SlotExited,
+    SlotLost,
+    SlotRequest,
+    SlotStarted,
+)
+from trainshed.eventloop.background import begin
+
+PRIMARY = ReplicaId(0, 0)
+SECOND_REPLICA = ReplicaId(1, 0)
+SECOND = 10**9
+
+Ended = SlotExited | SlotLost
+
+
+class Stage:
+    """Each job that it makes has one attempt unless another one is named."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.engine: Engine = lab.engine()
+        #: What the engine that runs now has said, in order.
+        self.events: list[EngineEvent] = []
+        self._reader: asyncio.Task[None] | None = None
+        self._next = 2
+        self._gangs: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
+
+    # --- its life ---
+
+    async def open(self) -> None:
+        await self.engine.start()
+        self._reader = begin(self._read(self.engine), "reading an engine's events")
+
+    async def close(self) -> None:
+        await self.engine.close()
+        if self._reader is not None:
+            await self._reader
+
+    async def restart(self) -> None:
+        """As if the service had been restarted: a new engine over the same state, nothing heard yet."""
+        await self.close()
+        self.events.clear()
+        self.engine = self.lab.engine()
+        await self.open()
+
+    async def die_in(self, turns: int, call: Coroutine[Any, Any, Any]) -> None:
+        """Let the service die so many turns of the loop after it made a call, and start another one."""
+        task = begin(call, "a call that is not waited for")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await self.restart()
+
+    async def end_all(self) -> None:
+        """Stop all that was allocated, wait for its end, and give it back."""
+        self.events.clear()
+        for uid, attempt in self._gangs:
+            await self.engine.stop(uid, attempt, 0)
+        for (uid, attempt), slots in self._gangs.items():
+            for slot in slots:
+                await self.until(
+                    lambda uid=uid, attempt=attempt, slot=slot: any(
+                        (e.job_uid, e.attempt, e.replica) == (uid, attempt, slot.replica)
+                        for e in self.events
+                        if isinstance(e, Ended)
+                    ),
+                    f"the end of {slot.replica} of job {uid}",
+                )
+        for uid, attempt in self._gangs:
+            await self.engine.release(uid, attempt)
+        self._gangs.clear()
+
+    # --- what is asked of the engine ---
+
+    def job(self) -> JobUid:
+        self._next += 1
+        return JobUid(self._next)
+
+    async def nodes(self) -> list[str]:
+        return [node.name for node in await self.engine.capacity()]
+
+    async def allocate(
+        self, uid: JobUid, *replicas: ReplicaId, node: str = "", attempt: int = 1
+    ) -> tuple[Slot, ...]:
+        """On the first node, if none is named."""
+        node = node or (await self.nodes())[0]
+        requests = [SlotRequest(r, hostname(uid, r), node) for r in replicas or (PRIMARY,)]
+        self._gangs.setdefault((uid, attempt), ())
+        slots = await self.engine.allocate(uid, attempt, requests)
+        self._gangs[uid, attempt] = slots
+        return slots
+
+    def forget(self, uid: JobUid, attempt: int = 1) -> None:
+        """It was released."""
+        self._gangs.pop((uid, attempt), None)
+
+    def plan(
+        self,
+        uid: JobUid,
+        program: Program,
+        replica: ReplicaId = PRIMARY,
+        *,
+        incarnation: int = 1,
+        attempt: int = 1,
+        memory_limit: int = 0,
+    ) -> LaunchPlan:
+        slots = {slot.replica: slot for slot in self._gangs.get((uid, attempt), ())}
+        plan = LaunchPlan(
+            uid,
+            attempt,
+            replica,
+            incarnation,
+            argv=("true",),
+            environ=(),
+            hostname=hostname(uid, replica),
+            address=slots[replica].address if replica in slots else "",
+            hosts=tuple((slot.hostname, slot.address) for slot in slots.values()),
+            memory_limit=memory_limit,
+            cpu_weight=100,
+        )
+        return self.lab.given(plan, program)
+
+    async def run(self, program: Program, **fields: Any) -> JobUid:
+        """Start one replica of a new job."""
+        uid = self.job()
+        await self.allocate(uid)
+        await self.engine.launch([self.plan(uid, program, **fields)])
+        return uid
+
+    # --- what is seen ---
+
+    async def until(self, true: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + self.lab.patience
+        while not true():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited in vain for {what}; heard {self.events}")
+            await self.lab.pass_time()
+
+    async def for_a_while(self) -> None:
+        """Long enough for what must not happen to be seen."""
+        for _ in range(20):
+            await self.lab.pass_time()
+
+    def starts(self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1) -> list[int]:
+        """Incarnations that were said to have started, as often as it was said."""
+        return [
+            e.incarnation
+            for e in self.events
+            if isinstance(e, SlotStarted)
+            and (e.job_uid, e.attempt, e.replica) == (uid, attempt, replica)
+        ]
+
+    async def started(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
+    ) -> None:
+        await self.until(
+            lambda: incarnation in self.starts(uid, replica, attempt),
+            f"the start of {replica} of job {uid}",
+        )
+
+    def ends(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
+    ) -> list[Ended]:
+        key = (uid, attempt, replica, incarnation)
+        return [
+            e
+            for e in self.events
+            if isinstance(e, Ended) and (e.job_uid, e.attempt, e.replica, e.incarnation) == key
+        ]
+
+    async def end(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
+    ) -> Ended:
+        def ends() -> list[Ended]:
+            return self.ends(uid, replica, incarnation=incarnation, attempt=attempt)
+
+        await self.until(lambda: bool(ends()), f"the end of {replica} of job {uid}")
+        return ends()[0]
+
+    async def exited(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
+    ) -> SlotExited:
+        end = await self.end(uid, replica, incarnation=incarnation, attempt=attempt)
+        assert isinstance(end, SlotExited), end
+        return end
+
+    async def changed(self, node: str, state: NodeState) -> None:
+        def seen() -> bool:
+            changes = [e for e in self.events if isinstance(e, NodeChanged) and e.node == node]
+            return bool(changes) and changes[-1].state is state
+
+        await self.until(seen, f"node {node} to be {state}")
+
+    def lines(
+        self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1
+    ) -> list[dict[str, Any]]:
+        """Whole lines of a replica's log that can be read now, as they are stored."""
+        source = StreamSource(uid, attempt, replica)
+        parts = self.engine.streams.open(source, StreamKind.LOG)
+        data = b"".join(part.read(0, part.size()) for part in parts)
+        return [json.loads(line) for line in data.split(b"\n")[:-1]]
+
+    async def printed(self, uid: JobUid, count: int, replica: ReplicaId = PRIMARY) -> None:
+        await self.until(
+            lambda: len(self.lines(uid, replica)) >= count, f"{count} lines of {replica}"
+        )
+
+    async def _read(self, engine: Engine) -> None:
+        async for event in engine.watch():
+            self.events.append(event)
+
+
+def hostname(uid: JobUid, replica: ReplicaId) -> str:
+    return f"conformance-{uid}-{replica}"
+
+
+Body = Callable[[Any, Stage], Awaitable[None]]
+
+
+def staged(body: Body) -> Callable[[Any, Lab], None]:
+    """A test of the suite: runs with an open engine, and leaves nothing of what it started."""
+
+    async def run(suite: object, lab: Lab) -> None:
+        stage = Stage(lab)
+        await stage.open()
+        try:
+            await body(suite, stage)
+        finally:
+            try:
+                await stage.end_all()
+            finally:
+                await stage.close()
+
+    def test(self: object, lab: Lab) -> None:
+        asyncio.run(run(self, lab))
+
+    test.__name__ = getattr(body, "__name__", "test")
+    test.__doc__ = body.__doc__
+    return test
+
+
+def numbers(lines: Sequence[dict[str, Any]]) -> list[int]:
+    return [line["n"] for line in lines]

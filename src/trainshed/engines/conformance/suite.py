@@ -1,0 +1,471 @@
+"""What every engine has to do, as tests of an engine that a `Lab` builds.
+
+    class TestMyEngine(Conformance):
+        @pytest.fixture
+        def lab(self, tmp_path: Path) -> Lab:
+            return MyLab(tmp_path)
+
+or, without a line of pytest: `python -m trainshed.engines.conformance mypackage:new_lab`, where `new_lab(directory)` returns
+the `Lab`. What an engine does not declare in its `Capabilities` is not asked of it: those tests say that they are skipped.
+"""
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from trainshed.core.streams import StreamKind, StreamSource
+from trainshed.core.terminals import TerminalWish
+from trainshed.engines.conformance.lab import OnTerm, Program
+from trainshed.engines.conformance.stage import (
+    PRIMARY,
+    SECOND,
+    SECOND_REPLICA,
+    Stage,
+    numbers,
+    staged,
+)
+from trainshed.engines.port import (
+    EngineUnavailable,
+    Fault,
+    LaunchRejected,
+    LinesWritten,
+    NodeState,
+    Slot,
+    SlotExited,
+    SlotLost,
+    SlotRequest,
+    SlotStarted,
+)
+from trainshed.engines.terminals import Terminals
+
+FOREVER = Program(prints=1, runs=None)
+STEPS = (0, 1, 2, 4, 8, 16)
+"""Turns of the event loop after which the service is killed in the middle of a call."""
+
+
+def require_durable(stage: Stage) -> None:
+    if not stage.engine.capabilities().durable:
+        pytest.skip("the engine does not declare `durable`")
+
+
+class Conformance:
+    """The suite. A binding gives it a fixture `lab`."""
+
+    # --- slots of a gang ---
+
+    @staged
+    async def test_a_gang_gets_its_slots_once(self, stage: Stage) -> None:
+        uid = stage.job()
+        slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
+        assert [slot.replica for slot in slots] == [PRIMARY, SECOND_REPLICA]
+        assert len({(slot.address, slot.port) for slot in slots}) == 2, "each can bind its own"
+        assert await stage.allocate(uid, PRIMARY, SECOND_REPLICA) == slots
+        assert await stage.engine.allocations() == ((uid, 1),)
+        if stage.engine.capabilities().stable_hostname:
+            assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
+
+    @staged
+    async def test_a_node_that_is_not_there_is_refused_to_the_whole_gang(
+        self, stage: Stage
+    ) -> None:
+        uid = stage.job()
+        with pytest.raises(LaunchRejected):
+            await stage.allocate(uid, node="no-such-node")
+        stage.forget(uid)
+        assert await stage.engine.allocations() == ()
+
+    @staged
+    async def test_without_a_slot_nothing_is_launched(self, stage: Stage) -> None:
+        uid = stage.job()
+        with pytest.raises(LaunchRejected):
+            await stage.engine.launch([stage.plan(uid, FOREVER)])
+
+    @staged
+    async def test_a_gang_starts_and_ends_each_by_itself(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
+        await stage.engine.launch(
+            [
+                stage.plan(uid, Program(code=3), PRIMARY),
+                stage.plan(uid, FOREVER, SECOND_REPLICA),
+            ]
+        )
+        await stage.started(uid, SECOND_REPLICA)
+        assert (await stage.exited(uid)).exit.exit_code == 3
+        assert not stage.ends(uid, SECOND_REPLICA)
+
+    # --- exits ---
+
+    @staged
+    async def test_exit_codes_are_told_as_they_are(self, stage: Stage) -> None:
+        for code in (0, 1, 137, 255):
+            uid = await stage.run(Program(code=code))
+            end = await stage.exited(uid)
+            assert (end.exit.exit_code, end.exit.signal) == (code, None)
+            assert end.exit.started <= end.exit.ended
+            assert not end.exit.oom and not end.exit.stopped
+
+    @staged
+    async def test_signals_are_told_as_they_are(self, stage: Stage) -> None:
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL):
+            uid = await stage.run(Program(signal=number))
+            end = await stage.exited(uid)
+            assert (end.exit.exit_code, end.exit.signal) == (None, number)
+            assert not end.exit.oom, "a SIGKILL alone is no lack of memory"
+
+    @staged
+    async def test_a_start_is_told_before_the_end(self, stage: Stage) -> None:
+        uid = await stage.run(Program())
+        end = await stage.exited(uid)
+        kinds = [
+            type(e) for e in stage.events if isinstance(e, SlotStarted | SlotExited | SlotLost)
+        ]
+        assert kinds == [SlotStarted, SlotExited]
+        (start,) = [e for e in stage.events if isinstance(e, SlotStarted)]
+        assert start.at == end.exit.started
+
+    @staged
+    async def test_a_program_that_takes_too_much_memory_is_known_for_it(self, stage: Stage) -> None:
+        if not stage.engine.capabilities().oom_verdict:
+            pytest.skip("the engine does not declare `oom_verdict`")
+        uid = await stage.run(Program(eats_memory=True, runs=None), memory_limit=64 << 20)
+        assert (await stage.exited(uid)).exit.oom
+
+    # --- launches again ---
+
+    @staged
+    async def test_an_incarnation_starts_once_and_is_reported_again(self, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.started(uid)
+        await stage.printed(uid, 1)
+        await stage.engine.launch([stage.plan(uid, FOREVER)])
+        await stage.until(lambda: len(stage.starts(uid)) == 2, "the start, told again")
+        await stage.for_a_while()
+        assert len(stage.lines(uid)) == 1, "it was not started twice"
+
+    @staged
+    async def test_an_end_is_reported_again(self, stage: Stage) -> None:
+        uid = await stage.run(Program(code=4))
+        await stage.exited(uid)
+        await stage.engine.launch([stage.plan(uid, Program(code=4))])
+        await stage.until(lambda: len(stage.ends(uid)) == 2, "the end, told again")
+        first, again = stage.ends(uid)
+        assert first == again
+
+    @staged
+    async def test_a_replica_is_restarted_in_place(self, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=2, code=1))
+        (slot,) = await stage.allocate(uid)
+        await stage.exited(uid)
+        await stage.engine.launch([stage.plan(uid, Program(prints=2), incarnation=2)])
+        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
+        assert await stage.allocate(uid) == (slot,)
+        assert numbers(stage.lines(uid)) == [0, 1, 2, 3], "its log goes on"
+
+    @staged
+    async def test_an_older_incarnation_never_starts_again(self, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=1))
+        await stage.exited(uid)
+        await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
+        await stage.started(uid, incarnation=2)
+        await stage.printed(uid, 2)
+        await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=1)])
+        await stage.for_a_while()
+        assert len(stage.lines(uid)) == 2
+
+    # --- stops ---
+
+    @staged
+    async def test_a_stop_gives_the_grace_that_was_asked_for(self, stage: Stage) -> None:
+        leaves = Program(prints=1, runs=None, on_term=OnTerm.EXIT, term_code=5)
+        stays = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
+        for program, grace, expected in (
+            (leaves, 30 * SECOND, (5, None)),
+            (stays, SECOND // 5, (None, signal.SIGKILL)),
+            (FOREVER, 30 * SECOND, (None, signal.SIGTERM)),
+        ):
+            uid = await stage.run(program)
+            await stage.printed(uid, 1)
+            await stage.engine.stop(uid, 1, grace)
+            end = await stage.exited(uid)
+            assert (end.exit.exit_code, end.exit.signal) == expected
+            assert end.exit.stopped
+
+    @staged
+    async def test_what_was_stopped_before_it_started_never_starts(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.allocate(uid)
+        await stage.engine.stop(uid, 1, 0)
+        end = await stage.end(uid)
+        assert isinstance(end, SlotLost) and end.cause == "never started"
+        await stage.engine.launch([stage.plan(uid, FOREVER)])
+        await stage.for_a_while()
+        assert not stage.starts(uid) and not stage.lines(uid)
+
+    @staged
+    async def test_one_replica_is_stopped_and_the_other_goes_on(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
+        gang = (PRIMARY, SECOND_REPLICA)
+        await stage.engine.launch([stage.plan(uid, FOREVER, replica) for replica in gang])
+        for replica in gang:
+            await stage.printed(uid, 1, replica)
+        await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, 1, 30 * SECOND)
+        assert (await stage.exited(uid, SECOND_REPLICA)).exit.stopped
+        assert not stage.ends(uid, PRIMARY)
+        await stage.engine.launch([stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2)])
+        await stage.started(uid, SECOND_REPLICA, incarnation=2)
+
+    @staged
+    async def test_an_incarnation_that_was_stopped_ahead_never_starts(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.allocate(uid)
+        await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
+        end = await stage.end(uid)
+        assert isinstance(end, SlotLost) and end.cause == "never started"
+        await stage.engine.launch([stage.plan(uid, FOREVER)])
+        await stage.for_a_while()
+        assert not stage.starts(uid) and not stage.lines(uid)
+
+    @staged
+    async def test_faults_are_done_to_one_incarnation(self, stage: Stage) -> None:
+        faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL}
+        if stage.engine.capabilities().oom_verdict:
+            faults[Fault.OOM] = signal.SIGKILL
+        for fault, number in faults.items():
+            uid = await stage.run(FOREVER)
+            await stage.printed(uid, 1)
+            await stage.engine.inject(uid, 1, PRIMARY, 2, fault)
+            await stage.engine.inject(uid, 1, PRIMARY, 1, fault)
+            end = await stage.end(uid)
+            if isinstance(end, SlotExited):
+                assert end.exit.signal == number
+                assert end.exit.oom is (fault is Fault.OOM)
+
+    # --- elsewhere ---
+
+    @staged
+    async def test_a_replica_moves_once_nothing_of_it_lives(self, stage: Stage) -> None:
+        nodes = await stage.nodes()
+        if len(nodes) < 2:
+            pytest.skip("the engine has one node")
+        uid = await stage.run(FOREVER)
+        (before,) = await stage.allocate(uid)
+        await stage.printed(uid, 1)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.allocate(uid, 1, [moved_to(before, nodes[1])])
+        await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
+        await stage.end(uid)
+        (moved,) = await stage.allocate(uid, node=nodes[1])
+        assert (moved.node, moved.hostname) == (nodes[1], before.hostname)
+        await stage.engine.launch([stage.plan(uid, Program(prints=1), incarnation=2)])
+        await stage.exited(uid, incarnation=2)
+        assert numbers(stage.lines(uid)) == [0, 1], "its log goes on"
+
+    @staged
+    async def test_a_lost_node_costs_its_replicas_once_they_are_dead(self, stage: Stage) -> None:
+        """Fencing: until the loss is told, nothing of the replica may start elsewhere; after that nothing of it lives."""
+        lab, nodes = stage.lab, await stage.nodes()
+        if not lab.loses_nodes or len(nodes) < 2:
+            pytest.skip("the lab cannot take a node away")
+        here, there = nodes[:2]
+        uid, other = await stage.run(Program(prints=1, ticks=0.05, runs=None)), stage.job()
+        (before,) = await stage.allocate(uid, node=here)
+        await stage.allocate(other, node=there)
+        await stage.engine.launch([stage.plan(other, FOREVER)])
+        await stage.printed(uid, 2)
+        await lab.cut_off(stage.engine, here)
+        await stage.changed(here, NodeState.GONE)
+        if not stage.ends(uid):
+            with pytest.raises(EngineUnavailable):
+                await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+        assert isinstance(await stage.end(uid), SlotLost)
+        lines = len(stage.lines(uid))
+        await stage.for_a_while()
+        assert len(stage.lines(uid)) == lines, "it is dead"
+        (moved,) = await stage.allocate(uid, node=there)
+        assert moved.hostname == before.hostname
+        await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
+        await stage.started(uid, incarnation=2)
+        await lab.reconnect(stage.engine, here)
+        await stage.changed(here, NodeState.UP)
+        await stage.for_a_while()
+        assert not stage.ends(uid, incarnation=2) and not stage.ends(other)
+        fresh = await stage.run(Program())
+        await stage.exited(fresh)
+
+    # --- logs ---
+
+    @staged
+    async def test_a_log_has_no_gap_and_no_double(self, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=500))
+        await stage.exited(uid)
+        lines = stage.lines(uid)
+        assert numbers(lines) == list(range(500)), "all of it can be read once the end is told"
+        assert len({line["m"] for line in lines}) == 500
+        times = [line["t"] for line in lines]
+        assert times == sorted(set(times)), "times ascend"
+        told = [
+            place
+            for place, e in enumerate(stage.events)
+            if isinstance(e, LinesWritten) and e.job_uid == uid
+        ]
+        end = next(n for n, e in enumerate(stage.events) if isinstance(e, SlotExited))
+        assert told and min(told) < end
+
+    @staged
+    async def test_a_log_is_followed_across_a_restart_of_the_service(self, stage: Stage) -> None:
+        require_durable(stage)
+        uid = await stage.run(Program(prints=3, ticks=0.02, runs=None))
+        await stage.printed(uid, 5)
+        source, seen = StreamSource(uid, 1, PRIMARY), b""
+        for restarts in (True, False):
+            (part,) = stage.engine.streams.open(source, StreamKind.LOG)
+            seen += part.read(len(seen), part.size() - len(seen))
+            if restarts:
+                await stage.restart()
+                await stage.printed(uid, 10)
+        await stage.engine.stop(uid, 1, 0)
+        await stage.end(uid)
+        (part,) = stage.engine.streams.open(source, StreamKind.LOG)
+        assert part.read(0, len(seen)) == seen, "what was read once stays"
+        lines = stage.lines(uid)
+        assert numbers(lines) == list(range(len(lines)))
+
+    @staged
+    async def test_streams_are_kept_until_they_are_removed(self, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=2))
+        await stage.exited(uid)
+        await stage.engine.release(uid, 1)
+        stage.forget(uid)
+        assert numbers(stage.lines(uid)) == [0, 1], "they outlive the slot"
+        streams = stage.engine.streams
+        assert StreamSource(uid, 1, PRIMARY) in streams.sources(uid)
+        streams.remove(uid)
+        streams.remove(uid)
+        assert not streams.sources(uid) and not stage.lines(uid)
+
+    # --- leftovers and ids ---
+
+    @staged
+    async def test_nothing_is_left_of_a_replica(self, stage: Stage) -> None:
+        mark = f"conformance-child-{time.monotonic_ns()}"
+        uid = await stage.run(Program(prints=1, runs=0.3, child=mark))
+        await stage.end(uid)
+        await stage.until(lambda: not stage.lab.leftovers(mark), "the program's child to be ended")
+        await stage.engine.release(uid, 1)
+        await stage.engine.release(uid, 1)
+        stage.forget(uid)
+        assert await stage.engine.allocations() == ()
+
+    @staged
+    async def test_slots_of_what_lives_are_not_given_back(self, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.started(uid)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.release(uid, 1)
+        assert await stage.engine.allocations() == ((uid, 1),)
+
+    @staged
+    async def test_attempts_of_a_job_are_apart(self, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=1, code=1))
+        await stage.exited(uid)
+        await stage.allocate(uid, attempt=2)
+        await stage.engine.launch([stage.plan(uid, Program(prints=1, code=2), attempt=2)])
+        assert (await stage.exited(uid, attempt=2)).exit.exit_code == 2
+        assert numbers(stage.lines(uid)) == numbers(stage.lines(uid, attempt=2)) == [0]
+
+    @staged
+    async def test_ids_that_are_used_again_bring_nothing_back(self, stage: Stage) -> None:
+        """A database that was put back gives a job's number out again."""
+        uid = await stage.run(Program(code=7))
+        await stage.exited(uid)
+        await stage.engine.release(uid, 1)
+        stage.events.clear()
+        await stage.allocate(uid)
+        await stage.engine.launch([stage.plan(uid, Program(code=8))])
+        assert (await stage.exited(uid)).exit.exit_code == 8
+
+    @staged
+    async def test_what_has_no_slots_is_no_matter(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.engine.stop(uid, 1, 0)
+        await stage.engine.drop_reducers(uid, 1, [PRIMARY])
+        await stage.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
+        await stage.engine.release(uid, 1)
+        assert not stage.engine.streams.open(StreamSource(uid, 1, PRIMARY), StreamKind.LOG)
+
+    # --- the service dies ---
+
+    @staged
+    async def test_programs_outlive_the_service(self, stage: Stage) -> None:
+        require_durable(stage)
+        runs, ends = await stage.run(FOREVER), await stage.run(Program(runs=0.2, code=6))
+        await stage.started(runs)
+        slots = await stage.allocate(runs)
+        await stage.restart()
+        await stage.started(runs)
+        assert (await stage.exited(ends)).exit.exit_code == 6
+        assert await stage.allocate(runs) == slots
+        assert len(stage.lines(runs)) <= 1
+        await stage.engine.stop(runs, 1, 30 * SECOND)
+        assert (await stage.exited(runs)).exit.signal == signal.SIGTERM
+
+    @staged
+    async def test_a_service_killed_at_any_step_of_a_start_starts_once(self, stage: Stage) -> None:
+        require_durable(stage)
+        for turns in STEPS:
+            uid = stage.job()
+            await stage.die_in(turns, stage.allocate(uid))
+            await stage.allocate(uid)
+            plan = stage.plan(uid, Program(prints=1, code=9))
+            await stage.die_in(turns, stage.engine.launch([plan]))
+            await stage.engine.launch([plan])
+            assert (await stage.exited(uid)).exit.exit_code == 9
+            assert numbers(stage.lines(uid)) == [0], f"killed after {turns} turns"
+
+    @staged
+    async def test_a_service_killed_at_any_step_of_a_stop_stops(self, stage: Stage) -> None:
+        require_durable(stage)
+        for turns in STEPS:
+            uid = await stage.run(FOREVER)
+            await stage.printed(uid, 1)
+            await stage.die_in(turns, stage.engine.stop(uid, 1, 30 * SECOND))
+            await stage.engine.stop(uid, 1, 30 * SECOND)
+            assert (await stage.exited(uid)).exit.signal == signal.SIGTERM
+            await stage.die_in(turns, stage.engine.release(uid, 1))
+            await stage.engine.release(uid, 1)
+            stage.forget(uid)
+            assert await stage.engine.allocations() == ()
+
+    # --- shells ---
+
+    @staged
+    async def test_a_shell_opens_beside_a_live_program(self, stage: Stage) -> None:
+        if not stage.engine.capabilities().terminals:
+            pytest.skip("the engine does not declare `terminals`")
+        shells = terminals_of(stage.engine)
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        request = TerminalWish(is_terminal=False, command="echo here; exit 3")
+        shell = await shells.open_terminal(uid, 1, PRIMARY, 1, request)
+        shown = b""
+        async with asyncio.timeout(stage.lab.patience):
+            while data := await shell.read():
+                shown += data
+        assert (shown, shell.status) == (b"here\n", 3)
+        shell.close()
+        assert not stage.ends(uid)
+
+
+def moved_to(slot: Slot, node: str) -> SlotRequest:
+    """A request that the slot's replica goes to a node."""
+    return SlotRequest(slot.replica, slot.hostname, node)
+
+
+def terminals_of(engine: object) -> Terminals:
+    """Its capabilities say that it is one."""
+    assert isinstance(engine, Terminals), "an engine that declares `terminals` has their methods"
+    return engine

@@ -1,0 +1,73 @@
+"""The simulated engine in the conformance suite: programs are scripts, and time passes when the suite waits."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.engines.conformance.lab import Lab, OnTerm, Program
+from trainshed.engines.port import Engine, Node
+from trainshed.testing.engine import programs
+from trainshed.testing.engine.clock import Clock
+from trainshed.testing.engine.engine import SimEngine
+from trainshed.testing.engine.nodes import SECOND, Times
+from trainshed.testing.engine.programs import Life, Script
+from trainshed.testing.engine.world import World
+
+_MOMENT = SECOND // 20
+_TICKS = 10_000
+"""More than any program of the suite prints."""
+
+
+class SimLab(Lab):
+    loses_nodes = True
+
+    def __init__(self) -> None:
+        self._scripts: dict[Life, Script] = {}
+        nodes = [Node(f"node-{n}", 64, 1 << 40) for n in range(2)]
+        times = Times(lease=2 * SECOND, fence=6 * SECOND, start=_MOMENT)
+        self._world = World(
+            Clock(1000 * SECOND), nodes, self._scripts.__getitem__, times=times, strict=True
+        )
+
+    def engine(self) -> Engine:
+        return SimEngine(self._world)
+
+    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+        life = Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation)
+        self._scripts[life] = script_of(program)
+        return plan
+
+    async def pass_time(self) -> None:
+        self._world.clock.advance(self._world.clock.now + _MOMENT)
+        assert not self._world.violations
+        # Real loops, too, have their turns between two moments.
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        self._world.cut_off(node)
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        self._world.come_back(node)
+
+    def leftovers(self, mark: str) -> Sequence[str]:
+        return ()  # Simulated programs have no children.
+
+
+def script_of(program: Program) -> Script:
+    """A script that does what the program does."""
+    prints = tuple(range(1, program.prints + 1))
+    if program.ticks is not None:
+        every = round(program.ticks * SECOND)
+        prints += tuple(every * n for n in range(1, _TICKS))
+    runs = 10**18 if program.runs is None else round(program.runs * SECOND)
+    return Script(
+        runs=SECOND if program.eats_memory else max(runs, program.prints + 1),
+        code=program.code,
+        signal=None if program.signal is None else int(signal.Signals(program.signal)),
+        oom=program.eats_memory,
+        on_term=programs.OnTerm(OnTerm(program.on_term).value),
+        term_code=program.term_code,
+        prints=prints,
+    )

@@ -1,0 +1,91 @@
+"""The conformance suite on every engine there is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.engines.toy import ToyLab
+from trainshed.engines.conformance.lab import Lab
+from trainshed.engines.conformance.suite import Conformance
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
+from trainshed.engines.port import Engine
+from trainshed.replica.protocol import LEVEL_SESSION
+from trainshed.testing.engine.lab import SimLab
+
+
+class LocalLab(Lab):
+    """`level`: the isolation that is demanded, "" = the strongest there is."""
+
+    loses_nodes = True
+
+    def __init__(self, data: Path, level: str) -> None:
+        self._data = data
+        # The interpreter that tests run may lie where only its owner can go.
+        own = (Path(sys.prefix), Path(sys.base_prefix))
+        self._options = Options(level=level, nodes=2, lease=3.0, read_only=own)
+
+    def engine(self) -> Engine:
+        return LocalEngine(self._data, self._options)
+
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        assert isinstance(engine, LocalEngine)
+        await engine.partition(node)
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        assert isinstance(engine, LocalEngine)
+        await engine.heal(node)
+
+
+class TestLocal(Conformance):
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> Lab:
+        return LocalLab(tmp_path / "data", "")
+
+
+class TestLocalWithoutNamespaces(Conformance):
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> Lab:
+        return LocalLab(tmp_path / "data", LEVEL_SESSION)
+
+
+class TestSimulated(Conformance):
+    @pytest.fixture
+    def lab(self) -> Lab:
+        return SimLab()
+
+
+class TestToy(Conformance):
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> Lab:
+        return ToyLab(tmp_path)
+
+
+@as_root_only
+def test_the_suite_on_the_local_engine_as_an_ordinary_user() -> None:
+    """SPEC §3: root or not."""
+    run_as_nobody(__file__, "-k", "TestLocal")
+
+
+def test_the_suite_runs_by_a_command() -> None:
+    """As `docs/checklists` has it for those who write an engine elsewhere."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trainshed.engines.conformance",
+            "tests.engines.toy:ToyLab",
+            "-q",
+            "-k",
+            "gang_gets",
+        ],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("."), done.stdout
