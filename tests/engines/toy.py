@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import ExitRecord
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.engines.conformance.lab import Lab
@@ -35,7 +35,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import begin, joined
-from trainshed.replica.segments import Segments
+from trainshed.replica.observe.segments import Segments
 
 NODES = (Node("toy-0", 4, 8 << 30), Node("toy-1", 4, 8 << 30))
 NEVER = "never started"

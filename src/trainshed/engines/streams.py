@@ -1,7 +1,7 @@
 """Streams in files of this machine: for any engine whose shims write here, and for what the service itself says.
 
 `<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
-(`trainshed.replica.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl` beside it.
+(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl` beside it.
 """
 
 import contextlib
