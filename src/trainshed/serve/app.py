@@ -34,7 +34,7 @@ from trainshed.serve.addresses import web_address
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory, BucketSummaries
 from trainshed.serve.engine_adapters import EngineLogs, EngineShells, build_terms, link_key
-from trainshed.serve.setting_rules import accelerators_of
+from trainshed.serve.setting_types import accelerators_of
 from trainshed.serve.settings import Settings
 from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from trainshed.buckets.errors import BucketsError
@@ -20,14 +20,11 @@ _REMOTE_ONLY = ("bucket", "prefix", "endpoint", "region", *_S3_ONLY, "service_ac
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def bucket_tables(value: Any) -> tuple[BucketTable, ...]:
+def bucket_tables(rows: Sequence[dict[str, Any]]) -> tuple[BucketTable, ...]:
     """The tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
-    rows = cast("list[Any]", value) if isinstance(value, list) else [None]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("write each bucket as a table of its own: [[buckets]]")
     wrong: list[str] = []
     tables: list[BucketTable] = []
-    for number, row in enumerate(cast("list[dict[str, Any]]", rows)):
+    for number, row in enumerate(rows):
         faults = list(_faults(row))
         if faults:
             wrong += [f"buckets[{number}].{fault}" for fault in faults]

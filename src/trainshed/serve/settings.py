@@ -5,13 +5,35 @@ import os
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal
 
-from trainshed.buckets.rules import BucketTable
-from trainshed.serve.setting_rules import convert, near
-
-if TYPE_CHECKING:
-    from trainshed.runtimes.image_map import MappedImage
+from trainshed.serve.setting_types import (
+    Amount,
+    BucketName,
+    BucketNames,
+    BucketTables,
+    Capacity,
+    ContainerTool,
+    Count,
+    Directories,
+    FailureRules,
+    HostNames,
+    ImagePull,
+    Isolation,
+    Lease,
+    MappedImages,
+    NodeAccelerators,
+    Origins,
+    Port,
+    Positive,
+    Project,
+    Quotas,
+    Region,
+    TuningEngine,
+    WebUrl,
+    convert,
+    near,
+)
 
 
 class SettingsError(Exception):
@@ -31,93 +53,118 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of a service. The same names are the keys of the TOML file and, upper-cased behind
-    TRAINSHED_, environment variables; docs/settings.md lists them for people.
+    """All settings of a service, with what they may be as their types.
 
-    `grace`: seconds between SIGTERM and SIGKILL of a replica. `default_bucket`: made at the first start, for
-    the demo and for staging. `nodes`: virtual nodes of the local engine. `max_replicas`: how many replicas run at once; further jobs wait.
-    `memory_per_replica`: MiB that one replica gets at most, whatever its machine type has; 0 = what the
-    machine type has. `exact_runtimes`: refuse a runtime substitution instead of noting it (SPEC §4).
-    `capacity`: relaxed or strict (SPEC §2); `quotas`: unlimited or public, where none is set. `node_cpus`,
-    `node_memory` (GiB), `node_accelerators` (TYPE=COUNT,…): what each node is said to have; 0 and "" = its share of
-    the machine. `patience`: seconds for which a waiting job may be overtaken. `lease`: seconds after which a shim or
-    node that does not answer counts as gone. `max_attempts`: of one job. `stall_after`: seconds without progress
-    after which a program is ended, 0 = never. `error_delay`: seconds after a job's end before the public APIs tell
-    its error. `reduction_tls`: reducers speak TLS, whether or not a job asks for it. `grpc`: whether there is gRPC; its ports, 0 = beside the REST port.
-    `shared_buckets`: open to the programs of all projects, with commas in between; `anonymous_storage`: the storage
-    port asks nobody who he is; `buckets`: tables of buckets that lie elsewhere, or belong to other projects.
-    `web_url`: where browsers reach this service, "" = where it listens. `allowed_hosts`: further names by which it may be
-    called, `allowed_origins`: pages of others that may call it, each with commas in between. `shell`: on or off, whether there are shells in
-    replicas; `shell_idle`: seconds without a byte after which one is hung up, 0 = never. `autopsy_ttl`: hours for which what a
-    failed replica left is kept, 0 = not at all; `autopsy_limit`: GiB of all that is kept.
-    `tls`: all ports speak TLS, plain HTTP is for this machine; `insecure`: they do not, though others reach them. `tls_cert`,
-    `tls_key`: PEM files that the service shows, both or none; with them all ports speak TLS. `failure_rules`: tables that change the failure table (SPEC §2.1).
-    `isolation`: the level that is demanded, "" = the strongest that works here; `visible_paths`: what programs may read
-    of what is hidden from them otherwise, with colons in between; `max_processes`: of one replica, 0 = any number;
-    `build_memory` (MiB), `build_disk` (GiB), `build_time` (seconds): what one installation of a job's packages may take;
-    memory 0 = as one replica, 8 GiB if that is not said either; the others 0 = any.
-    `usage_every`: seconds between two looks at what a replica uses, 0 = nobody looks. `enforce_disk`: a replica whose
-    files take more than the disk that its job asked for is ended.
-    `container_tool`: what gets container images; `image_pull`: when their registries are asked.
-    `images`: tables that map images to runtimes or to other images, the first that fits wins (SPEC §4).
+    The same names are the keys of the TOML file and, upper-cased behind TRAINSHED_, environment variables;
+    docs/settings.md lists them for people.
     """
 
+    #: Address to listen on.
     host: str = "127.0.0.1"
-    port: int = 8080
+    #: Port of REST; 0 = any free one.
+    port: Port = 8080
+    #: Whether there is gRPC.
     grpc: bool = True
-    grpc_port: int = 0
-    grpc_tls_port: int = 0
+    #: Ports of gRPC without and with TLS; 0 = beside the REST port.
+    grpc_port: Port = 0
+    grpc_tls_port: Port = 0
+    #: All ports speak TLS; plain HTTP is for this machine.
     tls: bool = False
+    #: They do not, though others reach them.
     insecure: bool = False
+    #: PEM files that the service shows, both or none; with them all ports speak TLS.
     tls_cert: str = ""
     tls_key: str = ""
+    #: Directory of everything that must not be lost.
     data: Path = Path()
+    #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
-    engine: str = "local"
-    database: str = "sqlite"
-    nodes: int = 1
-    project: str = "trainshed"
-    region: str = "us-central1"
-    default_bucket: str = "trainshed"
-    shared_buckets: str = ""
+    #: What runs replicas.
+    engine: Literal["local"] = "local"
+    #: What keeps the record.
+    database: Literal["sqlite"] = "sqlite"
+    #: Virtual nodes of the local engine.
+    nodes: Positive = 1
+    #: Project and region of clients that name none.
+    project: Project = "trainshed"
+    region: Region = "us-central1"
+    #: Made at the first start, for the demo and for staging.
+    default_bucket: BucketName = "trainshed"
+    #: Open to the programs of all projects, with commas in between.
+    shared_buckets: BucketNames = ""
+    #: The storage port asks nobody who he is.
     anonymous_storage: bool = False
-    max_replicas: int = 256
-    grace: float = 30.0
-    memory_per_replica: int = 0
+    #: How many replicas run at once; further jobs wait.
+    max_replicas: Positive = 256
+    #: Seconds between SIGTERM and SIGKILL of a replica.
+    grace: Amount = 30.0
+    #: MiB that one replica gets at most, whatever its machine type has; 0 = what the machine type has.
+    memory_per_replica: Count = 0
+    #: Refuse a runtime substitution instead of noting it (SPEC §4).
     exact_runtimes: bool = False
-    capacity: str = "relaxed"
-    quotas: str = "unlimited"
-    node_cpus: float = 0.0
-    node_memory: float = 0.0
-    node_accelerators: str = ""
-    patience: float = 600.0
-    lease: float = 30.0
-    max_attempts: int = 10
-    stall_after: float = 0.0
-    error_delay: float = 0.0
+    #: Whether nodes have bounds (SPEC §2).
+    capacity: Capacity = "relaxed"
+    #: What holds where no quota is set.
+    quotas: Quotas = "unlimited"
+    #: CPUs, GiB and TYPE=COUNT,… that each node is said to have; 0 and "" = its share of the machine.
+    node_cpus: Amount = 0.0
+    node_memory: Amount = 0.0
+    node_accelerators: NodeAccelerators = ""
+    #: Seconds for which a waiting job may be overtaken.
+    patience: Amount = 600.0
+    #: Seconds after which a shim or node that does not answer counts as lost.
+    lease: Lease = 30.0
+    #: Attempts of one job.
+    max_attempts: Positive = 10
+    #: Seconds without progress after which a program is ended; 0 = never.
+    stall_after: Amount = 0.0
+    #: Seconds after a job's end before the public APIs tell its error.
+    error_delay: Amount = 0.0
+    #: Reducers speak TLS, whether or not a job asks for it.
     reduction_tls: bool = False
-    tuning_engine: str = "gp-bandit"
-    max_study_trials: int = 1000
-    web_url: str = ""
-    allowed_hosts: str = ""
-    allowed_origins: str = ""
-    isolation: str = ""
-    visible_paths: str = ""
-    max_processes: int = 32768
-    usage_every: float = 10.0
+    #: Serves studies that ask for the default algorithm.
+    tuning_engine: TuningEngine = "gp-bandit"
+    #: Trials of one study or tuning job; 0 = any number.
+    max_study_trials: Count = 1000
+    #: Where browsers reach this service; "" = where it listens.
+    web_url: WebUrl = ""
+    #: Further names by which the service may be called, with commas in between.
+    allowed_hosts: HostNames = ""
+    #: Pages of others that may call it, with commas in between.
+    allowed_origins: Origins = ""
+    #: The level that is demanded; "" = the strongest that works here.
+    isolation: Isolation = ""
+    #: What programs may read of what is hidden from them otherwise, with colons in between.
+    visible_paths: Directories = ""
+    #: Processes of one replica; 0 = any number.
+    max_processes: Count = 32768
+    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    usage_every: Amount = 10.0
+    #: End a replica whose files take more than the disk that its job asked for.
     enforce_disk: bool = False
-    build_memory: int = 0
-    build_disk: float = 32.0
-    build_time: float = 1800.0
-    shell: str = "on"
-    shell_idle: float = 1800.0
-    autopsy_ttl: float = 24.0
-    autopsy_limit: float = 10.0
-    failure_rules: tuple[dict[str, Any], ...] = ()
-    container_tool: str = "auto"
-    image_pull: str = "missing"
-    images: "tuple[MappedImage, ...]" = ()
-    buckets: tuple[BucketTable, ...] = ()
+    #: MiB that one installation of a job's packages may take; 0 = as one replica, or 8 GiB.
+    build_memory: Count = 0
+    #: GiB and seconds that it may take; 0 = any.
+    build_disk: Amount = 32.0
+    build_time: Amount = 1800.0
+    #: Whether there are shells in replicas.
+    shell: Literal["on", "off"] = "on"
+    #: Seconds without a byte after which a shell is hung up; 0 = never.
+    shell_idle: Amount = 1800.0
+    #: Hours for which what a failed replica left is kept; 0 = not at all.
+    autopsy_ttl: Amount = 24.0
+    #: GiB of all that is kept of failed replicas.
+    autopsy_limit: Amount = 10.0
+    #: Tables that change the failure table (SPEC §2.1).
+    failure_rules: FailureRules = ()
+    #: What gets container images.
+    container_tool: ContainerTool = "auto"
+    #: When an image's registry is asked.
+    image_pull: ImagePull = "missing"
+    #: Tables that map images to runtimes or to other images; the first that fits wins (SPEC §4).
+    images: MappedImages = ()
+    #: Tables of buckets that lie elsewhere, or belong to other projects.
+    buckets: BucketTables = ()
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -125,7 +172,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
 
     Raises SettingsError for unknown keys and values of the wrong type, naming all of them.
     """
-    known = {field.name for field in fields(Settings)}
+    known = {field.name: field.type for field in fields(Settings)}
     wrong: list[str] = []
     values: dict[str, tuple[Any, str]] = {}
     if config is not None:
@@ -137,7 +184,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             if key not in known
         ]
     # The first two have variables that are the defaults' own; tables stand in files only.
-    for name in known - {"data", "cache", "failure_rules", "buckets", "images"}:
+    for name in known.keys() - {"data", "cache", "failure_rules", "buckets", "images"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
@@ -148,7 +195,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     for name, (value, source) in values.items():
         if name in known:
             try:
-                converted[name] = convert(name, _KINDS[name], value)
+                converted[name] = convert(name, known[name], value)
             except ValueError as failure:
                 wrong += [_told(source, name, line) for line in str(failure).splitlines()]
     wrong += _halves(values)
@@ -226,8 +273,3 @@ def _read(config: Path) -> dict[str, Any]:
     except ValueError as failure:
         cause = str(failure)
     raise SettingsError(f"The configuration {config} cannot be read: {cause}")
-
-
-_KINDS: dict[str, type[Any]] = {
-    field.name: type(cast("object", getattr(Settings(), field.name))) for field in fields(Settings)
-}

@@ -1,74 +1,100 @@
-"""What each setting may be: its type, its bounds, its choices, and what else is checked before a service starts with it."""
+"""The types of settings, with their bounds, choices and checks, and how a value becomes one of them.
+
+A bound or a choice stands in the type (`Port`, `Literal[...]`); `msgspec.convert` holds values to it. What a type cannot
+tell, a `Checked` function does.
+"""
 
 import difflib
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
+
+import msgspec
 
 if TYPE_CHECKING:
     from trainshed.buckets.rules import BucketTable
     from trainshed.runtimes.image_map import MappedImage
 
-
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
 _ORIGIN = re.compile(r"https?://[a-z0-9_.\[\]:-]+")
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+_FLAGS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""What people write for a flag besides what msgspec reads."""
+_LARGEST = 1e308
+"""No setting is infinite."""
 
 
-def convert(name: str, kind: type[Any], value: Any) -> Any:
-    """The value of the setting in its type. Raises ValueError saying what is allowed."""
-    if name == "failure_rules":
-        return _convert_rules(value)
-    if name == "buckets":
-        return _bucket_tables(value)
-    if name == "images":
-        return _image_tables(value)
-    if kind is bool:
-        return _convert_flag(value)
-    # A number may also come as text (from the environment), a text or a path never as a number.
-    taken = (str, int, float) if kind in _WORDS else (str, Path)
-    if isinstance(value, bool) or not isinstance(value, taken):
-        raise ValueError(f"{value!r} is not {_WORDS.get(kind, 'a text')}")
-    if issubclass(kind, Path):
-        return Path(str(value)).expanduser()
-    try:
-        converted = kind(str(value))
-    except ValueError:
-        raise ValueError(f"{value!r} is not {_WORDS[kind]}") from None
-    if name.endswith("port") and not 0 <= converted <= 65535:
-        raise ValueError(f"{value!r} is not a port (0 = any free one, up to 65535)")
-    if name in _LEAST and not _LEAST[name] <= converted < float("inf"):
-        raise ValueError(f"{value!r} is not {_LEAST[name]} or more")
-    if name in _RULES:
-        _RULES[name](converted)
-    if name in _CHOICES and converted not in _CHOICES[name]:
-        choices = _CHOICES[name]
-        told = ", ".join(choice for choice in choices if choice)
-        raise ValueError(f"{value!r} is not one of {told}.{near(converted, choices)}")
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone lets pass."""
+
+    check: Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Part of a type: the setting stands in tables `[[name]]` of the file, which `read` makes into its value."""
+
+    read: Callable[[tuple[dict[str, Any], ...]], Any]
+
+
+def convert(name: str, kind: Any, value: Any) -> Any:
+    """The value of the setting `name` in its type. Raises ValueError saying what is allowed."""
+    base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    for extra in extras:
+        if isinstance(extra, Tables):
+            return extra.read(_tables(name, value))
+    if base is Path:
+        return Path(_converted(str, str(value) if isinstance(value, Path) else value)).expanduser()
+    converted = _converted(kind, value)
+    for extra in extras:
+        if isinstance(extra, Checked):
+            extra.check(converted)
     return converted
 
 
-def _convert_flag(value: Any) -> bool:
-    text = str(value).lower()
-    if text in ("1", "true", "yes", "on"):
-        return True
-    if text in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(f"{value!r} is not true or false")
+def _converted(kind: Any, value: Any) -> Any:
+    base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    raw = value
+    if isinstance(value, Path):
+        raw = str(value)
+    elif base is bool:
+        raw = _FLAGS.get(str(value).lower(), str(value).lower())
+    elif base in _WORDS and isinstance(value, str):
+        raw = value.strip()
+    try:
+        return msgspec.convert(raw, kind, strict=False)
+    except msgspec.ValidationError:
+        raise ValueError(f"{value!r} is not {_allowed(base, extras, raw)}") from None
 
 
-def _convert_rules(value: Any) -> tuple[dict[str, Any], ...]:
+def _allowed(base: Any, extras: list[Any], value: Any) -> str:
+    """What a value that was refused should have been."""
+    if get_origin(base) is Literal and isinstance(value, str):
+        choices = get_args(base)
+        return f"one of {', '.join(filter(None, choices))}.{near(value, choices)}"
+    try:
+        msgspec.convert(value, base, strict=False)
+    except msgspec.ValidationError:
+        return _WORDS.get(base, "a text")
+    (meta,) = (extra for extra in extras if isinstance(extra, msgspec.Meta))
+    return meta.description or f"{meta.ge} or more"
+
+
+def _failure_rules(tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    # Imported here and below: the defaults need no check, and a start is short.
     from trainshed.core.failure.overrides import table_with
 
-    tables = _tables("failure_rules", value)
     table_with(tables)
     return tables
 
 
-def _image_tables(value: Any) -> "tuple[MappedImage, ...]":
+def _image_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[MappedImage, ...]":
     from trainshed.runtimes.image_map import read_images
 
-    return read_images(_tables("images", value))
+    return read_images(tables)
 
 
 def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
@@ -77,10 +103,6 @@ def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     ):
         raise ValueError(f"write each entry as a table of its own: [[{name}]]")
     return tuple(cast("list[dict[str, Any]]", value))
-
-
-def _check_accelerators(text: str) -> None:
-    accelerators_of(text)
 
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
@@ -103,7 +125,6 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _check_region(region: str) -> None:
-    # Imported here and below: the defaults need no check, and a start is short.
     from trainshed.core.catalog.regions import regions
     from trainshed.core.names import Api
 
@@ -135,14 +156,14 @@ def _check_buckets(names: str) -> None:
     check_names(names)
 
 
-def _bucket_tables(value: Any) -> "tuple[BucketTable, ...]":
+def _bucket_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[BucketTable, ...]":
     from trainshed.serve.bucket_tables import bucket_tables
 
-    return bucket_tables(value)
+    return bucket_tables(tables)
 
 
-def _check_engine(name: str) -> None:
-    """An engine that is not there is told of at the start, not to each job."""
+def _check_tuning_engine(name: str) -> None:
+    """An engine that is not installed is reported at the start, not to each job."""
     from importlib.util import find_spec
 
     needed = {
@@ -203,49 +224,30 @@ def near(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {names[found[0]]}?" if found else ""
 
 
-_WORDS: dict[type[Any], str] = {int: "a whole number", float: "a number"}
-_CHOICES = {
-    "engine": ("local",),
-    "database": ("sqlite",),
-    "capacity": ("relaxed", "strict"),
-    "quotas": ("unlimited", "public"),
-    "isolation": ("", "own-user", "root", "user", "session"),
-    "shell": ("on", "off"),
-    "container_tool": ("auto", "podman", "docker", "none"),
-    "image_pull": ("missing", "always", "never"),
-    "tuning_engine": ("gp-bandit", "optuna-tpe", "optuna-gp", "google-vizier"),
-}
-_RULES: dict[str, Callable[[str], None]] = {
-    "region": _check_region,
-    "default_bucket": _check_bucket,
-    "visible_paths": _check_paths,
-    "shared_buckets": _check_buckets,
-    "project": _check_project,
-    "node_accelerators": _check_accelerators,
-    "tuning_engine": _check_engine,
-    "web_url": _check_web_url,
-    "allowed_hosts": _check_hosts,
-    "allowed_origins": _check_origins,
-}
-_LEAST = {
-    "nodes": 1,
-    "max_replicas": 1,
-    "max_study_trials": 0,
-    "grace": 0,
-    "memory_per_replica": 0,
-    "node_cpus": 0,
-    "node_memory": 0,
-    "patience": 0,
-    "lease": 1,
-    "max_attempts": 1,
-    "stall_after": 0,
-    "error_delay": 0,
-    "max_processes": 0,
-    "usage_every": 0,
-    "build_memory": 0,
-    "build_disk": 0,
-    "build_time": 0,
-    "shell_idle": 0,
-    "autopsy_ttl": 0,
-    "autopsy_limit": 0,
-}
+Port = Annotated[
+    int, msgspec.Meta(ge=0, le=65535, description="a port (0 = any free one, up to 65535)")
+]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+Lease = Annotated[float, msgspec.Meta(ge=1, le=_LARGEST)]
+Capacity = Literal["relaxed", "strict"]
+Quotas = Literal["unlimited", "public"]
+Isolation = Literal["", "own-user", "root", "user", "session"]
+ContainerTool = Literal["auto", "podman", "docker", "none"]
+ImagePull = Literal["missing", "always", "never"]
+TuningEngine = Annotated[
+    Literal["gp-bandit", "optuna-tpe", "optuna-gp", "google-vizier"], Checked(_check_tuning_engine)
+]
+Region = Annotated[str, Checked(_check_region)]
+Project = Annotated[str, Checked(_check_project)]
+BucketName = Annotated[str, Checked(_check_bucket)]
+BucketNames = Annotated[str, Checked(_check_buckets)]
+Directories = Annotated[str, Checked(_check_paths)]
+NodeAccelerators = Annotated[str, Checked(accelerators_of)]
+WebUrl = Annotated[str, Checked(_check_web_url)]
+HostNames = Annotated[str, Checked(_check_hosts)]
+Origins = Annotated[str, Checked(_check_origins)]
+FailureRules = Annotated[tuple[dict[str, Any], ...], Tables(_failure_rules)]
+MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_image_tables)]
+BucketTables = Annotated["tuple[BucketTable, ...]", Tables(_bucket_tables)]
