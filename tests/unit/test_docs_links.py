@@ -72,6 +72,17 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert not {name for name in named if not (ROOT / name).exists()}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_that_a_page_names_are_there(page: Path) -> None:
+    """`core/names.py` in running text is a module of the package."""
+    named = {
+        name
+        for name in re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", page.read_text())
+        if (ROOT / "src/trainshed" / name.partition("/")[0]).is_dir()
+    }
+    assert not {name for name in named if not (ROOT / "src/trainshed" / name).exists()}
+
+
 def test_pages_that_the_code_names_are_there() -> None:
     """Messages and docstrings send readers to pages of the documentation."""
     named = {
