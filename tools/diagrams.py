@@ -13,7 +13,7 @@ from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
-from trainshed.core.lifecycle.transitions import Ignore, Illegal, Next, Table
+from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
 from trainshed.core.reducer_support import TABLE as SUPPORT
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"

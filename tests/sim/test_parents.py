@@ -30,7 +30,7 @@ from trainshed.core.study.spec import Algorithm, Limits, StudySpec
 from trainshed.core.study.trials import Parameters, Trial, TrialState
 from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 from trainshed.core.works import Work
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import InlineStore
@@ -445,7 +445,7 @@ def test_a_trial_that_is_lost_is_noticed() -> None:
 def test_a_cancel_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks can fail."""
 
-    def deaf(turn: Turn, event: CancelRequested) -> None: ...
+    def deaf(transition: Transition, event: CancelRequested) -> None: ...
 
     monkeypatch.setattr(tuning_machine, "cancel", deaf)
     world = lone(tuning(trials=6, parallel=3))

@@ -17,7 +17,7 @@ from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.lifecycle.turn import FailurePolicy, Step
+from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineUnavailable, Fault, LaunchRejected, NodeState, SlotStarted
 from trainshed.store.port import Commit, NodeDrain

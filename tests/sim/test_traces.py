@@ -20,7 +20,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.states import AttemptState, JobState
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import ReplicaId
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)

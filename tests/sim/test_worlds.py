@@ -15,7 +15,7 @@ from trainshed.core.job.spec import Machine
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.turn import FailurePolicy, Step
+from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy

@@ -34,7 +34,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 
 SECOND = 10**9
 NODES = ("node-0", "node-1", "node-2")

@@ -18,10 +18,10 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.spec import Goal
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import machine
-from trainshed.core.tuning.beginning import begin
 from trainshed.core.tuning.machine import Sight
+from trainshed.core.tuning.new_trials import begin
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 
 
 @dataclass
@@ -52,19 +52,19 @@ class Play:
         stop: tuple[int, ...] = (),
         broken: bool = False,
     ) -> "Play":
-        """One turn. `stop`: trials that the study's rule wants stopped early. `broken`: the service cannot go on."""
+        """One transition. `stop`: trials that the study's rule wants stopped early. `broken`: the service cannot go on."""
         self.now += SECOND
         before = self.job
-        turn = Turn(self.job, self.now)
-        machine.observe(turn, [self._sight(each.number) for each in before.running])
+        transition = Transition(self.job, self.now)
+        machine.observe(transition, [self._sight(each.number) for each in before.running])
         if cancel is not None:
-            machine.cancel(turn, CancelRequested(cancel, self.now))
+            machine.cancel(transition, CancelRequested(cancel, self.now))
         for number in stop:
-            machine.stop_trial(turn, self.trials[number], "it lags behind")
+            machine.stop_trial(transition, self.trials[number], "it lags behind")
         if broken:
-            machine.fail(turn, "The engine is missing.", "no such module")
-        self._begin(turn)
-        result = turn.result()
+            machine.fail(transition, "The engine is missing.", "no such module")
+        self._begin(transition)
+        result = transition.result()
         self.job = result.job
         self.trials |= {trial.number: trial for trial in result.trials}
         self.told += result.timeline
@@ -84,15 +84,15 @@ class Play:
             self.summaries.get(number),
         )
 
-    def _begin(self, turn: Turn) -> None:
-        count = machine.wanted(turn.job)
+    def _begin(self, transition: Transition) -> None:
+        count = machine.wanted(transition.job)
         if count == 0:
             return
-        last = turn.job.begun
+        last = transition.job.begun
         given = count if self.points is None else min(count, self.points - last)
-        uids = itertools.count(turn.job.uid + turn.job.next_trial)
+        uids = itertools.count(transition.job.uid + transition.job.next_trial)
         proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(given)]
-        for made in begin(turn, proposals, exhausted=given < count):
+        for made in begin(transition, proposals, exhausted=given < count):
             assert made.trial.number not in self.trials, "a trial began twice"
             self.jobs[made.trial.number] = made.job
 

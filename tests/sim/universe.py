@@ -26,7 +26,7 @@ from trainshed.controller.parents import ParentStores
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.turn import FailurePolicy, Step
+from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
-from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -22,10 +21,11 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
     TimelineEntry,
 )
+from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 

@@ -11,7 +11,7 @@ from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 
 
 def table(text: str) -> tuple[Rule, ...]:

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle import disks
-from trainshed.core.lifecycle.disks import NO_ROOM, ROOM_AGAIN
+from trainshed.core.lifecycle import notes
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaNoted
+from trainshed.core.lifecycle.notes import NO_ROOM, ROOM_AGAIN
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
 from trainshed.replica.observe import disk
@@ -39,7 +39,7 @@ def life() -> Life:
 
 def test_the_names_are_those_that_shims_give() -> None:
     names = {disk.NEARLY_FULL, disk.FULL, disk.NO_ROOM, disk.ROOM_AGAIN}
-    assert names | {disk.LOG_WAITS, disk.LOG_GOES_ON, disk.EXCEEDED} == disks.NOTES
+    assert names | {disk.LOG_WAITS, disk.LOG_GOES_ON, disk.EXCEEDED} == notes.DISK_NOTES
     assert (disk.NO_ROOM, disk.ROOM_AGAIN) == (NO_ROOM, ROOM_AGAIN)
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     DrillLanded,
@@ -13,6 +12,7 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
+from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import ReplicaId

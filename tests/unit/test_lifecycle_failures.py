@@ -7,7 +7,6 @@ import pytest
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.spec import Scheduling
-from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     DropReducers,
@@ -25,10 +24,10 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.giving_up import give_up
-from trainshed.core.lifecycle.machine import deadlines, step
+from trainshed.core.lifecycle.instructions import instructions
+from trainshed.core.lifecycle.machine import deadlines, give_up, step
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import ReplicaId
 
 DISABLED = Scheduling(disable_retries=True)

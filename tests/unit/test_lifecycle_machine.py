@@ -4,7 +4,6 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
-from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -23,6 +22,7 @@ from trainshed.core.lifecycle.events import (
     StartReplicas,
     StopReplicas,
 )
+from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api

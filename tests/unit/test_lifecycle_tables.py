@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.lifecycle.transitions import Ignore, Illegal, IllegalTransition, Next, Table
+from trainshed.core.lifecycle.tables import Ignore, Illegal, IllegalTransition, Next, Table
 
 AnyTable = Table[Any, Any]
 

@@ -13,7 +13,6 @@ import pytest
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -34,6 +33,7 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
     StopReplicas,
 )
+from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import (
@@ -42,7 +42,7 @@ from trainshed.core.lifecycle.states import (
     JobState,
     ReplicaState,
 )
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import ReplicaId
 
 NOW = CREATED + 100 * SECOND

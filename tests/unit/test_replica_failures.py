@@ -1,6 +1,6 @@
 """Which storage calls that fail are told to people: many in a row, once for each cause."""
 
-from trainshed.core.lifecycle.pausing import STORAGE_NOTES
+from trainshed.core.lifecycle.notes import STORAGE_NOTES
 from trainshed.replica.endpoint import storage_failures
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

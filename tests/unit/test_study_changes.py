@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from trainshed.core.errors import FailedPrecondition, InvalidRequest
-from trainshed.core.lifecycle.transitions import Next
+from trainshed.core.lifecycle.tables import Next
 from trainshed.core.requests import Faults
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger

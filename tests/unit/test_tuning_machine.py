@@ -17,7 +17,7 @@ from trainshed.core.study.spec import Goal, Limits, Selection
 from trainshed.core.study.trials import TrialState
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 
 S = JobState
 
@@ -362,12 +362,12 @@ def test_a_limit_of_the_study_stops_what_runs_if_it_says_so() -> None:
     for asap in (False, True):
         subject = play(spec=study_spec(limits=Limits(stop_asap=asap)))
         subject.becomes(1, S.RUNNING).reports(1, 0.5).look()
-        turn = Turn(subject.job, subject.now)
+        transition = Transition(subject.job, subject.now)
         running = [subject.trials[each.number] for each in subject.job.running]
-        machine.reach_limit(turn, "it is old", running)
-        assert machine.wanted(turn.job) == 0
-        assert bool(machine.to_cancel(turn.job)) is asap
-        assert turn.job.outcome is None
+        machine.reach_limit(transition, "it is old", running)
+        assert machine.wanted(transition.job) == 0
+        assert bool(machine.to_cancel(transition.job)) is asap
+        assert transition.job.outcome is None
 
 
 # --- cancel and limits of time ---

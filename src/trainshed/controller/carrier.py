@@ -19,7 +19,6 @@ from trainshed.controller.preparation import (
     reduction_directory,
 )
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.demands import instructions
 from trainshed.core.lifecycle.events import (
     DrillLanded,
     DropReducers,
@@ -33,6 +32,7 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
+from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing

@@ -33,11 +33,10 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.giving_up import give_up
-from trainshed.core.lifecycle.machine import Deadline, deadlines, step
+from trainshed.core.lifecycle.machine import Deadline, deadlines, give_up, step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob

@@ -13,7 +13,7 @@ from trainshed.core.study.final import final_measurement
 from trainshed.core.study.spec import ConvexStopping, StudySpec
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning.machine import Sight
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 from trainshed.store.studies import Studies
 from trainshed.studies.port import Curve
 from trainshed.summaries.following import Points
@@ -71,23 +71,23 @@ class Curves:
         self._kept: dict[JobUid, dict[int, Curve | None]] = {}
         """By trial number; None: it has no curve that counts."""
 
-    async def of(self, turn: Turn, sights: Sequence[Sight]) -> list[Curve]:
-        """The curves of all trials of the turn's job that have one, ascending by number, as they are now. `sights`: of
-        every trial that ran when the turn began."""
-        convex = turn.job.spec.study.convex_stopping
-        found = await self._ended(turn, {sight.trial.number for sight in sights})
+    async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
+        """The curves of all trials of the transition's job that have one, ascending by number, as they are now. `sights`: of
+        every trial that ran when the transition began."""
+        convex = transition.job.spec.study.convex_stopping
+        found = await self._ended(transition, {sight.trial.number for sight in sights})
         for sight in sights:
             points = sight.measurements or sight.stored
-            found[sight.trial.number] = _counted(convex, turn.current(sight.trial), points)
+            found[sight.trial.number] = _counted(convex, transition.current(sight.trial), points)
         return [curve for _, curve in sorted(found.items()) if curve is not None]
 
     def forget(self, uid: JobUid) -> None:
         """The job is over."""
         self._left += sum(_size(curve) for curve in self._kept.pop(uid, {}).values())
 
-    async def _ended(self, turn: Turn, running: set[int]) -> dict[int, Curve | None]:
-        """Of the trials that were over before the turn."""
-        job = turn.job
+    async def _ended(self, transition: Transition, running: set[int]) -> dict[int, Curve | None]:
+        """Of the trials that were over before the transition."""
+        job = transition.job
         kept = self._kept.setdefault(job.uid, {})
         found = dict(kept)
         numbers = range(job.spec.first_trial, job.next_trial)

@@ -19,11 +19,11 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.limits import limit_reached, moments
 from trainshed.core.study.spec import Algorithm, Limits
 from trainshed.core.study.trials import Trial
-from trainshed.core.tuning import machine, story
-from trainshed.core.tuning.beginning import BegunTrial, begin
+from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
+from trainshed.core.tuning.new_trials import BegunTrial, begin
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
@@ -57,16 +57,16 @@ class TuningReconciler:
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
         assert isinstance(job, TuningJob)
-        turn = Turn(job, self._stores.now())
+        transition = Transition(job, self._stores.now())
         sights = [await self._sight(job, each.number) for each in job.running]
-        machine.observe(turn, sights)
+        machine.observe(transition, sights)
         for wish in intents(live, events):
-            machine.cancel(turn, wish)
-        await self._stop_early(turn, sights)
-        own, shown = await self._history(turn)
-        self._end_at_limit(turn, own)
-        begun = self._begin(turn, own, shown)
-        result = turn.result()
+            machine.cancel(transition, wish)
+        await self._stop_early(transition, sights)
+        own, shown = await self._history(transition)
+        self._end_at_limit(transition, own)
+        begun = self._begin(transition, own, shown)
+        result = transition.result()
         if result.job.state.is_final:
             self._curves.forget(job.uid)
         commit = None
@@ -84,7 +84,7 @@ class TuningReconciler:
             result.job,
             commit,
             machine.to_cancel(result.job),
-            (*machine.deadlines(result.job), *_moments(result.job, own, turn.now)),
+            (*machine.deadlines(result.job), *_moments(result.job, own, transition.now)),
         )
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
@@ -117,19 +117,19 @@ class TuningReconciler:
         seen = SeenSummaries(summaries.uri, summaries.tags) if summaries is not None else None
         return Sight(trial, work, wanted, stored, tags, seen)
 
-    async def _stop_early(self, turn: Turn, sights: Sequence[Sight]) -> None:
+    async def _stop_early(self, transition: Transition, sights: Sequence[Sight]) -> None:
         """Ask the study's rule about the trials that have measured something new, and as soon as one is over about all that
         have measured anything: it is what they are compared with, and some will not measure any more."""
-        job = turn.job
-        one_is_over = any(turn.running(sight.trial.number) is None for sight in sights)
+        job = transition.job
+        one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
         due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
         if job.spec.study.stopping is None or job.outcome is not None or not due:
             return
-        fresh = [sight for sight in due if turn.running(sight.trial.number) is not None]
+        fresh = [sight for sight in due if transition.running(sight.trial.number) is not None]
         numbers = [sight.trial.number for sight in fresh]
         if not numbers:
             return
-        curves = await self._curves.of(turn, sights)
+        curves = await self._curves.of(transition, sights)
         try:
             verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
         except (AdvisorFailed, EngineMissing) as failure:
@@ -137,64 +137,64 @@ class TuningReconciler:
             return
         for sight, verdict in zip(fresh, verdicts, strict=True):
             if verdict.should_stop:
-                machine.stop_trial(turn, sight.trial, verdict.why, verdict.predicted)
+                machine.stop_trial(transition, sight.trial, verdict.why, verdict.predicted)
                 for updated, predicted in verdict.updated:
                     stored = await self._stores.studies.trial(job.study, updated)
-                    machine.update_final(turn, stored.trial, predicted)
+                    machine.update_final(transition, stored.trial, predicted)
 
-    async def _history(self, turn: Turn) -> tuple[list[Trial], list[Trial]]:
-        """The job's own trials as this turn has made them, and all that its algorithm is shown, both ascending by number;
+    async def _history(self, transition: Transition) -> tuple[list[Trial], list[Trial]]:
+        """The job's own trials as this transition has made them, and all that its algorithm is shown, both ascending by number;
         nothing where nobody needs them."""
-        job = turn.job
+        job = transition.job
         asks = machine.wanted(job) and self._proposals.is_idle(job.uid)
         if not asks and job.spec.study.limits == Limits():
             return [], []
         history = await self._stores.studies.history((*job.spec.resumed, job.study))
-        trials = {trial.number: trial for trial in (*history, *turn.trials)}
+        trials = {trial.number: trial for trial in (*history, *transition.trials)}
         shown = [trials[number] for number in sorted(trials)]
         return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
 
-    def _end_at_limit(self, turn: Turn, own: Sequence[Trial]) -> None:
+    def _end_at_limit(self, transition: Transition, own: Sequence[Trial]) -> None:
         """The study's limits of time hold also while all trials run that may run at once; how many there are counts only
         once another one is wanted, so that the last ones are not stopped as soon as they have begun."""
-        job = turn.job
+        job = transition.job
         if job.state.is_final or job.exhausted:
             return
         study = job.spec.study
         if not machine.wanted(job):
             study = replace(study, limits=replace(study.limits, max_trials=None))
-        if reached := limit_reached(study, own, job.created, turn.now):
+        if reached := limit_reached(study, own, job.created, transition.now):
             running = {each.number for each in job.running}
-            machine.reach_limit(turn, reached, [one for one in own if one.number in running])
+            machine.reach_limit(transition, reached, [one for one in own if one.number in running])
 
     def _begin(
-        self, turn: Turn, own: Sequence[Trial], shown: Sequence[Trial]
+        self, transition: Transition, own: Sequence[Trial], shown: Sequence[Trial]
     ) -> tuple[BegunTrial, ...]:
         """The next trials, as far as it is known which. What else is new is stored meanwhile."""
-        count = machine.wanted(turn.job)
+        count = machine.wanted(transition.job)
         if count == 0:
-            if turn.job.outcome is not None or turn.job.state.is_final:
-                self._proposals.forget(turn.job.uid)
+            if transition.job.outcome is not None or transition.job.state.is_final:
+                self._proposals.forget(transition.job.uid)
             return ()
-        job = turn.job
+        job = transition.job
         if job.spec.study.limits.max_trials is not None:
             count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
         answer = self._proposals.take(job, [seen(trial) for trial in shown], count)
         if isinstance(answer, NoEngine):
             if not job.waits_for_engine:
-                turn.change(waits_for_engine=True)
-                turn.tell(story.waits_for_engine(answer.why, turn.now))
+                transition.change(waits_for_engine=True)
+                transition.record(timeline.waits_for_engine(answer.why, transition.now))
             return ()
         if answer is None:
             return ()
         if answer.drawn:
-            turn.tell(story.drawn(count, answer.drawn, turn.now))
-        turn.change(waits_for_engine=False)
+            transition.record(timeline.drawn(count, answer.drawn, transition.now))
+        transition.change(waits_for_engine=False)
         points = answer.proposals.parameters[:count]
         pairs = [(parameters, self._stores.new_uid()) for parameters in points]
         exhausted = answer.proposals.exhausted and len(pairs) < count
-        begun = begin(turn, pairs, exhausted=exhausted)
-        if machine.wanted(turn.job):
+        begun = begin(transition, pairs, exhausted=exhausted)
+        if machine.wanted(transition.job):
             self._wake(job.uid)  # More than were asked for are wanted by now.
         return begun
 

@@ -165,7 +165,7 @@ class MetricsWritten:
 @dataclass(frozen=True, slots=True)
 class NoteWritten:
     """Something that people should know of one incarnation: of plans that say `watch_reduction`, and of disks (names of
-    `core.lifecycle.disks`), if the engine looks at what replicas use. `number` counts from
+    `core.lifecycle.notes`), if the engine looks at what replicas use. `number` counts from
     1; each note is told at least once before the incarnation's end is, the same ones again after a restart of the service.
     `severity`: INFO, WARNING or ERROR; `at`: ns. `name`: what kind of note it is."""
 

@@ -17,7 +17,7 @@ from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
-from trainshed.core.lifecycle.turn import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.devices import NvmlDevices

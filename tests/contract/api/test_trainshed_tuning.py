@@ -19,9 +19,9 @@ from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
-from trainshed.core.tuning.beginning import begin
+from trainshed.core.tuning.new_trials import begin
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 from trainshed.core.works import Work
 from trainshed.store.port import NO_JOB, NewWork
 
@@ -41,10 +41,10 @@ async def begun(house: House, name: str, *uids: int) -> list[str]:
     """Begins a trial for each uid of its job; answers the names of the jobs."""
     work, _ = await house.store.reader.job(JobName.parse(name))
     assert isinstance(work, TuningJob)
-    turn = Turn(work, house.clock)
+    transition = Transition(work, house.clock)
     proposals = [((("x", uid / 1000), ("n", 3)), JobUid(uid)) for uid in uids]
-    made = begin(turn, proposals, exhausted=False)
-    result = turn.result()
+    made = begin(transition, proposals, exhausted=False)
+    result = transition.result()
     works = tuple(NewWork(each.job, (each.entry,)) for each in made)
     await house.become(
         name,

@@ -16,7 +16,7 @@ from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
-from trainshed.core.lifecycle.story import drill_ordered
+from trainshed.core.lifecycle.timeline import drill_ordered
 from trainshed.core.names import JobName, JobUid, public_replica_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL

@@ -1,6 +1,6 @@
 """A job's story by attempts, replicas and incarnations, worked out from its timeline. Pure.
 
-Reads the entries' details (`core.lifecycle.story`), never their texts. What an entry does not say stays unknown: a story that
+Reads the entries' details (`core.lifecycle.timeline`), never their texts. What an entry does not say stays unknown: a story that
 an older service began is told as far as it goes.
 """
 

@@ -17,7 +17,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.story import REDUCTION_KINDS
+from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.reduction import ReplicaReduction
 

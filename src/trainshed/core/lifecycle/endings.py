@@ -7,7 +7,7 @@ from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.missing_modules import advice, missing_module
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.lifecycle import story
+from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.records import Outcome, Replica, Retry
 from trainshed.core.lifecycle.states import (
     AttemptState,
@@ -17,7 +17,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.lifecycle.turn import Turn
+from trainshed.core.lifecycle.transition import Transition
 
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
 _JOB_TRIGGERS = {
@@ -28,7 +28,7 @@ _JOB_TRIGGERS = {
 
 
 def evidence(
-    turn: Turn,
+    transition: Transition,
     cause: Cause,
     replica: Replica | None = None,
     *,
@@ -36,12 +36,12 @@ def evidence(
     text: str = "",
 ) -> Evidence:
     """What the failure table is asked about; `replica` None: the attempt as a whole."""
-    spec = turn.job.spec
+    spec = transition.job.spec
     pool = replica.id.pool if replica else 0
     missing = missing_module(exit_record.tail) if exit_record else ""
     return Evidence(
         cause,
-        turn.job.name,
+        transition.job.name,
         replica.id if replica else None,
         exit_record,
         is_package=spec.pool(pool).program.module is not None,
@@ -52,98 +52,100 @@ def evidence(
     )
 
 
-def judged(turn: Turn, found: Evidence, replica: Replica | None = None, *, drill: int = 0) -> None:
+def judge_end(
+    transition: Transition, found: Evidence, replica: Replica | None = None, *, drill: int = 0
+) -> None:
     """Ask the table, tell the verdict, and do what it says; unless the end of the attempt is decided already."""
-    spent = _spent(turn, replica)
-    verdict = judge(found, spent, turn.policy.rules)
-    job = turn.job
+    spent = _spent(transition, replica)
+    verdict = judge(found, spent, transition.policy.rules)
+    job = transition.job
     if job.outcome is not None or job.retry is not None:
         decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
         may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
         if job.retry is not None and retry_budget(verdict.rule, spent):
             may_turn = False  # the retry that is under way is for this end, too, and was counted
         if may_turn and _ended_the_job_before(found, verdict, decided):
-            _decide_by(turn, found, verdict)
-        settle(turn)
+            _decide_by(transition, found, verdict)
+        settle(transition)
         return
-    turn.tell(story.verdict(turn.job, found, verdict, turn.now, drill))
+    transition.record(timeline.verdict(transition.job, found, verdict, transition.now, drill))
     match verdict.effect:
         case Effect.REPLICA_DONE:
-            all_up(turn)
+            mark_running_if_all_up(transition)
         case Effect.REPLICA_RESTARTS:
             assert replica is not None
-            _restart(turn, replica, verdict)
+            _restart(transition, replica, verdict)
         case Effect.JOB_RETRIES:
-            _retry(turn, verdict)
+            _retry(transition, verdict)
         case Effect.JOB_SUCCEEDS | Effect.JOB_FAILS | Effect.JOB_CANCELLED:
-            _decide_by(turn, found, verdict)
+            _decide_by(transition, found, verdict)
         case _:
             assert_never(verdict.effect)
-    settle(turn)
+    settle(transition)
 
 
-def all_up(turn: Turn) -> None:
+def mark_running_if_all_up(transition: Transition) -> None:
     """RUNNING as soon as every replica is up or has been (SPEC §2, "Parallel start")."""
-    job = turn.job
+    job = transition.job
     if job.phase is not AttemptState.STARTING:
         return
     # One that is over, and has no other incarnation to follow, is one that the job goes on without.
     if not all(r.state is ReplicaState.RUNNING or r.state.is_over for r in job.replicas):
         return
-    turn.attempt_goes(AttemptTrigger.ALL_UP)
-    if turn.job_goes(JobTrigger.ALL_UP):
+    transition.fire_attempt(AttemptTrigger.ALL_UP)
+    if transition.fire_job(JobTrigger.ALL_UP):
         started = max(r.started for r in job.replicas)
-        turn.change(started=job.started or started)
-        turn.tell(story.running(turn.job, started))
+        transition.change(started=job.started or started)
+        transition.record(timeline.running(transition.job, started))
 
 
-def decide(turn: Turn, outcome: Outcome) -> None:
+def decide(transition: Transition, outcome: Outcome) -> None:
     """The job is to end so. What still lives is stopped first."""
-    turn.change(outcome=outcome, retry=None)
-    end_attempt(turn)
+    transition.change(outcome=outcome, retry=None)
+    end_attempt(transition)
 
 
-def end_attempt(turn: Turn) -> None:
+def end_attempt(transition: Transition) -> None:
     """Everything of the attempt is to be stopped; where nothing was started, nothing is waited for."""
-    nothing_runs = turn.job.phase in _NOTHING_RUNS
-    if not turn.attempt_goes(AttemptTrigger.END_DECIDED):
+    nothing_runs = transition.job.phase in _NOTHING_RUNS
+    if not transition.fire_attempt(AttemptTrigger.END_DECIDED):
         return
-    for replica in turn.job.replicas:
+    for replica in transition.job.replicas:
         # A replica without a place has no process, and nobody will ever report of it.
         if not replica.state.is_over and (nothing_runs or not replica.node):
-            turn.replica_goes(replica.id, ReplicaTrigger.LOST)
+            transition.fire_replica(replica.id, ReplicaTrigger.LOST)
 
 
-def settle(turn: Turn) -> None:
+def settle(transition: Transition) -> None:
     """The final state, or the next attempt, as soon as nothing of this one lives (SPEC §2, DESIGN §3.8)."""
-    job = turn.job
+    job = transition.job
     if job.phase is not AttemptState.STOPPING or not all(r.state.is_over for r in job.replicas):
         return
     if job.outcome is not None:
-        turn.attempt_goes(AttemptTrigger.ENDED)
-        turn.job_goes(_JOB_TRIGGERS[job.outcome.state])
+        transition.fire_attempt(AttemptTrigger.ENDED)
+        transition.fire_job(_JOB_TRIGGERS[job.outcome.state])
         # A clock that was set back ends no job before its last change.
-        turn.change(error=job.outcome.error, ended=max(turn.now, job.updated))
-        turn.tell(story.over(job.outcome, turn.now))
+        transition.change(error=job.outcome.error, ended=max(transition.now, job.updated))
+        transition.record(timeline.over(job.outcome, transition.now))
     elif job.retry is not None:
-        _next_attempt(turn, job.retry)
+        _next_attempt(transition, job.retry)
 
 
-def _spent(turn: Turn, replica: Replica | None) -> Spent:
-    job = turn.job
+def _spent(transition: Transition, replica: Replica | None) -> Spent:
+    job = transition.job
     scheduling = job.spec.scheduling
     return Spent(
-        turn.now,
+        transition.now,
         replica.restarts if replica else (),
         replica.recent if replica else (),
         job.retries,
         job.attempt,
-        turn.policy.max_attempts,
+        transition.policy.max_attempts,
         may_retry=not scheduling.disable_retries,
         # disableRetries overrides restartJobOnWorkerRestart (facts §2.6)
         whole_job=scheduling.restart_job_on_worker_restart and not scheduling.disable_retries,
         nothing_ran=job.phase in _NOTHING_RUNS,
-        lived=max(0, turn.now - replica.started) if replica and replica.started else 0,
+        lived=max(0, transition.now - replica.started) if replica and replica.started else 0,
     )
 
 
@@ -160,22 +162,26 @@ def _ended_the_job_before(found: Evidence, verdict: Verdict, decided: int) -> bo
     )
 
 
-def _decide_by(turn: Turn, found: Evidence, verdict: Verdict) -> None:
+def _decide_by(transition: Transition, found: Evidence, verdict: Verdict) -> None:
     if verdict.effect is Effect.JOB_SUCCEEDS:
-        at = found.exit.ended if found.exit else turn.now
-        turn.change(started=turn.job.started or at)
-        decide(turn, Outcome(JobState.SUCCEEDED, verdict.rule.name, at=turn.now))
+        at = found.exit.ended if found.exit else transition.now
+        transition.change(started=transition.job.started or at)
+        decide(transition, Outcome(JobState.SUCCEEDED, verdict.rule.name, at=transition.now))
     else:
         state = JobState.FAILED if verdict.effect is Effect.JOB_FAILS else JobState.CANCELLED
-        decide(turn, Outcome(state, verdict.rule.name, verdict.error, turn.now))
+        decide(transition, Outcome(state, verdict.rule.name, verdict.error, transition.now))
 
 
-def _restart(turn: Turn, replica: Replica, verdict: Verdict) -> None:
+def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
     """Another incarnation, at once or after a pause, in the same place unless that has to be left."""
     leaves = bool(replica.leaving)
     window = verdict.rule.window
-    recent = (*(at for at in replica.recent if at > turn.now - window), turn.now) if window else ()
-    turn.replica_goes(
+    recent = (
+        (*(at for at in replica.recent if at > transition.now - window), transition.now)
+        if window
+        else ()
+    )
+    transition.fire_replica(
         replica.id,
         ReplicaTrigger.RESTARTED,
         incarnation=replica.incarnation + 1,
@@ -187,37 +193,37 @@ def _restart(turn: Turn, replica: Replica, verdict: Verdict) -> None:
         restarts=counted(replica.restarts, verdict.rule.name),
         recent=recent,
         notes=0,
-        not_before=turn.now + verdict.back_off if verdict.back_off else 0,
+        not_before=transition.now + verdict.back_off if verdict.back_off else 0,
     )
 
 
-def _retry(turn: Turn, verdict: Verdict) -> None:
+def _retry(transition: Transition, verdict: Verdict) -> None:
     """Give this attempt up for another one, which begins when nothing of this one lives."""
     rule = verdict.rule
-    growth = min(turn.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
+    growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
     # With more memory it may not fit where it is: the scheduler has to say.
-    grows = growth > turn.job.memory_factor
+    grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows
-    turn.change(
-        retry=Retry(rule.name, turn.now, keeps_room, turn.now + verdict.back_off),
-        retries=counted(turn.job.retries, rule.name),
-        memory_factor=max(turn.job.memory_factor, growth),
+    transition.change(
+        retry=Retry(rule.name, transition.now, keeps_room, transition.now + verdict.back_off),
+        retries=counted(transition.job.retries, rule.name),
+        memory_factor=max(transition.job.memory_factor, growth),
     )
-    turn.job_goes(JobTrigger.RETRIED)
-    end_attempt(turn)
+    transition.fire_job(JobTrigger.RETRIED)
+    end_attempt(transition)
 
 
-def _next_attempt(turn: Turn, retry: Retry) -> None:
-    job = turn.job
+def _next_attempt(transition: Transition, retry: Retry) -> None:
+    job = transition.job
     if not retry.keeps_room or not job.replicas:
-        turn.attempt_goes(AttemptTrigger.AGAIN_LATER)
-        turn.change(retry=None, not_before=retry.not_before)
-        turn.tell(story.waits_again(turn.job, turn.now))
+        transition.fire_attempt(AttemptTrigger.AGAIN_LATER)
+        transition.change(retry=None, not_before=retry.not_before)
+        transition.record(timeline.waits_again(transition.job, transition.now))
         return
     fresh = tuple(
         Replica(r.id, node="" if r.leaving else r.node, avoid=r.node if r.leaving else r.avoid)
         for r in job.replicas
     )
-    turn.attempt_goes(AttemptTrigger.AGAIN_HERE)
-    turn.change(retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=())
-    turn.tell(story.again(turn.job, turn.now))
+    transition.fire_attempt(AttemptTrigger.AGAIN_HERE)
+    transition.change(retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=())
+    transition.record(timeline.again(transition.job, transition.now))

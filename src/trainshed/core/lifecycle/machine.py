@@ -4,14 +4,22 @@ What must be done is not a second record beside the state: `instructions(job)` a
 from the stored job alone, so after a crash they are found again by looking (docs/adr/0004).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from trainshed.core.failure.evidence import Cause, cause_of_exit
-from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle import disks, drilling, pausing, preparing, reminders, story
-from trainshed.core.lifecycle.endings import all_up, decide, evidence, judged, settle
+from trainshed.core.lifecycle import notes, timeline
+from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.endings import (
+    decide,
+    evidence,
+    judge_end,
+    mark_running_if_all_up,
+    settle,
+)
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -35,6 +43,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
     ReplicaStarted,
     RuntimePrepared,
+    TimelineEntry,
 )
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import (
@@ -45,7 +54,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.lifecycle.turn import FailurePolicy, Step, Turn
+from trainshed.core.lifecycle.transition import FailurePolicy, Step, Transition
 
 _POLICY = FailurePolicy()
 
@@ -63,65 +72,66 @@ def step(job: Job, event: Event, now: int, policy: FailurePolicy = _POLICY) -> S
     whoever reports may report twice. Raises IllegalTransition for what can never be."""
     if job.state.is_final:
         return Step(job)
-    turn = Turn(job, now, policy)
+    transition = Transition(job, now, policy)
     if not isinstance(event, ReplicaNoted):
-        pausing.tell_notes(turn)
-    _take(turn, event)
-    drilling.fire_due(turn)
-    return turn.step()
+        notes.record_notes(transition)
+    _take(transition, event)
+    _fire_due_drills(transition)
+    return transition.step()
 
 
-def _take(turn: Turn, event: Event) -> None:
+def _take(transition: Transition, event: Event) -> None:
     match event:
         case JobAdmitted():
-            _admitted(turn, event)
+            _admitted(transition, event)
         case RuntimePrepared() | PreparationAdvanced():
-            preparing.take(turn, event)
+            _take_preparation(transition, event)
         case PreparationFailed():
-            _preparation_failed(turn, event)
+            _preparation_failed(transition, event)
         case CapacityRefused():
-            _capacity_refused(turn, event)
+            _capacity_refused(transition, event)
         case Preempted():
-            _preempted(turn, event)
+            _preempted(transition, event)
         case NodeLeft():
-            _node_left(turn, event)
+            _node_left(transition, event)
         case ReplicaPlaced() | ReplicaStarted() | ReplicaNoted() | ReplicaExited() | ReplicaLost():
-            _take_of_replica(turn, event)
+            _take_of_replica(transition, event)
         case CancelRequested():
-            _cancel_requested(turn, event)
+            _cancel_requested(transition, event)
         case DrillOrdered() | DrillTriggered() | DrillLanded():
-            drilling.take(turn, event)
+            _take_drill(transition, event)
         case LimitNears() | CheckpointDue() | CheckpointLooked():
-            reminders.take(turn, event)
+            _take_reminder(transition, event)
         case PauseOver():
-            pausing.over(turn, event)
+            _pause_over(transition, event)
         case _:
             assert_never(event)
 
 
 def _take_of_replica(
-    turn: Turn, event: ReplicaPlaced | ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost
+    transition: Transition,
+    event: ReplicaPlaced | ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost,
 ) -> None:
-    replica = _current(turn.job, event)
+    replica = _current(transition.job, event)
     if replica is None:
         return
     match event:
         case ReplicaPlaced():
-            _replica_placed(turn, replica, event)
+            _replica_placed(transition, replica, event)
         case ReplicaStarted():
-            up = turn.replica_goes(replica.id, ReplicaTrigger.STARTED, started=event.at)
+            up = transition.fire_replica(replica.id, ReplicaTrigger.STARTED, started=event.at)
             if up is not None:
-                turn.tell(story.started(turn.job, up))
-                all_up(turn)
+                transition.record(timeline.started(transition.job, up))
+                mark_running_if_all_up(transition)
         case ReplicaNoted():
-            if event.name in disks.NOTES:
-                disks.take_note(turn, replica, event)
+            if event.name in notes.DISK_NOTES:
+                notes.take_disk_note(transition, replica, event)
             else:
-                pausing.take_note(turn, replica, event)
+                notes.gather_note(transition, replica, event)
         case ReplicaExited():
-            _replica_exited(turn, replica, event)
+            _replica_exited(transition, replica, event)
         case ReplicaLost():
-            _replica_lost(turn, replica, event)
+            _replica_lost(transition, replica, event)
         case _:
             assert_never(event)
 
@@ -132,7 +142,12 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
-    found = [*reminders.deadlines_of(job), *drilling.deadlines_of(job), *pausing.deadlines_of(job)]
+    found = [
+        *_reminder_deadlines(job),
+        *_drill_deadlines(job),
+        *notes.note_deadlines(job),
+        *_pause_deadlines(job),
+    ]
     if job.started:
         end = job.started + scheduling.timeout
         found.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
@@ -142,25 +157,25 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     return tuple(Deadline(at, event) for at, event in found)
 
 
-def _admitted(turn: Turn, event: JobAdmitted) -> None:
-    if event.attempt not in (0, turn.job.attempt + 1):
+def _admitted(transition: Transition, event: JobAdmitted) -> None:
+    if event.attempt not in (0, transition.job.attempt + 1):
         return  # decided before the job's last change was known
-    if not turn.attempt_goes(AttemptTrigger.ADMITTED):
+    if not transition.fire_attempt(AttemptTrigger.ADMITTED):
         return
     nodes = dict(event.nodes)
-    job = turn.job
-    turn.job_goes(JobTrigger.ADMITTED)
-    turn.change(
+    job = transition.job
+    transition.fire_job(JobTrigger.ADMITTED)
+    transition.change(
         attempt=job.attempt + 1,
         not_before=0,
         short_disks=(),
         replicas=tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas()),
     )
-    turn.tell(story.admitted(turn.job, turn.now))
+    transition.record(timeline.admitted(transition.job, transition.now))
 
 
-def _preparation_failed(turn: Turn, event: PreparationFailed) -> None:
-    job = turn.job
+def _preparation_failed(transition: Transition, event: PreparationFailed) -> None:
+    job = transition.job
     if event.attempt != job.attempt or job.phase not in (
         AttemptState.PREPARING,
         AttemptState.STARTING,
@@ -172,94 +187,110 @@ def _preparation_failed(turn: Turn, event: PreparationFailed) -> None:
     ):
         return
     cause = Cause.PACKAGE if event.by_user else Cause.SERVICE
-    judged(turn, evidence(turn, cause, text=event.message))
+    judge_end(transition, evidence(transition, cause, text=event.message))
 
 
-def _capacity_refused(turn: Turn, event: CapacityRefused) -> None:
-    job = turn.job
+def _capacity_refused(transition: Transition, event: CapacityRefused) -> None:
+    job = transition.job
     waits = job.phase is AttemptState.WAITING or any(not r.node for r in job.replicas)
-    if waits and job.phase is not AttemptState.STOPPING and turn.now >= job.not_before:
-        judged(turn, evidence(turn, Cause.STOCK_OUT, text=event.reason))
+    if waits and job.phase is not AttemptState.STOPPING and transition.now >= job.not_before:
+        judge_end(transition, evidence(transition, Cause.STOCK_OUT, text=event.reason))
 
 
-def _preempted(turn: Turn, event: Preempted) -> None:
-    job = turn.job
+def _preempted(transition: Transition, event: Preempted) -> None:
+    job = transition.job
     if not job.is_placed:
         return
     if job.phase is not AttemptState.STOPPING:
         text = f"its room went to {event.by}"
-        judged(turn, evidence(turn, Cause.PREEMPTED, text=text))
+        judge_end(transition, evidence(transition, Cause.PREEMPTED, text=text))
     elif job.retry is not None and job.retry.keeps_room:
         # It is being shut down for another attempt anyway: that one has to ask for room again, and nothing is counted.
-        turn.change(retry=replace(job.retry, keeps_room=False))
+        transition.change(retry=replace(job.retry, keeps_room=False))
 
 
-def _replica_placed(turn: Turn, replica: Replica, event: ReplicaPlaced) -> None:
+def _replica_placed(transition: Transition, replica: Replica, event: ReplicaPlaced) -> None:
     if replica.node or replica.state is not ReplicaState.WAITING:
         return
-    placed = turn.change_replica(replica.id, node=event.node)
-    turn.tell(story.placed(turn.job, placed, turn.now))
+    placed = transition.change_replica(replica.id, node=event.node)
+    transition.record(timeline.placed(transition.job, placed, transition.now))
 
 
-def _node_left(turn: Turn, event: NodeLeft) -> None:
+def _node_left(transition: Transition, event: NodeLeft) -> None:
     """Whatever is on the node has to go; what is over there keeps its record, and comes back elsewhere if at all."""
-    job = turn.job
+    job = transition.job
     if not job.is_placed:
         return
     for replica in job.replicas:
         if replica.node != event.node or replica.leaving:
             continue
         if job.phase is AttemptState.PREPARING:
-            turn.change_replica(replica.id, node="", avoid=event.node)
+            transition.change_replica(replica.id, node="", avoid=event.node)
             continue
-        turn.change_replica(replica.id, leaving=event.reason)
-        if turn.replica_goes(replica.id, ReplicaTrigger.ASKED_TO_LEAVE) is not None:
-            turn.tell(story.asked_to_leave(job, replica, event.reason, turn.now))
+        transition.change_replica(replica.id, leaving=event.reason)
+        if transition.fire_replica(replica.id, ReplicaTrigger.ASKED_TO_LEAVE) is not None:
+            transition.record(timeline.asked_to_leave(job, replica, event.reason, transition.now))
 
 
-def _replica_exited(turn: Turn, replica: Replica, event: ReplicaExited) -> None:
+def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExited) -> None:
     asked = replica.state is ReplicaState.STOPPING
     started = replica.started or event.exit.started
-    ended = turn.replica_goes(replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit)
+    ended = transition.fire_replica(
+        replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit
+    )
     if ended is None:
         return
-    turn.tell(*story.exited(turn.job, ended, event.exit))
+    transition.record(*timeline.exited(transition.job, ended, event.exit))
     cause = cause_of_exit(event.exit, leaving=asked)
     text = (
         replica.leaving
         if cause is Cause.LEFT
-        else disks.suspicion(turn.job, replica, event.exit, cause)
+        else notes.disk_suspicion(transition.job, replica, event.exit, cause)
     )
-    judged(turn, evidence(turn, cause, ended, exit_record=event.exit, text=text), ended)
+    judge_end(
+        transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended
+    )
 
 
-def _replica_lost(turn: Turn, replica: Replica, event: ReplicaLost) -> None:
+def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) -> None:
     asked = replica.state is ReplicaState.STOPPING
-    lost = turn.replica_goes(replica.id, ReplicaTrigger.LOST)
+    lost = transition.fire_replica(replica.id, ReplicaTrigger.LOST)
     if lost is None:
         return
-    turn.tell(story.lost(turn.job, lost, event, turn.now))
+    transition.record(timeline.lost(transition.job, lost, event, transition.now))
     if asked:
         cause, text = Cause.LEFT, replica.leaving
     else:
         cause, text = (Cause.SERVICE if event.by_service else Cause.LOST), event.cause
-    judged(turn, evidence(turn, cause, lost, text=text), lost)
+    judge_end(transition, evidence(transition, cause, lost, text=text), lost)
 
 
-def _cancel_requested(turn: Turn, event: CancelRequested) -> None:
-    job = turn.job
+def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
+    job = transition.job
     if job.outcome is not None and (
         job.outcome.state is not JobState.FAILED or _primary_exited_before(job, event.at)
     ):
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
         return  # it was up just as the moment came
-    message = story.cancel_message(job, event.cause)
-    turn.job_goes(JobTrigger.CANCEL_ACCEPTED)
-    turn.tell(story.cancel_requested(job, event.cause, event.at))
+    message = timeline.cancel_message(job, event.cause)
+    transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
+    transition.record(timeline.cancel_requested(job, event.cause, event.at))
     error = JobError(CANCELLED, message, cause=Cause.CANCELLED.value)
-    decide(turn, Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
-    settle(turn)
+    decide(transition, Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
+    settle(transition)
+
+
+def _pause_over(transition: Transition, event: PauseOver) -> None:
+    """Replicas whose pause is over may be started."""
+    for replica in transition.job.replicas:
+        if 0 < replica.not_before <= event.at:
+            transition.change_replica(replica.id, not_before=0)
+
+
+def _pause_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
+    for at in {r.not_before for r in job.replicas if r.state is ReplicaState.WAITING} - {0}:
+        yield at, PauseOver(at)
 
 
 def _current(
@@ -276,3 +307,235 @@ def _current(
 
 def _primary_exited_before(job: Job, at: int) -> bool:
     return any(r.id.is_primary and r.exit is not None and r.exit.ended <= at for r in job.replicas)
+
+
+# --- the runtime ---
+
+
+def _take_preparation(transition: Transition, event: RuntimePrepared | PreparationAdvanced) -> None:
+    """Go on with what is prepared; of what is being prepared only tell."""
+    if event.attempt != transition.job.attempt:
+        return
+    match event:
+        case RuntimePrepared():
+            if transition.fire_attempt(AttemptTrigger.PREPARED):
+                transition.record(_launching_entry(event, transition.now))
+        case PreparationAdvanced():
+            if transition.job.phase is AttemptState.PREPARING:
+                transition.record(_building_entry(event, transition.now))
+
+
+def _building_entry(event: PreparationAdvanced, now: int) -> TimelineEntry:
+    message = f"After {_rounded(event.took)}: {event.message}"
+    return TimelineEntry(now, "building", message, {"attempt": event.attempt, "took": event.took})
+
+
+def _launching_entry(event: RuntimePrepared, now: int) -> TimelineEntry:
+    after = f" after {_rounded(event.took)}" if event.took else ""
+    details = {"took": event.took} if event.took else {}
+    return TimelineEntry(
+        now, "launching", f"The runtime is ready{after}; starting all replicas.", details
+    )
+
+
+def _rounded(nanoseconds: int) -> str:
+    """A time that was measured: to the tenth of a second, a long one to the second."""
+    seconds = nanoseconds / 10**9
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+# --- drills (SPEC §8) ---
+
+_ATTEMPT_CAUSES = {
+    DrillKind.PREEMPT: Cause.PREEMPTED,
+    DrillKind.STOCKOUT: Cause.STOCK_OUT,
+    DrillKind.INTERNAL: Cause.SERVICE,
+}
+
+
+def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | DrillLanded) -> None:
+    match event:
+        case DrillOrdered():
+            drill = replace(event.drill, number=len(transition.job.drills) + 1)
+            transition.change(drills=(*transition.job.drills, drill))
+            transition.record(timeline.drill_ordered(transition.job, drill))
+        case DrillTriggered():
+            drill = _drill(transition.job, event.number)
+            if (
+                drill is not None
+                and drill.is_armed
+                and _drill_target(transition.job, drill) is not None
+            ):
+                _fire_drill(transition, drill)
+        case DrillLanded():
+            drill = _drill(transition.job, event.number)
+            if drill is not None and not drill.done:
+                _set_drill(transition, replace(drill, done=True))
+        case _:
+            assert_never(event)
+
+
+def _fire_due_drills(transition: Transition) -> None:
+    """Fire what waits for no line and whose time has come."""
+    for drill in transition.job.drills:
+        at = _drill_due_at(transition.job, drill)
+        if at is not None and at <= transition.now:
+            _fire_drill(transition, drill)
+
+
+def _drill_due_at(job: Job, drill: Drill) -> int | None:
+    """When a drill without a line fires, as things are; None while it waits for its replica, a line or nothing."""
+    target = _drill_target(job, drill)
+    if not drill.is_armed or drill.at_line or target is None:
+        return None
+    return max(target.started, drill.ordered) + drill.after
+
+
+def _drill_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
+    for drill in job.drills:
+        at = _drill_due_at(job, drill)
+        if at is not None:
+            yield at, DrillTriggered(drill.number, at)
+
+
+def _drill_target(job: Job, drill: Drill) -> Replica | None:
+    """The running replica that the drill is for."""
+    if job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
+        return None
+    for replica in job.replicas:
+        if replica.id == drill.replica and replica.state is ReplicaState.RUNNING:
+            return replica
+    return None
+
+
+def _fire_drill(transition: Transition, drill: Drill) -> None:
+    replica = transition.replica(drill.replica)
+    fired = replace(
+        drill, fired=transition.now, attempt=transition.job.attempt, incarnation=replica.incarnation
+    )
+    _set_drill(transition, fired)
+    transition.record(timeline.drill_fired(transition.job, fired))
+    match drill.kind:
+        case DrillKind.KILL | DrillKind.OOM | DrillKind.SEGV:
+            return  # an instruction; what it leads to is seen like any other end
+        case DrillKind.MAINTENANCE:
+            reason = f"{replica.node} is under maintenance (drill {drill.number})"
+            transition.change_replica(replica.id, leaving=reason)
+            transition.fire_replica(replica.id, ReplicaTrigger.ASKED_TO_LEAVE)
+            transition.record(
+                timeline.asked_to_leave(transition.job, replica, reason, transition.now)
+            )
+        case DrillKind.PREEMPT | DrillKind.STOCKOUT | DrillKind.INTERNAL:
+            text = f"drill {drill.number} says so"
+            found = evidence(transition, _ATTEMPT_CAUSES[drill.kind], text=text)
+            judge_end(transition, found, drill=drill.number)
+        case _:
+            assert_never(drill.kind)
+    _set_drill(transition, replace(fired, done=True))
+
+
+def _drill(job: Job, number: int) -> Drill | None:
+    return next((drill for drill in job.drills if drill.number == number), None)
+
+
+def _set_drill(transition: Transition, changed: Drill) -> None:
+    drills = tuple(changed if d.number == changed.number else d for d in transition.job.drills)
+    transition.change(drills=drills)
+
+
+# --- reminders: no checkpoint for hours, the running limit is near (SPEC §2, §8) ---
+
+_HOUR: Final = 3600 * 10**9
+CHECKPOINT_HOURS: Final = 4
+_AHEAD: Final = _HOUR
+
+
+def _reminder_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
+    if not job.started:
+        return
+    if watched_bucket(job):
+        at = max(job.started, job.checkpoint) + CHECKPOINT_HOURS * _HOUR
+        yield at, CheckpointDue(at)
+    timeout = job.spec.scheduling.timeout
+    if timeout > 2 * _AHEAD and not job.warned_of_limit:
+        at = job.started + timeout - _AHEAD
+        yield at, LimitNears(at)
+
+
+def watched_bucket(job: Job) -> str:
+    """The gs:// prefix below which the job's checkpoints are expected; "" if it named none."""
+    return job.spec.job_dir or job.spec.base_output_directory
+
+
+def _take_reminder(
+    transition: Transition, event: LimitNears | CheckpointDue | CheckpointLooked
+) -> None:
+    match event:
+        case LimitNears():
+            if not transition.job.warned_of_limit:
+                transition.change(warned_of_limit=True)
+                transition.record(timeline.limit_nears(transition.job, transition.now))
+        case CheckpointDue():
+            return  # the controller looks, and says what it saw
+        case CheckpointLooked():
+            since = max(transition.job.started, transition.job.checkpoint)
+            if event.written > since:
+                transition.change(checkpoint=event.written)
+                return
+            if event.at < since + CHECKPOINT_HOURS * _HOUR:
+                return  # looked twice for one reminder
+            transition.change(checkpoint=event.at)
+            if event.written >= 0:
+                transition.record(
+                    timeline.no_checkpoint(
+                        watched_bucket(transition.job), event.at, CHECKPOINT_HOURS
+                    )
+                )
+        case _:
+            assert_never(event)
+
+
+# --- the way out where the machine itself fails ---
+
+GIVEN_UP_RULE = "machine_failed"
+_MAY_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
+
+
+def give_up(job: Job, event: Event, cause: str, now: int) -> Step:
+    """End the job because `event` could not be applied (`cause`). Goes by no table: they may be what failed. An end
+    that the event told of is taken as such, so that the job does not wait for it again. How the job ends stays as it
+    was decided before: an accepted cancel is never lost (SPEC §2)."""
+    if job.state.is_final:
+        return Step(job)
+    replicas = tuple(
+        replace(r, state=ReplicaState.LOST) if _is_nowhere(job, r, event) else r
+        for r in job.replicas
+    )
+    error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
+    outcome = job.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
+    lives = job.phase in _MAY_LIVE and any(not r.state.is_over for r in replicas)
+    at = max(now, job.updated)
+    ended = replace(
+        job,
+        replicas=replicas,
+        outcome=outcome,
+        retry=None,
+        phase=AttemptState.STOPPING if lives else AttemptState.OVER,
+        state=job.state if lives else outcome.state,
+        error=None if lives else outcome.error,
+        ended=0 if lives else at,
+        updated=at,
+    )
+    return Step(ended, (timeline.refused_event(type(event).__name__, cause, now),))
+
+
+def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:
+    """Whether nobody will report the replica's end (again): it has no place, or the event told of it."""
+    if replica.state.is_over:
+        return False
+    told = isinstance(event, ReplicaExited | ReplicaLost) and (
+        event.attempt,
+        event.replica,
+        event.incarnation,
+    ) == (job.attempt, replica.id, replica.incarnation)
+    return told or not replica.node

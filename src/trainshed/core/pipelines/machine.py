@@ -15,8 +15,8 @@ from trainshed.core.failure.messages import (
     INVALID_ARGUMENT,
 )
 from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle import story as job_story
 from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTrigger
@@ -170,7 +170,7 @@ def given_up(pipeline: Pipeline, cause: str, now: int) -> tuple[Pipeline, Told]:
     at = max(now, pipeline.updated)
     ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
     told = TimelineEntry(now, state.value.lower(), error.message)
-    return ended, (job_story.refused_event("Pipeline", cause, now), told)
+    return ended, (job_timeline.refused_event("Pipeline", cause, now), told)
 
 
 def _ends(

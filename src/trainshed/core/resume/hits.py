@@ -1,6 +1,6 @@
 """What a job's timeline tells of its drills: what each hit, what the failure table decided, when it was up again.
 
-Reads the entries' details (`core.lifecycle.story`), never their texts.
+Reads the entries' details (`core.lifecycle.timeline`), never their texts.
 """
 
 from collections.abc import Sequence

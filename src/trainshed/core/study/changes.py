@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from trainshed.core.errors import FailedPrecondition
-from trainshed.core.lifecycle.transitions import Ignore, Illegal, Next, Table
+from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
 from trainshed.core.study.trials import Measurement, Trial, TrialState
 
 

@@ -9,20 +9,26 @@ are one commit (docs/adr/0017).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trainshed.core.failure.messages import CANCELLED, INTERNAL, INVALID_ARGUMENT
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.messages import (
+    CANCELLED,
+    INTERNAL,
+    INTERNAL_ERROR_MESSAGE,
+    INVALID_ARGUMENT,
+)
 from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle import story as job_story
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.machine import Deadline
+from trainshed.core.lifecycle import timeline as job_timeline
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.machine import GIVEN_UP_RULE, Deadline
 from trainshed.core.lifecycle.records import Job, Outcome
 from trainshed.core.lifecycle.states import JobState, JobTrigger
 from trainshed.core.names import Api, JobUid
 from trainshed.core.study.final import final_measurement
 from trainshed.core.study.spec import Goal
 from trainshed.core.study.trials import Measurement, Trial, TrialState
-from trainshed.core.tuning import story
+from trainshed.core.tuning import timeline
 from trainshed.core.tuning.records import RunningTrial, SeenSummaries, TuningJob
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
 
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
@@ -51,66 +57,72 @@ class Sight:
         return tuple(one for one in self.measurements if (one.step, one.metrics) not in known)
 
 
-def observe(turn: Turn, sights: Sequence[Sight]) -> None:
+def observe(transition: Transition, sights: Sequence[Sight]) -> None:
     """Take in what the running trials show."""
     for sight in sights:
-        running = turn.running(sight.trial.number)
+        running = transition.running(sight.trial.number)
         if running is not None:
-            _take(turn, running, sight)
-    settle(turn)
+            _take(transition, running, sight)
+    settle(transition)
 
 
-def cancel(turn: Turn, event: CancelRequested) -> None:
+def cancel(transition: Transition, event: CancelRequested) -> None:
     """End the job and its trials; of a job that is over, or is being cancelled already, nothing changes."""
-    job = turn.job
+    job = transition.job
     if job.state.is_final or (job.outcome is not None and job.outcome.state is JobState.CANCELLED):
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
         return
-    message = job_story.cancel_reason(event.cause, job.spec.trial.scheduling)
-    turn.goes(JobTrigger.CANCEL_ACCEPTED)
-    turn.tell(story.cancel_accepted(message, event.at))
+    message = job_timeline.cancel_reason(event.cause, job.spec.trial.scheduling)
+    transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
+    transition.record(timeline.cancel_accepted(message, event.at))
     error = JobError(CANCELLED, message, cause="cancelled")
-    turn.change(outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
-    settle(turn)
+    transition.change(
+        outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at)
+    )
+    settle(transition)
 
 
-def stop_trial(turn: Turn, trial: Trial, why: str, predicted: Measurement | None = None) -> None:
+def stop_trial(
+    transition: Transition, trial: Trial, why: str, predicted: Measurement | None = None
+) -> None:
     """End a trial early, for `why`; what it has measured counts, and behind it what is `predicted`."""
-    running = turn.running(trial.number)
-    if running is None or running.stopping or turn.job.outcome is not None:
+    running = transition.running(trial.number)
+    if running is None or running.stopping or transition.job.outcome is not None:
         return
-    turn.change_running(replace(running, stopping=why, predicted=predicted))
-    turn.store(replace(turn.current(trial), state=TrialState.STOPPING, stopped_early=True))
-    turn.tell(story.stopping(trial.number, why, turn.now))
+    transition.change_running(replace(running, stopping=why, predicted=predicted))
+    transition.store(
+        replace(transition.current(trial), state=TrialState.STOPPING, stopped_early=True)
+    )
+    transition.record(timeline.stopping(trial.number, why, transition.now))
 
 
-def update_final(turn: Turn, trial: Trial, predicted: Measurement) -> None:
+def update_final(transition: Transition, trial: Trial, predicted: Measurement) -> None:
     """What is predicted of a trial that was stopped early is another value by now."""
-    trial = turn.current(trial)
+    trial = transition.current(trial)
     if trial.state is TrialState.SUCCEEDED and trial.stopped_early:
-        turn.store(replace(trial, final=predicted))
+        transition.store(replace(trial, final=predicted))
 
 
-def fail(turn: Turn, message: str, reason: str) -> None:
+def fail(transition: Transition, message: str, reason: str) -> None:
     """The service itself cannot go on with the job: `message` for everybody, `reason` what was wrong."""
-    if turn.job.outcome is None:
+    if transition.job.outcome is None:
         error = JobError(INTERNAL, message, cause="service", reason=reason)
-        turn.change(outcome=Outcome(JobState.FAILED, "tuning_failed", error, turn.now))
-        settle(turn)
+        transition.change(outcome=Outcome(JobState.FAILED, "tuning_failed", error, transition.now))
+        settle(transition)
 
 
-def reach_limit(turn: Turn, why: str, running: Sequence[Trial]) -> None:
+def reach_limit(transition: Transition, why: str, running: Sequence[Trial]) -> None:
     """A limit of the study itself was reached (`core.study.limits`): no trial begins any more, and those that run are
     stopped early if the study says so."""
-    if turn.job.exhausted or turn.job.outcome is not None:
+    if transition.job.exhausted or transition.job.outcome is not None:
         return
-    if turn.job.spec.study.limits.stop_asap:
+    if transition.job.spec.study.limits.stop_asap:
         for trial in running:
-            stop_trial(turn, trial, why)
-    turn.change(exhausted=True)
-    turn.tell(story.limit_reached(why, turn.now))
-    settle(turn)
+            stop_trial(transition, trial, why)
+    transition.change(exhausted=True)
+    transition.record(timeline.limit_reached(why, transition.now))
+    settle(transition)
 
 
 def wanted(job: TuningJob) -> int:
@@ -142,78 +154,92 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
     return ()
 
 
-def _take(turn: Turn, running: RunningTrial, sight: Sight) -> None:
+def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
     for measurement in sight.news:
-        turn.measure(running.number, measurement)
+        transition.measure(running.number, measurement)
     job = sight.job
     if job is None:
-        _infeasible(turn, sight.trial, "its job was deleted.", None, counts=False)
+        _infeasible(transition, sight.trial, "its job was deleted.", None, counts=False)
         return
-    _show_progress(turn, job)
-    trial = turn.current(sight.trial)
+    _show_progress(transition, job)
+    trial = transition.current(sight.trial)
     if job.started and not trial.started:
-        turn.store(trial := replace(trial, started=job.started))
+        transition.store(trial := replace(trial, started=job.started))
     if job.state.is_final:
-        _ended(turn, trial, running, job, sight)
+        _ended(transition, trial, running, job, sight)
 
 
-def _show_progress(turn: Turn, job: Job) -> None:
+def _show_progress(transition: Transition, job: Job) -> None:
     """The tuning job is where the first of its trials came to."""
-    if turn.job.state is JobState.QUEUED and job.state is not JobState.QUEUED and job.attempt:
-        turn.goes(JobTrigger.ADMITTED)
-    if job.started and turn.job.state is JobState.PREPARING and turn.goes(JobTrigger.ALL_UP):
-        turn.change(started=turn.job.started or job.started)
-        turn.tell(story.running(job.started))
+    if transition.job.state is JobState.QUEUED and job.state is not JobState.QUEUED and job.attempt:
+        transition.fire_job(JobTrigger.ADMITTED)
+    if (
+        job.started
+        and transition.job.state is JobState.PREPARING
+        and transition.fire_job(JobTrigger.ALL_UP)
+    ):
+        transition.change(started=transition.job.started or job.started)
+        transition.record(timeline.running(job.started))
 
 
-def _ended(turn: Turn, trial: Trial, running: RunningTrial, job: Job, sight: Sight) -> None:
-    spec = turn.job.spec.study
+def _ended(
+    transition: Transition, trial: Trial, running: RunningTrial, job: Job, sight: Sight
+) -> None:
+    spec = transition.job.spec.study
     measured = sight.measurements
     if running.predicted is not None and job.state is JobState.CANCELLED:
         measured = (*measured, running.predicted)
-        turn.measure(running.number, running.predicted)
+        transition.measure(running.number, running.predicted)
     final = final_measurement(spec, measured)
     ran = job.state is JobState.SUCCEEDED or (running.stopping and job.state is JobState.CANCELLED)
     if ran and final is not None:
         done = replace(trial, state=TrialState.SUCCEEDED, final=final, ended=job.ended)
-        turn.over(done)
-        is_best = _is_best(turn.job, final)
+        transition.over(done)
+        is_best = _is_best(transition.job, final)
         best = (
             {"best": trial.number, "best_value": final.value(spec.metrics[0].id)} if is_best else {}
         )
-        turn.change(succeeded=turn.job.succeeded + 1, **best)
-        turn.tell(story.succeeded(spec, done, is_best=is_best, now=turn.now))
+        transition.change(succeeded=transition.job.succeeded + 1, **best)
+        transition.record(timeline.succeeded(spec, done, is_best=is_best, now=transition.now))
         return
     if job.state is JobState.SUCCEEDED:
         wanted = spec.metrics[0].id
-        reason = story.no_metric(turn.job.name.api, wanted, sight.tags, sight.summaries)
-        _infeasible(turn, trial, reason, None, counts=True, at=job.ended)
+        reason = timeline.no_metric(transition.job.name.api, wanted, sight.tags, sight.summaries)
+        _infeasible(transition, trial, reason, None, counts=True, at=job.ended)
     elif job.state is JobState.FAILED:
         reason = job.error.message if job.error else "its job failed."
-        _infeasible(turn, trial, reason, job.error, counts=True, at=job.ended)
+        _infeasible(transition, trial, reason, job.error, counts=True, at=job.ended)
     else:
         reason = job.error.message if job.error else "its job was cancelled."
-        _infeasible(turn, trial, reason, None, counts=False, at=job.ended)
+        _infeasible(transition, trial, reason, None, counts=False, at=job.ended)
 
 
 def _infeasible(
-    turn: Turn, trial: Trial, reason: str, error: JobError | None, *, counts: bool, at: int = 0
+    transition: Transition,
+    trial: Trial,
+    reason: str,
+    error: JobError | None,
+    *,
+    counts: bool,
+    at: int = 0,
 ) -> None:
     over = replace(
-        turn.current(trial),
+        transition.current(trial),
         state=TrialState.INFEASIBLE,
         infeasible_reason=reason,
-        ended=at or turn.now,
+        ended=at or transition.now,
     )
-    turn.over(over)
-    job = turn.job
-    turn.change(infeasible=job.infeasible + 1, failed=job.failed + counts)
-    turn.tell(story.infeasible(over, turn.now))
-    if counts and job.outcome is None and _too_many_failed(turn.job):
-        message = story.too_many_failed(turn.job, over, error)
+    transition.over(over)
+    job = transition.job
+    transition.change(infeasible=job.infeasible + 1, failed=job.failed + counts)
+    transition.record(timeline.infeasible(over, transition.now))
+    if counts and job.outcome is None and _too_many_failed(transition.job):
+        message = timeline.too_many_failed(transition.job, over, error)
         code = error.code if error else INVALID_ARGUMENT
         failed = JobError(code, message, cause="trials", reason=reason)
-        turn.change(outcome=Outcome(JobState.FAILED, "too_many_failed_trials", failed, turn.now))
+        transition.change(
+            outcome=Outcome(JobState.FAILED, "too_many_failed_trials", failed, transition.now)
+        )
 
 
 def _too_many_failed(job: TuningJob) -> bool:
@@ -233,28 +259,28 @@ def _is_best(job: TuningJob, final: Measurement) -> bool:
     return value > job.best_value if metric.goal is Goal.MAXIMIZE else value < job.best_value
 
 
-def settle(turn: Turn) -> None:
+def settle(transition: Transition) -> None:
     """The final state, as soon as no trial runs and none is to follow."""
-    job = turn.job
+    job = transition.job
     if job.running or job.state.is_final:
         return
     outcome = job.outcome
     if outcome is None:
         if job.begun < job.spec.max_trials and not job.exhausted:
             return
-        outcome = _natural_end(job, turn.now)
-        turn.change(outcome=outcome)
+        outcome = _natural_end(job, transition.now)
+        transition.change(outcome=outcome)
     if outcome.state is JobState.SUCCEEDED and job.state is JobState.QUEUED:
-        turn.goes(JobTrigger.ADMITTED)
-    turn.goes(
+        transition.fire_job(JobTrigger.ADMITTED)
+    transition.fire_job(
         {
             JobState.SUCCEEDED: JobTrigger.SUCCEEDED,
             JobState.FAILED: JobTrigger.FAILED,
             JobState.CANCELLED: JobTrigger.CANCELLED,
         }[outcome.state]
     )
-    turn.change(error=outcome.error, ended=max(turn.now, job.updated))
-    turn.tell(story.over(turn.job, turn.now))
+    transition.change(error=outcome.error, ended=max(transition.now, job.updated))
+    transition.record(timeline.over(transition.job, transition.now))
 
 
 def _natural_end(job: TuningJob, now: int) -> Outcome:
@@ -263,3 +289,39 @@ def _natural_end(job: TuningJob, now: int) -> Outcome:
     message = f"None of the {job.begun} trials has a result; each trial says why."
     error = JobError(INVALID_ARGUMENT, message, cause="trials")
     return Outcome(JobState.FAILED, "no_trial_succeeded", error, now)
+
+
+def give_up(job: TuningJob, cause: str, now: int) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
+    """End the job because of `cause`; the jobs of its trials are to be cancelled. Goes by no table: they may be what failed.
+    How the job ends stays as it was decided before."""
+    error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
+    outcome = job.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
+    at = max(now, job.updated)
+    ended = replace(
+        job,
+        outcome=outcome,
+        state=outcome.state,
+        error=outcome.error,
+        ended=at,
+        updated=at,
+        running=(),
+        infeasible=job.infeasible + len(job.running),
+    )
+    return ended, (
+        job_timeline.refused_event("Tuning", cause, now),
+        job_timeline.over(outcome, now),
+    )
+
+
+def abandoned(trials: Sequence[Trial], cause: str, now: int) -> tuple[Trial, ...]:
+    """The trials that ran, as they end with their job."""
+    return tuple(
+        replace(
+            trial,
+            state=TrialState.INFEASIBLE,
+            infeasible_reason=f"The service gave its job up: {cause}",
+            ended=now,
+        )
+        for trial in trials
+        if not trial.state.is_over
+    )

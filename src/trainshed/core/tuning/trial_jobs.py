@@ -1,6 +1,8 @@
 """What one trial of a tuning job runs: its parameters as arguments, directories of its own (SPEC §3, §6, facts §3.5)."""
 
 import dataclasses
+import json
+from typing import Any
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
@@ -59,3 +61,24 @@ def _own_limits(spec: JobSpec) -> Scheduling:
 
 def _below(directory: str, number: int) -> str:
     return f"{directory.removesuffix('/')}/{number}" if directory else ""
+
+
+def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
+    """The input fields of the resource, in public JSON, from the trial's own `spec` (`trial_jobs.trial_spec`)."""
+    given: dict[str, Any] = json.loads(spec.job_json)
+    if spec.api is Api.ML:
+        given.pop("hyperparameters", None)
+        given["args"] = list(spec.pool(0).program.args)
+        if spec.job_dir:
+            given["jobDir"] = spec.job_dir
+        resource: dict[str, Any] = {"jobId": job_id, "trainingInput": given}
+    else:
+        for pool in spec.pools:
+            program = given["workerPoolSpecs"][pool.position]
+            part = program.get("containerSpec") or program.get("pythonPackageSpec")
+            if part is not None and pool.program.args:
+                part["args"] = list(pool.program.args)
+        if spec.base_output_directory:
+            given["baseOutputDirectory"] = {"outputUriPrefix": spec.base_output_directory}
+        resource = {"displayName": display_name, "jobSpec": given}
+    return json.dumps(resource, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""One turn of the machine: the job as the event finds it and as it becomes, and what is told of it.
+"""One transition of a job: the job as an event finds it and as it becomes, and the entries of its timeline.
 
 Every change of a state goes through a transition table here. The object lives as long as one `step`; what comes out
 of it is frozen.
@@ -33,52 +33,55 @@ class Step:
     timeline: tuple[TimelineEntry, ...] = ()
 
 
-class Turn:
-    """`now`: ns. `job` is always a valid record: between two calls nothing is half done."""
+class Transition:
+    """A job while one event is applied to it."""
 
-    __slots__ = ("_before", "_told", "job", "now", "policy")
+    __slots__ = ("_before", "_entries", "job", "now", "policy")
 
     def __init__(self, job: Job, now: int, policy: FailurePolicy) -> None:
+        #: Always a valid record: between two calls nothing is half done.
         self.job = job
+        #: Nanoseconds since the epoch.
         self.now = now
         self.policy = policy
         self._before = job
-        self._told: list[TimelineEntry] = []
+        self._entries: list[TimelineEntry] = []
 
     def step(self) -> Step:
-        """What the turn came to."""
+        """What the transition came to."""
         if self.job is not self._before:
             self.job = replace(self.job, updated=max(self.now, self.job.updated))
-        return Step(self.job, tuple(self._told))
+        return Step(self.job, tuple(self._entries))
 
-    def tell(self, *entries: TimelineEntry) -> None:
-        self._told.extend(entries)
+    def record(self, *entries: TimelineEntry) -> None:
+        """Add entries to the job's timeline."""
+        self._entries.extend(entries)
 
     def change(self, **changes: Any) -> None:
         """Set fields of the job that no table speaks of."""
         self.job = replace(self.job, **changes)
 
-    def job_goes(self, trigger: JobTrigger) -> bool:
+    def fire_job(self, trigger: JobTrigger) -> bool:
         """Fire the job's table; False if the trigger is ignored. Raises IllegalTransition."""
-        state = tables.JOB.fire(self.job.state, trigger, self._story())
+        state = tables.JOB.fire(self.job.state, trigger, self._so_far())
         if state is not None:
             self.change(state=state)
         return state is not None
 
-    def attempt_goes(self, trigger: AttemptTrigger) -> bool:
+    def fire_attempt(self, trigger: AttemptTrigger) -> bool:
         """Fire the attempt's table; False if the trigger is ignored. Raises IllegalTransition."""
-        phase = tables.ATTEMPT.fire(self.job.phase, trigger, self._story())
+        phase = tables.ATTEMPT.fire(self.job.phase, trigger, self._so_far())
         if phase is not None:
             self.change(phase=phase)
         return phase is not None
 
-    def replica_goes(
+    def fire_replica(
         self, replica: ReplicaId, trigger: ReplicaTrigger, **changes: Any
     ) -> Replica | None:
         """Fire a replica's table, set its `changes`, and return it; None if the trigger is ignored.
         Raises IllegalTransition."""
         before = self.replica(replica)
-        state = tables.REPLICA.fire(before.state, trigger, self._story())
+        state = tables.REPLICA.fire(before.state, trigger, self._so_far())
         if state is None:
             return None
         return self.change_replica(replica, state=state, **changes)
@@ -90,13 +93,14 @@ class Turn:
         return changed
 
     def replica(self, replica: ReplicaId) -> Replica:
+        """A replica of the current attempt, as it is by now."""
         return next(r for r in self.job.replicas if r.id == replica)
 
-    def _story(self) -> Iterable[str]:
-        """What an illegal transition tells: how the job came into the turn, and the turn until then."""
+    def _so_far(self) -> Iterable[str]:
+        """What an illegal transition reports: the job before it, and the entries until then."""
         job = self._before
         yield f"job {job.uid} ({job.name}): {job.state}, attempt {job.attempt} {job.phase}"
         for replica in job.replicas:
             yield f"{replica.id}: {replica.state}, incarnation {replica.incarnation} on {replica.node or 'no node'}"
-        for entry in self._told:
+        for entry in self._entries:
             yield f"{entry.kind}: {entry.message}"

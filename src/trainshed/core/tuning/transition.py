@@ -1,5 +1,5 @@
-"""One turn of a tuning job's machine: the job as it is found and as it becomes, the trials that changed, and what is
-told. Lives as long as one commit is made up; what comes out of it is frozen.
+"""One transition of a tuning job: the job as it is found and as it becomes, the trials that changed, and the entries of
+its timeline. Lives as long as one commit is made up; what comes out of it is frozen.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from trainshed.core.tuning.records import RunningTrial, TuningJob
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a turn came to: `trials` and `measurements` are those that are new or changed."""
+    """What a transition came to: `trials` and `measurements` are those that are new or changed."""
 
     job: TuningJob
     timeline: tuple[TimelineEntry, ...]
@@ -22,16 +22,18 @@ class Result:
     measurements: tuple[tuple[int, Measurement], ...]
 
 
-class Turn:
-    """`now`: ns. `job` is always a valid record: between two calls nothing is half done."""
+class Transition:
+    """A tuning job while one commit of it is made up."""
 
-    __slots__ = ("_before", "_measured", "_told", "_trials", "job", "now")
+    __slots__ = ("_before", "_entries", "_measured", "_trials", "job", "now")
 
     def __init__(self, job: TuningJob, now: int) -> None:
+        #: Always a valid record: between two calls nothing is half done.
         self.job = job
+        #: Nanoseconds since the epoch.
         self.now = now
         self._before = job
-        self._told: list[TimelineEntry] = []
+        self._entries: list[TimelineEntry] = []
         self._trials: dict[int, Trial] = {}
         self._measured: list[tuple[int, Measurement]] = []
 
@@ -39,26 +41,26 @@ class Turn:
         if self.job is not self._before:
             self.job = replace(self.job, updated=max(self.now, self.job.updated))
         trials = tuple(self._trials.values())
-        return Result(self.job, tuple(self._told), trials, tuple(self._measured))
+        return Result(self.job, tuple(self._entries), trials, tuple(self._measured))
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials that are new or changed so far."""
         return tuple(self._trials.values())
 
-    def tell(self, entry: TimelineEntry) -> None:
-        self._told.append(entry)
+    def record(self, entry: TimelineEntry) -> None:
+        self._entries.append(entry)
 
     def change(self, **changes: Any) -> None:
         """Set fields of the job that no table speaks of."""
         self.job = replace(self.job, **changes)
 
-    def goes(self, trigger: JobTrigger) -> bool:
+    def fire_job(self, trigger: JobTrigger) -> bool:
         """Fire the job's table; False if the trigger is ignored. Raises IllegalTransition."""
         job = self._before
         begun = f"tuning job {job.uid} ({job.name}): {job.state}, {len(job.running)} trials run"
-        told = (f"{entry.kind}: {entry.message}" for entry in self._told)
-        state = tables.JOB.fire(self.job.state, trigger, (begun, *told))
+        so_far = (f"{entry.kind}: {entry.message}" for entry in self._entries)
+        state = tables.JOB.fire(self.job.state, trigger, (begun, *so_far))
         if state is not None:
             self.change(state=state)
         return state is not None
@@ -75,7 +77,7 @@ class Turn:
         )
 
     def current(self, trial: Trial) -> Trial:
-        """A trial as this turn has made it."""
+        """A trial as this transition has made it."""
         return self._trials.get(trial.number, trial)
 
     def store(self, trial: Trial) -> None:

@@ -7,12 +7,11 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.study.trials import Parameters, Trial, TrialState
-from trainshed.core.tuning import story
+from trainshed.core.tuning import timeline
 from trainshed.core.tuning.machine import settle
 from trainshed.core.tuning.records import RunningTrial, TuningJob
-from trainshed.core.tuning.trial_jobs import trial_spec
-from trainshed.core.tuning.trial_public import public_json
-from trainshed.core.tuning.turn import Turn
+from trainshed.core.tuning.transition import Transition
+from trainshed.core.tuning.trial_jobs import public_json, trial_spec
 
 _SHORTENED = 110
 """Characters of a tuning job's display name that those of its trials begin with; the public limit is 128."""
@@ -20,7 +19,7 @@ _SHORTENED = 110
 
 @dataclass(frozen=True, slots=True)
 class BegunTrial:
-    """A trial that is new in this turn, its job, and the first entry of that one's story."""
+    """A trial that is new in this transition, its job, and the first entry of that one's story."""
 
     trial: Trial
     job: Job
@@ -28,37 +27,35 @@ class BegunTrial:
 
 
 def begin(
-    turn: Turn, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
+    transition: Transition, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
 ) -> tuple[BegunTrial, ...]:
     """The next trials with the uids of their jobs. `exhausted`: nothing will follow them."""
     made: list[BegunTrial] = []
     for parameters, uid in proposals:
-        job = turn.job
+        job = transition.job
         number = job.next_trial
         trial = Trial(
             study=job.study,
             number=number,
             state=TrialState.ACTIVE,
             parameters=parameters,
-            created=turn.now,
+            created=transition.now,
             job=uid,
         )
-        work = _trial_job(job, trial, turn.now)
-        turn.store(trial)
-        turn.change(
+        work = _trial_job(job, trial, transition.now)
+        transition.store(trial)
+        transition.change(
             next_trial=number + 1,
             running=(*job.running, RunningTrial(number, uid)),
             exhausted=False,
         )
-        turn.tell(story.began(job, trial, str(work.name), turn.now))
-        told = (
-            f"{work.name} evaluates trial {number} of {job.name}: {story.assignment(parameters)}."
-        )
-        made.append(BegunTrial(trial, work, TimelineEntry(turn.now, "created", told)))
+        transition.record(timeline.began(job, trial, str(work.name), transition.now))
+        told = f"{work.name} evaluates trial {number} of {job.name}: {timeline.assignment(parameters)}."
+        made.append(BegunTrial(trial, work, TimelineEntry(transition.now, "created", told)))
     if exhausted:
-        turn.change(exhausted=True)
-        turn.tell(story.exhausted(turn.job, turn.now))
-        settle(turn)
+        transition.change(exhausted=True)
+        transition.record(timeline.exhausted(transition.job, transition.now))
+        settle(transition)
     return tuple(made)
 
 

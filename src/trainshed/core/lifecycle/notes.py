@@ -1,0 +1,144 @@
+"""Notes of replicas, and what the timeline says of them: of disks, of reductions, of storage calls that fail.
+
+Reducers of one job come and go together, and each has the same to say, as have replicas whose storage calls fail: of what
+is noted within `GATHER` and with nothing else in between, each text becomes one entry of the timeline (SPEC §2.1, §7).
+Notes of disks are recorded at once (SPEC §1.5): replicas on one node see the same file system, so that a node's shortage is
+recorded once, as long as it lasts.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from trainshed.core.cluster import is_reducer
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.lifecycle.events import Event, PauseOver, ReplicaNoted, TimelineEntry
+from trainshed.core.lifecycle.records import Job, Note, Replica
+from trainshed.core.lifecycle.timeline import REDUCTION_KINDS, STORAGE_KINDS
+from trainshed.core.lifecycle.transition import Transition
+from trainshed.core.names import public_replica_name
+
+GATHER: Final = 10**9
+"""Nanoseconds from the first note on."""
+STORAGE_NOTES: Final = frozenset(
+    f"storage_{what}"
+    for what in ("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable")
+)
+"""The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives them."""
+
+
+def note_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
+    """When the gathered notes are recorded, which any event but another note does."""
+    if job.notes:
+        yield job.notes_until, PauseOver(job.notes_until)
+
+
+def gather_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
+    # Numbers ascend; what was told before is told once more to a service that comes back.
+    if event.number <= replica.notes:
+        return
+    transition.change_replica(replica.id, notes=event.number)
+    note = Note(replica.id, replica.incarnation, event.at, event.name, event.severity, event.text)
+    until = transition.job.notes_until if transition.job.notes else transition.now + GATHER
+    transition.change(notes=(*transition.job.notes, note), notes_until=until)
+
+
+def record_notes(transition: Transition) -> None:
+    """What was gathered, in the order in which it came."""
+    alike: dict[tuple[str, str, str], list[Note]] = {}
+    for note in transition.job.notes:
+        alike.setdefault((note.name, note.severity, note.text), []).append(note)
+    if alike:
+        transition.record(*(_gathered_entry(transition.job, notes) for notes in alike.values()))
+        transition.change(notes=(), notes_until=0)
+
+
+def _gathered_entry(job: Job, notes: list[Note]) -> TimelineEntry:
+    first = notes[0]
+    kinds = STORAGE_KINDS if first.name in STORAGE_NOTES else REDUCTION_KINDS
+    who = {str(note.replica): note.incarnation for note in notes}
+    which = (
+        {"replica": str(first.replica), "incarnation": first.incarnation}
+        if len(who) == 1
+        else {"replicas": who}
+    )
+    said = {"note": first.name, "severity": first.severity, "text": first.text}
+    message = f"{_gathered_subject(job, notes, len(who))}: {first.text}"
+    return TimelineEntry(
+        first.at,
+        kinds[first.severity != "INFO"],
+        message,
+        {"attempt": job.attempt, **which, **said},
+    )
+
+
+def _gathered_subject(job: Job, notes: list[Note], many: int) -> str:
+    first = public_replica_name(job.name.api, notes[0].replica)
+    if many == 1:
+        return first
+    if all(is_reducer(job.spec, note.replica.pool) for note in notes):
+        return f"{many} reducers"
+    return f"{first} and {many - 1} other{'s' * (many > 2)}"
+
+
+NO_ROOM: Final = "disk_no_room"
+ROOM_AGAIN: Final = "disk_room_again"
+DISK_NOTES: Final = frozenset(
+    {
+        "disk_nearly_full",
+        "disk_full",
+        "disk_exceeded",
+        NO_ROOM,
+        ROOM_AGAIN,
+        "disk_log_waits",
+        "disk_log_goes_on",
+    }
+)
+"""The names of these notes, as `trainshed.replica.observe.disk` gives them."""
+_SAYINGS: Final = ("No space left on device", "ENOSPC")
+"""How programs say that nothing more could be written."""
+
+
+def take_disk_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
+    """One of `DISK_NOTES`."""
+    if event.number <= replica.notes:
+        return  # told again to a service that has come back
+    transition.change_replica(replica.id, notes=event.number)
+    node, short = replica.node, transition.job.short_disks
+    if event.name in (NO_ROOM, ROOM_AGAIN):
+        if (event.name == NO_ROOM) == (node in short):
+            return
+        others = tuple(other for other in short if other != node)
+        transition.change(short_disks=(*others, node) if event.name == NO_ROOM else others)
+        transition.record(
+            _disk_entry(transition.job, replica, event, f"Node {node}" if node else "")
+        )
+    else:
+        transition.record(_disk_entry(transition.job, replica, event, ""))
+
+
+def disk_suspicion(job: Job, replica: Replica, record: ExitRecord, cause: Cause) -> str:
+    """What a failed program's log says of its disk in its last lines, and what is known of that; "" if nothing."""
+    if cause not in (Cause.EXITED, Cause.SIGNALLED) or record.exit_code == 0:
+        return ""
+    saying = next((saying for saying in _SAYINGS if saying in record.tail), "")
+    if not saying:
+        return ""
+    known = replica.node in job.short_disks
+    more = f", and the disk of node {replica.node} is nearly full" if known else ""
+    return f'the last lines of its log say "{saying}"{more}'
+
+
+def _disk_entry(job: Job, replica: Replica, event: ReplicaNoted, subject: str) -> TimelineEntry:
+    subject = subject or public_replica_name(job.name.api, replica.id)
+    kind = "disk" if event.severity == "INFO" else "disk_warning"
+    details: dict[str, object] = {
+        "attempt": job.attempt,
+        "replica": str(replica.id),
+        "incarnation": replica.incarnation,
+        "node": replica.node,
+        "note": event.name,
+        "severity": event.severity,
+        "text": event.text,
+    }
+    return TimelineEntry(event.at, kind, f"{subject}: {event.text}", details)
