@@ -7,7 +7,7 @@ import pytest
 
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.failure.overrides import table_with
-from trainshed.serve.settings import Settings, SettingsError, load
+from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
 from trainshed.serve.up import command
 
 
@@ -171,7 +171,7 @@ def test_the_documented_settings_are_the_settings() -> None:
         if option.name in {field.name for field in fields(Settings)}
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
-    tables = ("failure_rules", "buckets", "images")
+    tables = ("failure_rules", "buckets", "images", "engines")
     assert documented == [
         (
             field.name,
@@ -184,3 +184,31 @@ def test_the_documented_settings_are_the_settings() -> None:
         )
         for field in fields(Settings)
     ]
+
+
+def test_settings_of_the_local_engine_may_stand_in_a_table_of_its_own(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[engines.local]\nnodes = 3\nlease = 7\n[engines.mine]\nregion = "here"\n')
+    settings = load(config, {"lease": 9})
+    assert (settings.nodes, settings.lease) == (3, 9.0)
+    assert settings.engines == {"mine": {"region": "here"}}
+    assert engine_settings(settings)["nodes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("nodes = 1\n[engines.local]\nnodes = 2", "given twice"),
+        ("[engines.local]\nnode = 2", "unknown setting 'node'. Did you mean nodes?"),
+        ("[engines]\nlocal = 2", "write settings of an engine as a table: [engines.local]"),
+        ("[engines.local]\nnodes = 0", "1 or more"),
+    ],
+)
+def test_what_is_wrong_in_the_table_of_an_engine_is_told(
+    tmp_path: Path, lines: str, told: str
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(lines)
+    with pytest.raises(SettingsError) as refused:
+        load(config, {})
+    assert told in str(refused.value)

@@ -7,7 +7,7 @@ shim's record, never from an engine. Conformance suite: tests/contract/engines.
 import enum
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
@@ -211,6 +211,17 @@ class SecretDoor(Protocol):
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         """The value of each. Fast: a start waits for it. Raises SecretMissing, LaunchRejected (it cannot be opened),
         EngineUnavailable."""
+        ...
+
+
+@runtime_checkable
+class LogWriter(Protocol):
+    """What an engine may offer besides: lines of others in the logs of its programs."""
+
+    async def write_log(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
+    ) -> None:
+        """Write lines into a live replica's log as if its program had printed them. Raises EngineUnavailable."""
         ...
 
 

@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
 
+_NONE = "this engine has no shells"
+
 
 class TerminalRefused(Exception):
     """There is no shell to be had there. The message says why."""
@@ -80,3 +82,34 @@ class Terminals(Protocol):
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Keep it no longer; whether there was any. Raises TerminalRefused: a shell is open in it."""
         ...
+
+
+class NoTerminals:
+    """The same of an engine that has no shells and keeps nothing of failed replicas."""
+
+    async def open_terminal(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        wish: TerminalWish,
+    ) -> Terminal:
+        raise TerminalRefused(_NONE)
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        return ()
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+    ) -> Terminal:
+        raise TerminalRefused(_NONE)
+
+    async def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        raise TerminalRefused(_NONE)
+        yield b""
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        return False

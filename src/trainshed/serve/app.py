@@ -6,7 +6,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.calls.tickets import Links, Tickets
@@ -19,12 +18,11 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
-from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.devices import NvmlDevices
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
+from trainshed.engines.registry import EngineContext, factory
 from trainshed.engines.streams import ServiceStreams
+from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -34,8 +32,7 @@ from trainshed.serve.addresses import web_address
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory, BucketSummaries
 from trainshed.serve.engine_adapters import EngineLogs, EngineShells, build_terms, link_key
-from trainshed.serve.setting_types import accelerators_of
-from trainshed.serve.settings import Settings
+from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
@@ -136,23 +133,12 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     return App(controller, suggesting, advisor, runtimes, services, lag)
 
 
-def _engine(bootstrap: Bootstrap) -> LocalEngine:
+def _engine(bootstrap: Bootstrap) -> Engine:
     settings = bootstrap.settings
     intercepting = certificates.interception_files(settings.data.resolve())
-    options = Options(
-        storage_socket=bootstrap.bucket_socket,
-        rest_url=f"http://127.0.0.1:{bootstrap.listener.getsockname()[1]}",
-        rest_socket=bootstrap.programs.rest_path,
-        grpc_socket=bootstrap.programs.grpc_path,
-        # Of the cache a program sees what it runs in, not what others run in.
-        hidden=(settings.data, settings.cache),
-        certificate=intercepting.certificate,
-        trust=intercepting.trust,
-        keeping=Keeping(
-            round(settings.autopsy_ttl * 3600e9), round(settings.autopsy_limit * 2**30)
-        ),
-        now=clock.now,
-        nodes=settings.nodes,
+    context = EngineContext(
+        data=settings.data,
+        settings=engine_settings(settings),
         secrets=Vault(
             bootstrap.store.secrets,
             bootstrap.sealer,
@@ -160,31 +146,36 @@ def _engine(bootstrap: Bootstrap) -> LocalEngine:
             bootstrap.jobs.reduction_token,
             lambda uid: job_certificate(uid, bootstrap.jobs.authority_seed(uid)),
         ),
-        lease=settings.lease,
-        level=settings.isolation,
-        visible=tuple(Path(path) for path in settings.visible_paths.split(":") if path),
-        processes=settings.max_processes,
+        now=clock.now,
+        # Of the cache a program sees what it runs in, not what others run in.
+        hidden=(settings.data, settings.cache),
         kept_ports=bootstrap.ports,
-        usage_every=settings.usage_every,
-        disk_enforced=settings.enforce_disk,
-        node_vcpus=settings.node_cpus,
-        node_memory_bytes=round(settings.node_memory * 2**30),
-        node_accelerators=accelerators_of(settings.node_accelerators),
+        storage_socket=bootstrap.bucket_socket,
+        rest_url=f"http://127.0.0.1:{bootstrap.listener.getsockname()[1]}",
+        rest_socket=bootstrap.programs.rest_path,
+        grpc_socket=bootstrap.programs.grpc_path,
+        certificate=intercepting.certificate,
+        trust=intercepting.trust,
+        zygote=bootstrap.zygote,
     )
-    return LocalEngine(settings.data, options, zygote=bootstrap.zygote)
+    try:
+        return factory(settings.engine)(context)
+    except (LookupError, ImportError, ValueError) as failure:
+        raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
 
 
-def _shells(bootstrap: Bootstrap, engine: LocalEngine) -> EngineShells:
+def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     settings = bootstrap.settings
     address = settings.web_url or web_address(settings, bootstrap.listener.getsockname()[1])
     links = Links(link_key(bootstrap.token), address)
     allowed = settings.shell == "on"
+    shells = engine if isinstance(engine, Terminals) else NoTerminals()
     return EngineShells(
-        engine, Tickets(clock.now), links, allowed=allowed, idle=settings.shell_idle
+        shells, Tickets(clock.now), links, allowed=allowed, idle=settings.shell_idle
     )
 
 
-def _images(settings: Settings, engine: LocalEngine) -> Images:
+def _images(settings: Settings, engine: Engine) -> Images:
     def unsupported() -> str:
         if engine.capabilities().images:
             return ""

@@ -12,7 +12,7 @@ from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.engines.local.documents import COVERED
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.places import PROGRAM_PORT
-from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
 from trainshed.runtimes.port import BuildFailed
@@ -86,12 +86,16 @@ def _told(what: str) -> Generator[None]:
 class EngineLogs:
     """The engine's way into the logs of programs as `api.services.ProgramLogs`."""
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def write(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
+        if not isinstance(self._engine, LogWriter):
+            raise FailedPrecondition(
+                f"The engine takes no lines for the log of {replica}; print them."
+            )
         try:
             await self._engine.write_log(job_uid, attempt, replica, lines)
         except EngineUnavailable as failure:
@@ -108,13 +112,18 @@ _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 
 
 def build_terms(
-    settings: Settings, engine: LocalEngine, ports: tuple[int, ...] = ()
+    settings: Settings, engine: Engine, ports: tuple[int, ...] = ()
 ) -> Callable[[], Terms]:
     """On what terms packages of jobs are installed: at the level of the engine's programs, hidden from what they are.
 
     The function is to be called once the engine has started. `ports`: those that the service listens on."""
 
     def terms() -> Terms:
+        if not isinstance(engine, LocalEngine):
+            raise BuildFailed(
+                f"The engine {settings.engine} does not say how programs are kept apart on this machine, so that no packages "
+                "of jobs are installed here; use an image that has them."
+            )
         try:
             host = engine.host
         except EngineUnavailable as failure:

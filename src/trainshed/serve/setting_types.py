@@ -124,6 +124,15 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+def _check_engine(name: str) -> None:
+    if name == "local":
+        return
+    from trainshed.engines.registry import names
+
+    if name not in (known := names()):
+        raise ValueError(f"{name!r} is not one of {', '.join(known)}.{near(name, known)}")
+
+
 def _check_region(region: str) -> None:
     from trainshed.core.catalog.regions import regions
     from trainshed.core.names import Api
@@ -231,6 +240,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 Lease = Annotated[float, msgspec.Meta(ge=1, le=_LARGEST)]
+Engine = Annotated[str, Checked(_check_engine)]
 Capacity = Literal["relaxed", "strict"]
 Quotas = Literal["unlimited", "public"]
 Isolation = Literal["", "own-user", "root", "user", "session"]

@@ -3,9 +3,10 @@
 import ipaddress
 import os
 import tomllib
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from trainshed.serve.setting_types import (
     Amount,
@@ -16,6 +17,7 @@ from trainshed.serve.setting_types import (
     ContainerTool,
     Count,
     Directories,
+    Engine,
     FailureRules,
     HostNames,
     ImagePull,
@@ -31,6 +33,7 @@ from trainshed.serve.setting_types import (
     Region,
     TuningEngine,
     WebUrl,
+    accelerators_of,
     convert,
     near,
 )
@@ -80,7 +83,7 @@ class Settings:
     #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
     #: What runs replicas.
-    engine: Literal["local"] = "local"
+    engine: Engine = "local"
     #: What keeps the record.
     database: Literal["sqlite"] = "sqlite"
     #: Virtual nodes of the local engine.
@@ -165,6 +168,26 @@ class Settings:
     images: MappedImages = ()
     #: Tables of buckets that lie elsewhere, or belong to other projects.
     buckets: BucketTables = ()
+    #: Tables of engines that other packages bring, by name, as they stand in the file: each engine checks its own. Those of
+    #: the local engine are the settings of `LOCAL_ENGINE`.
+    engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+
+LOCAL_ENGINE = (
+    "nodes",
+    "node_cpus",
+    "node_memory",
+    "node_accelerators",
+    "lease",
+    "isolation",
+    "visible_paths",
+    "max_processes",
+    "usage_every",
+    "enforce_disk",
+    "autopsy_ttl",
+    "autopsy_limit",
+)
+"""Settings of the local engine: they may stand in `[engines.local]` as well."""
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -176,7 +199,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     wrong: list[str] = []
     values: dict[str, tuple[Any, str]] = {}
     if config is not None:
-        document = _read(config)
+        document = _flattened(config, _read(config), wrong)
         values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
         wrong += [
             f"{config}: unknown setting {key!r}.{near(key, known) or ' docs/settings.md lists all.'}"
@@ -184,7 +207,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             if key not in known
         ]
     # The first two have variables that are the defaults' own; tables stand in files only.
-    for name in known.keys() - {"data", "cache", "failure_rules", "buckets", "images"}:
+    for name in known.keys() - {"data", "cache", "failure_rules", "buckets", "images", "engines"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
@@ -211,6 +234,44 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
     )
+
+
+def engine_settings(settings: Settings) -> dict[str, Any]:
+    """The table of the engine that is chosen."""
+    if settings.engine != "local":
+        return settings.engines.get(settings.engine, {})
+    accelerators = accelerators_of(settings.node_accelerators)
+    table = {name: getattr(settings, name) for name in LOCAL_ENGINE}
+    return table | {"node_accelerators": accelerators}
+
+
+def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
+    """The document with what stands in `[engines.local]` at its top, where those settings stood first and still may."""
+    found = document.pop("engines", {})
+    tables = cast("dict[str, Any]", found) if isinstance(found, dict) else {"NAME": found}
+    engines: dict[str, dict[str, Any]] = {}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            wrong.append(
+                f"{config}: engines: write settings of an engine as a table: [engines.{name}]"
+            )
+        elif name != "local":
+            engines[name] = table
+        else:
+            wrong += _local_engine(config, document, cast("dict[str, Any]", table))
+    return document | ({"engines": engines} if engines else {})
+
+
+def _local_engine(config: Path, document: dict[str, Any], table: dict[str, Any]) -> Iterator[str]:
+    """What is wrong in `[engines.local]`; all else of it goes into the document."""
+    for name, value in table.items():
+        if name not in LOCAL_ENGINE:
+            hint = near(name, LOCAL_ENGINE) or " docs/settings.md lists all."
+            yield f"{config}: engines.local: unknown setting {name!r}.{hint}"
+        elif name in document:
+            yield f"{config}: {name}: given twice, here and in [engines.local]; give it once"
+        else:
+            document[name] = value
 
 
 def speaks_tls(settings: Settings) -> bool:

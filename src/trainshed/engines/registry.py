@@ -1,0 +1,66 @@
+"""Which engines there are, by name: ours, and those that other packages offer as entry points of the group `trainshed.engines`.
+
+An entry point names an `EngineFactory`:
+
+    [project.entry-points."trainshed.engines"]
+    mine = "mypackage.engine:new_engine"
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, cast
+
+from trainshed.engines.port import Engine, SecretDoor
+
+GROUP = "trainshed.engines"
+_OURS = {"local": "trainshed.engines.local.build:new_engine"}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What a service offers the engine that it builds. All paths are absolute."""
+
+    #: The service's data directory. An engine keeps what is its own in a directory of its name below it.
+    data: Path
+    #: The engine's own table, `[engines.NAME]` of the configuration. Checked by the engine, except the local one's.
+    settings: Mapping[str, Any]
+    #: What launch plans refer to.
+    secrets: SecretDoor
+    #: Nanoseconds since the epoch.
+    now: Callable[[], int]
+    #: Directories that no program may see.
+    hidden: tuple[Path, ...]
+    #: Ports that the service listens on, which no program may take while it is away.
+    kept_ports: tuple[int, ...]
+    #: Unix socket of the bucket process, for the endpoints of replicas.
+    storage_socket: Path
+    #: Address of the REST API on this machine, and Unix sockets of REST and gRPC for the endpoints of replicas.
+    rest_url: str
+    rest_socket: Path
+    grpc_socket: Path
+    #: PEM file by which Google's hosts are served to programs, and whom programs are to believe then.
+    certificate: Path
+    trust: Path
+    #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the local one.
+    zygote: object
+
+
+EngineFactory = Callable[[EngineContext], Engine]
+"""Builds an engine that is not started. Raises ValueError: what is wrong with its settings."""
+
+
+def names() -> tuple[str, ...]:
+    """All engines that a configuration may choose."""
+    return tuple(sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))}))
+
+
+def factory(name: str) -> EngineFactory:
+    """Raises LookupError: there is no such engine; ImportError: its package cannot be loaded."""
+    if name in _OURS:
+        return cast("EngineFactory", resolve_name(_OURS[name]))
+    for point in entry_points(group=GROUP, name=name):
+        return cast("EngineFactory", point.load())
+    raise LookupError(f"there is no engine {name!r}; there are {', '.join(names())}")

@@ -1,0 +1,31 @@
+"""Which engines a configuration may choose, and how one is found by its name."""
+
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+
+from tests.engines.toy import ToyEngine
+from trainshed.engines import registry
+from trainshed.engines.local.build import new_engine
+
+
+def test_ours_are_found_by_name() -> None:
+    assert "local" in registry.names()
+    assert registry.factory("local") is new_engine
+
+
+def test_no_setting_chooses_the_simulated_engine() -> None:
+    assert "sim" not in registry.names()
+    with pytest.raises(LookupError, match="there are local"):
+        registry.factory("sim")
+
+
+def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("toy", "tests.engines.toy:ToyEngine", registry.GROUP)
+
+    def offered(group: str, name: str = "toy") -> EntryPoints:
+        return EntryPoints([point]).select(group=group, name=name)
+
+    monkeypatch.setattr(registry, "entry_points", offered)
+    assert registry.names() == ("local", "toy")
+    assert registry.factory("toy") is ToyEngine
