@@ -42,7 +42,7 @@ time.sleep(600)
 ADVISED = """
 import asyncio, contextlib
 from trainshed.studies.advisor.client import ProcessAdvisor
-from trainshed.studies.advisor.messages import Kind
+from trainshed.studies.advisor.process import Kind
 async def main():
     advisor = ProcessAdvisor()
     with contextlib.suppress(Exception):

@@ -22,7 +22,7 @@ from trainshed.core.study.spec import (
 from trainshed.core.study.trials import Measurement, TrialState
 from trainshed.studies.advisor import client, process
 from trainshed.studies.advisor.client import ProcessAdvisor
-from trainshed.studies.advisor.messages import HEAD, Kind, SuggestCall, frame
+from trainshed.studies.advisor.process import HEAD, Kind, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
@@ -228,7 +228,7 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     whole = textwrap.dedent(
         """
         import os, sys
-        from trainshed.studies.advisor.messages import HEAD, Kind, frame
+        from trainshed.studies.advisor.process import HEAD, Kind, frame
         from trainshed.studies.port import Proposals
         """
     ) + textwrap.dedent(script)

@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
-from trainshed.studies.gp.acquisition import Exploration, Score, UpperBound
-from trainshed.studies.gp.fitting import LOW_NOISE, Prior, fit
-from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
+from trainshed.studies.gp.acquisition import (
+    Exploration,
+    Score,
+    TrustRegion,
+    UpperBound,
+    by_differences,
+    scalarized,
+    trust_radius,
+)
+from trainshed.studies.gp.belief import MOST, choose
+from trainshed.studies.gp.process import LOW_NOISE, Data, Hyperparameters, Posterior, Prior, fit
 from trainshed.studies.gp.search import Effort, Search
-from trainshed.studies.gp.several import by_differences, scalarized
-from trainshed.studies.gp.shown import MOST, choose
-from trainshed.studies.gp.trust import TrustRegion, trust_radius
 from trainshed.studies.gp.warping import margins, warp
 from trainshed.studies.routines import Array
 from trainshed.studies.space import Space

@@ -8,9 +8,8 @@ import pytest
 from trainshed.core.study.spec import Algorithm
 from trainshed.studies import registry
 from trainshed.studies.gp.bandit import GaussianProcessBandit
-from trainshed.studies.grid_search import GridSearch
 from trainshed.studies.port import EngineMissing, EngineName
-from trainshed.studies.random_search import RandomSearch
+from trainshed.studies.random_search import GridSearch, RandomSearch
 from trainshed.studies.registry import algorithm_for
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.contract.studies.trees import LOSS, MIXED, double, legal, trees
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
-from trainshed.studies.quasirandom import starting_point
-from trainshed.studies.space import Space
+from trainshed.studies.space import Space, starting_point
 
 
 @settings(max_examples=150, deadline=None)

@@ -29,7 +29,7 @@ def algorithm_for(name: AlgorithmName, engine: EngineName = EngineName.GP_BANDIT
 
             return RandomSearch()
         case AlgorithmName.GRID_SEARCH:
-            from trainshed.studies.grid_search import GridSearch
+            from trainshed.studies.random_search import GridSearch
 
             return GridSearch()
         case AlgorithmName.DEFAULT:

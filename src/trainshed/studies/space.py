@@ -2,7 +2,8 @@
 
 A point is a row with one **code** per node of the tree: of a numeric one its place in [0, 1] on its scale, of a
 categorical one the index of its category, NaN where it is inactive. A **genotype** is the same without
-NaN, so that a search can flip a parent and find the children's codes. Owns no random source and knows no algorithm.
+NaN, so that a search can flip a parent and find the children's codes. A study starts at the defaults or the
+centre, then follows a scrambled Sobol sequence. Owns no other random source and knows no algorithm.
 """
 
 import math
@@ -14,7 +15,10 @@ import numpy as np
 from trainshed.core.study.spec import Parameter
 from trainshed.core.study.trials import Parameters
 from trainshed.studies.nodes import SAME_CODE, UNKNOWN, Node, is_among
-from trainshed.studies.routines import Array, Mask, Positions
+from trainshed.studies.routines import Array, Mask, Positions, sobol
+
+_LONGEST = 1 << 20
+"""Points after which the sequence begins anew; a study that long has left the start far behind."""
 
 
 class Space:
@@ -137,3 +141,10 @@ class Space:
                 for node, at, default in zip(self.nodes, middle, given, strict=True)
             ]
         )
+
+
+def starting_point(space: Space, number: int, seed: int) -> Array:
+    """The genotype for trial `number` (from 1 on) of a study, shape (p,)."""
+    if number <= 1:
+        return space.first
+    return space.place(sobol(space.width, (number - 1) % _LONGEST, 1, seed))[0]

@@ -15,7 +15,7 @@ import msgspec
 
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.study.trials import Parameters, TrialState
-from trainshed.studies.advisor.messages import HEAD, Kind, StopCall, SuggestCall, frame
+from trainshed.studies.advisor.process import HEAD, Kind, StopCall, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,

@@ -1,19 +1,67 @@
 """The advisor's process: reads calls from standard input, answers on standard output, ends with its parent.
 
+Calls and answers are frames of a kind, a length and JSON, which the service writes and reads by the same definitions.
 Whatever a library prints goes to standard error: the answers' descriptor is kept apart.
 """
 
+import enum
 import os
 import signal
+import struct
 import sys
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import msgspec
 
+from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
-from trainshed.studies.advisor.messages import HEAD, Kind, StopCall, SuggestCall, frame
-from trainshed.studies.port import EngineMissing
+from trainshed.studies.port import Curve, EngineMissing, EngineName, Seen
 from trainshed.studies.registry import algorithm_for
+
+HEAD = struct.Struct(">cI")
+"""Kind and length of what follows."""
+
+
+class Kind(enum.Enum):
+    """Calls, and answers to them. FAILED and MISSING carry a text."""
+
+    SUGGEST = b"s"
+    SHOULD_STOP = b"c"
+    PROPOSALS = b"p"
+    VERDICTS = b"v"
+    FAILED = b"f"
+    MISSING = b"m"
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestCall:
+    """Asks for `count` points of the algorithm that `spec` names; `engine` counts for the default one."""
+
+    engine: EngineName
+    spec: StudySpec
+    trials: tuple[Seen, ...]
+    count: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopCall:
+    """Asks which trials, by number, the rule of `spec` stops early."""
+
+    spec: StudySpec
+    curves: tuple[Curve, ...]
+    numbers: tuple[int, ...]
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def frame(kind: Kind, content: Any) -> bytes:
+    """A whole message."""
+    body = _encoder.encode(content)
+    return HEAD.pack(kind.value, len(body)) + body
+
 
 _suggest_calls = msgspec.json.Decoder(SuggestCall)
 _stop_calls = msgspec.json.Decoder(StopCall)
@@ -51,6 +99,7 @@ def _answer(kind: Kind, body: bytes) -> bytes:
     except EngineMissing as missing:
         return frame(Kind.MISSING, str(missing))
     except Exception as failure:
+        # As broad as this: whatever an algorithm raises is told to the service, and the process goes on.
         import traceback
 
         traceback.print_exc()

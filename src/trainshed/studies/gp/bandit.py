@@ -15,22 +15,20 @@ import numpy as np
 
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.study.trials import Parameters, TrialState
-from trainshed.studies.gp.acquisition import Score, Within
+from trainshed.studies.gp.acquisition import Score, TrustRegion, Within, trust_radius
 from trainshed.studies.gp.belief import (
     Belief,
     Observed,
     believe,
     bound_score,
+    choose,
     exploring_score,
 )
 from trainshed.studies.gp.search import Effort, Found, Search, rated
-from trainshed.studies.gp.shown import choose
-from trainshed.studies.gp.trust import TrustRegion, trust_radius
-from trainshed.studies.grid_search import Grid
 from trainshed.studies.port import Proposals, Seen
-from trainshed.studies.quasirandom import starting_point
+from trainshed.studies.random_search import Grid
 from trainshed.studies.routines import Array
-from trainshed.studies.space import Space
+from trainshed.studies.space import Space, starting_point
 
 _SMALL = 512
 """A space with no more points than this is searched by rating them all."""

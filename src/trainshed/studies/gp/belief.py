@@ -1,20 +1,39 @@
 """What a study's trials say of its metrics: one fitted process per metric, and the scores that follow from them.
 
-Between the stored trials and the search: knows the spec and what is shown of the trials, not how points are found.
+Between the stored trials and the search: knows the spec and the trials, not how points are found. Of a long study the model is
+shown the best trials, the newest and an even spread: a Gaussian process costs the cube of its points, a suggestion has to stay
+under half a second at 20,000 trials, and most of those say the same. The choice is made on plain values, before anything is
+encoded.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainshed.core.study.final import score
 from trainshed.core.study.final import score as signed
 from trainshed.core.study.spec import Metric, Noise, StudySpec
-from trainshed.studies.gp.acquisition import Exploration, Score, UpperBound
-from trainshed.studies.gp.fitting import HIGH_NOISE, LOW_NOISE, fit
-from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
-from trainshed.studies.gp.several import FrontGain, SafeScore, Safety, directions, scalarized
+from trainshed.studies.gp.acquisition import (
+    Exploration,
+    FrontGain,
+    SafeScore,
+    Safety,
+    Score,
+    UpperBound,
+    directions,
+    scalarized,
+)
+from trainshed.studies.gp.process import (
+    HIGH_NOISE,
+    LOW_NOISE,
+    Data,
+    Hyperparameters,
+    Posterior,
+    fit,
+)
 from trainshed.studies.gp.warping import margins, warp
+from trainshed.studies.port import Seen
 from trainshed.studies.routines import Array, Positions
 from trainshed.studies.space import Space
 
@@ -33,6 +52,14 @@ _LEAST_SAFE = 0.01
 
 _INFEASIBLE = -0.75
 """Labels below this are those of infeasible trials, see `warping`."""
+
+MOST = 400
+"""Completed trials that the model takes in."""
+
+_BEST = 160
+_NEWEST = 80
+MOST_PENDING = 100
+"""Pending trials that the model takes in, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +170,57 @@ def _front_gain(
         labels = np.vstack([labels, expected])
     reached = scalarized(labels, along, reference).max(axis=0)
     return FrontGain(tuple(bounds), along, reference, reached)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """`values`: of completed trials by metric, more is better, NaN where there is none, shape (n, metrics); of **all**
+    completed trials. `rows`: which of them the model is shown, ascending. `done` and `pending`: the trials it is shown."""
+
+    values: Array
+    rows: Positions
+    done: tuple[Seen, ...]
+    pending: tuple[Seen, ...]
+
+    def with_pending(self, trial: Seen) -> "Shown":
+        return replace(self, pending=(*self.pending, trial)[-MOST_PENDING:])
+
+
+def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
+    """`trials` in any order."""
+    ordered = sorted(trials, key=lambda trial: trial.number)
+    done = [trial for trial in ordered if trial.state.is_over]
+    pending = [trial for trial in ordered if not trial.state.is_over]
+    values = np.array([_values(spec, trial) for trial in done]).reshape(
+        len(done), len(spec.metrics)
+    )
+    aims = [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
+    rows = _rows(values[:, aims])
+    return Shown(
+        values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MOST_PENDING:])
+    )
+
+
+def _values(spec: StudySpec, trial: Seen) -> list[float]:
+    if trial.final is None:
+        return [np.nan] * len(spec.metrics)
+    found = ((metric, trial.final.value(metric.id)) for metric in spec.metrics)
+    return [np.nan if value is None else score(metric, value) for metric, value in found]
+
+
+def _rows(values: Array) -> Positions:
+    """`values`: of the objectives. With several of them the sum of the ranks says which trials are best."""
+    count = len(values)
+    if count <= MOST:
+        return np.arange(count)
+    ranks = np.zeros(count)
+    for column in values.T:
+        order = np.argsort(np.where(np.isnan(column), np.inf, -column), kind="stable")
+        ranks[order] += np.arange(count)
+    chosen = np.zeros(count, dtype=np.bool_)
+    chosen[np.argsort(ranks, kind="stable")[:_BEST]] = True
+    chosen[-_NEWEST:] = True
+    rest = np.flatnonzero(~chosen)
+    places = np.linspace(0, len(rest) - 1, MOST - int(chosen.sum())).astype(np.int64)
+    chosen[rest[places]] = True
+    return np.flatnonzero(chosen)

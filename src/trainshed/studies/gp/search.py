@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainshed.studies.gp.acquisition import Score
-from trainshed.studies.gp.trust import TrustRegion
+from trainshed.studies.gp.acquisition import Score, TrustRegion
 from trainshed.studies.nodes import Node
 from trainshed.studies.routines import Array, minimize_bounded
 from trainshed.studies.space import Space

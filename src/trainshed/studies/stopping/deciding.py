@@ -2,12 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean, median
 from typing import assert_never
 
 from trainshed.core.study.spec import ConvexStopping, DecayCurveStopping, MedianStopping, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
-from trainshed.studies.stopping import median
-from trainshed.studies.stopping.curves import go_on
+from trainshed.studies.stopping.curves import (
+    NO_SINGLE_OBJECTIVE,
+    NOTHING_MEASURED,
+    Line,
+    axes,
+    go_on,
+    stop,
+    too_early,
+)
+
+MIN_FINISHED = 5
+"""Of fewer trials the median says little. Not published; chosen (docs/choices.md)."""
 
 
 def decide_all(
@@ -34,7 +45,7 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
         case None:
             return go_on("The study names no rule for early stopping.")
         case MedianStopping():
-            return median.should_stop(rule, spec, trial, others)
+            return median_stop(rule, spec, trial, others)
         case DecayCurveStopping():
             from trainshed.studies.stopping import decay_curve
 
@@ -61,3 +72,37 @@ def _convex(
         predicted=convex.predicted_final(rule, spec, trial, finished),
         updated=convex.updated_finals(rule, spec, stopped, finished),
     )
+
+
+def median_stop(
+    rule: MedianStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+) -> StoppingVerdict:
+    """The verdict at the trial's last measurement. The best trial so far is never stopped: no average is above it."""
+    plane = axes(spec, rule.use_elapsed)
+    if plane is None:
+        return NO_SINGLE_OBJECTIVE
+    own = plane.line(trial)
+    if own is None:
+        return NOTHING_MEASURED
+    averages = [
+        average
+        for line in plane.finished(others)
+        if (average := _running_average(line, own.end)) is not None
+    ]
+    if len(averages) < MIN_FINISHED:
+        return too_early(
+            f"{len(averages)} trials that are over had measured something {plane.where(own.end)}, {MIN_FINISHED} are needed."
+        )
+    middle, best = median(averages), max(own.ys)
+    seen = (
+        f"the median of the running averages of {len(averages)} trials is {plane.value(middle)} {plane.where(own.end)}, "
+        f"the trial's best value {plane.value(best)}."
+    )
+    if best < middle:
+        return stop(f"Worse than the median: {seen}")
+    return go_on(f"Not worse than the median: {seen}")
+
+
+def _running_average(line: Line, until: float) -> float | None:
+    seen = [y for x, y in zip(line.xs, line.ys, strict=True) if x <= until]
+    return fmean(seen) if seen else None
